@@ -83,5 +83,5 @@ def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
             raise InputError(
                 f"{run} is a run of another cluster ({fingerprint}) than the parameters"
             )
-    write_whole(destination(page), render(parameters, read_samples(runs, "collective")))
+    write_whole(destination(page), render(parameters, read_samples(*runs, kind="collective")))
     say(f"page: {page}")

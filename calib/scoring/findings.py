@@ -195,7 +195,7 @@ def samples_of(run: ScoredRun, kind: str) -> Samples:
     for place in places:
         with suppress(FileError, OSError, UnicodeError):
             if sha256_of(place / SAMPLES_FILE) in run.parameters.provenance.samples_sha256:
-                return read_samples(place, kind)
+                return read_samples(place, kind=kind)
     return NO_SAMPLES
 
 

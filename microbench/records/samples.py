@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -61,7 +62,7 @@ OF_EACH_RANK = ("layer", "tensors", "in_place")
 HIERARCHICAL = "hierarchical_allreduce"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
@@ -82,12 +83,12 @@ class Sample:
     ]
     active_ranks: Annotated[int, Field(description="ranks of one node that worked at once")]
     nbytes: Annotated[int, Field(description="B of the whole buffer")]
-    ntensors: Annotated[int, Field(description="how many tensors; 0 of other kinds")]
-    batch: Annotated[int, Field(description="samples; 0 of other kinds")]
+    ntensors: Annotated[int, Field(description="how many tensors; 0 of other kinds")] = 0
+    batch: Annotated[int, Field(description="samples; 0 of other kinds")] = 0
     launch: Annotated[int, Field(description="index of the start of the ranks, from 0")]
     repetition: Annotated[int, Field(description="from 0")]
-    warmup: Annotated[bool, Field(description="not to be fitted")]
-    oversubscribed: Oversubscribed
+    warmup: Annotated[bool, Field(description="not to be fitted")] = False
+    oversubscribed: Oversubscribed = False
     calls: Annotated[int, Field(description="how many calls one timing held")]
     seconds: Annotated[float, Field(description="s per call, the maximum over ranks", ge=0)]
     skew_seconds: Annotated[
@@ -168,91 +169,66 @@ def make_table(size: int, **columns: Any) -> pa.Table:
     return pa.table(arrays, schema=schema())
 
 
-class _Columns:
-    """A table as NumPy arrays, each made when it is first asked for."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table.combine_chunks()
-        self._plain: dict[str, NDArray[Any]] = {}
-        self._coded: dict[str, tuple[Integers, list[Any]]] = {}
-
-    def plain(self, name: str) -> NDArray[Any]:
-        """The values of a column that is no text."""
-        if name not in self._plain:
-            self._plain[name] = self.table.column(name).to_numpy()
-        return self._plain[name]
-
-    def coded(self, name: str) -> tuple[Integers, list[Any]]:
-        """The different values of a column, and per row the index of its value."""
-        if name not in self._coded:
-            encoded = self.table.column(name).combine_chunks().dictionary_encode()
-            self._coded[name] = (encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
-        return self._coded[name]
-
-    @cached_property
-    def times(self) -> tuple[Integers, Floats]:
-        """Where the ranks' seconds of each row begin (of the last: end), and these seconds."""
-        lists = self.table.column("rank_seconds").combine_chunks()
-        return lists.offsets.to_numpy(), lists.values.to_numpy()
-
-    def with_column(self, name: str, values: NDArray[Any]) -> _Columns:
-        """The same, with other values of one column."""
-        at = self.table.schema.get_field_index(name)
-        made = _Columns(self.table.set_column(at, self.table.schema.field(at), pa.array(values)))
-        made._plain = {k: v for k, v in self._plain.items() if k != name}
-        made._coded = {k: v for k, v in self._coded.items() if k != name}
-        return made
-
-
 class Samples:
     """Rows of samples files, by columns: what measuring gives and fitting takes.
 
     `samples["seconds"]` is an array [rows]. A selection (`where`, `groups`) holds the numbers of its
-    rows, and shares the columns.
+    rows, and shares the columns. So the seconds of each size are
 
-    Examples
-    --------
-    >>> samples = read_samples(run)  # doctest: +SKIP
-    >>> for (size,), rows in samples.where(operation="allreduce").groups("nbytes").items():
-    ...     print(size, np.median(rows["seconds"]))  # doctest: +SKIP
+        {size: rows["seconds"] for (size,), rows in samples.groups("nbytes").items()}
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self._whole = _Columns(table)
-        self._rows: Integers = np.arange(table.num_rows)
+        self._whole = table.combine_chunks()
+        self._rows: Integers = np.arange(len(table))
+        self._made: dict[str, Any] = {}  # arrays of whole columns
 
-    def _of(self, rows: Integers, whole: _Columns | None = None) -> Samples:
-        made = Samples.__new__(Samples)
-        made._whole, made._rows = whole or self._whole, rows
-        return made
+    def _of(self, rows: Integers) -> Samples:
+        """Other rows of the same table."""
+        selection = copy(self)
+        selection._rows = rows
+        return selection
+
+    def _coded(self, name: str) -> tuple[Integers, list[Any]]:
+        """Per row of the whole the index of its value in a column, and the different values."""
+        key = f"coded {name}"
+        if key not in self._made:
+            encoded = self._whole[name].combine_chunks().dictionary_encode()
+            self._made[key] = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+        found: tuple[Integers, list[Any]] = self._made[key]
+        return found
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if pa.types.is_string(self._whole.table.schema.field(name).type):
-            codes, words = self._whole.coded(name)
-            return np.array(words, dtype=object)[codes[self._rows]]
-        return self._whole.plain(name)[self._rows]
+        if name not in self._made:
+            self._made[name] = self._whole[name].to_numpy()
+        found: NDArray[Any] = self._made[name][self._rows]
+        return found
 
     @property
     def table(self) -> pa.Table:
         """These rows as an Arrow table."""
-        return self._whole.table.take(self._rows)
+        return self._whole.take(self._rows)
 
     @property
     def first(self) -> Sample:
         """The first row; of the rows of one case all are alike in what they are of."""
-        table, row = self._whole.table, int(self._rows[0])
-        return Sample(**{name: table.column(name)[row].as_py() for name in schema().names})
+        row = int(self._rows[0])
+        return Sample(**{name: self._whole[name][row].as_py() for name in schema().names})
 
     @property
     def rank_seconds(self) -> Floats:
         """Seconds [rows, ranks] of the ranks that every row has a time of."""
-        ends, values = self._whole.times
+        if "times" not in self._made:
+            lists = self._whole["rank_seconds"].combine_chunks()
+            self._made["times"] = lists.offsets.to_numpy(), lists.values.to_numpy()
+        ends, times = self._made["times"]
         first = ends[self._rows]
         ranks = (ends[self._rows + 1] - first).min() if len(self) else 0
-        return values[first[:, None] + np.arange(ranks)]
+        found: Floats = times[first[:, None] + np.arange(ranks)]
+        return found
 
     @property
     def spoiled(self) -> Mask:
@@ -271,7 +247,7 @@ class Samples:
 
     def mask(self, name: str, wanted: Callable[[Any], object]) -> Mask:
         """Which rows have a wanted value in a column; each different value is asked about once."""
-        codes, words = self._whole.coded(name)
+        codes, words = self._coded(name)
         return np.array([bool(wanted(word)) for word in words], dtype=bool)[codes[self._rows]]
 
     def where(self, keep: Mask | None = None, **equal: object) -> Samples:
@@ -283,12 +259,11 @@ class Samples:
 
     def distinct(self, name: str) -> list[Any]:
         """The different values of a column, sorted."""
-        codes, words = self._whole.coded(name)
-        return sorted(words[code] for code in np.unique(codes[self._rows]).tolist())
+        return sorted(value for (value,) in self.groups(name))
 
     def groups(self, *names: str) -> dict[tuple[Any, ...], Samples]:
         """Values of these columns -> the rows that have them, in the order of their first rows."""
-        columns = [self._whole.coded(name) for name in names]
+        columns = [self._coded(name) for name in names]
         number, count = np.zeros(len(self), dtype=np.int64), 1
         for codes, words in columns:
             if count > 2**31:  # of combinations that could be, few are: number those
@@ -305,9 +280,11 @@ class Samples:
 
     def with_column(self, name: str, values: NDArray[Any]) -> Samples:
         """The same rows, with other values in one column."""
-        column = self._whole.plain(name).copy()
+        at = self._whole.schema.get_field_index(name)
+        column = self._whole[name].to_numpy().copy()
         column[self._rows] = values
-        return self._of(self._rows, self._whole.with_column(name, column))
+        changed = self._whole.set_column(at, self._whole.schema.field(at), pa.array(column))
+        return Samples(changed)._of(self._rows)
 
     def joined(self, others: Iterable[Samples]) -> Samples:
         """These rows and, after them, those of other selections of the same table."""
@@ -349,21 +326,23 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     if missing:
         raise FileError(f"samples file {path} has no column {', '.join(sorted(missing))}")
     try:
-        whole = schema()
-        return table.select(names).cast(whole if columns is None else _only(whole, names))
+        of_them = [schema().field(name) for name in names]
+        return table.select(names).cast(pa.schema(of_them, schema().metadata))
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path}: a column has another type ({reason})") from error
 
 
-def _only(whole: pa.Schema, names: list[str]) -> pa.Schema:
-    """Some fields of a schema."""
-    return pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-
-
 def read_run_table(run: Path) -> pa.Table:
-    """All rows of a run directory: samples.parquet and the parts of an unfinished measurement."""
-    return pa.concat_tables([read_table(path) for path in _paths(run)])
+    """All rows of a run directory: samples.parquet and the parts of an unfinished measurement.
+
+    Raises FileError, also where a row holds what cannot be (`check_rows`).
+    """
+    tables = []
+    for path in _paths(run):
+        tables.append(read_table(path))
+        check_rows(path, tables[-1])
+    return pa.concat_tables(tables)
 
 
 def _paths(run: Path) -> list[Path]:
@@ -442,15 +421,7 @@ def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None])
     refuse("key", mine & np.logical_not(good), "inner=RANKS, as a hierarchical allreduce has it")
 
 
-def read_samples(runs: Path | Sequence[Path], kind: str | None = None) -> Samples:
-    """The rows of run directories: all, or those of one kind of case.
-
-    Raises FileError, also where a row holds what cannot be (`check_rows`).
-    """
-    tables = [schema().empty_table()]
-    for run in [runs] if isinstance(runs, Path) else runs:
-        for path in _paths(run):
-            table = read_table(path)
-            check_rows(path, table)
-            tables.append(table if kind is None else table.filter(pc.field("kind") == kind))
-    return Samples(pa.concat_tables(tables))
+def read_samples(*runs: Path, kind: str = "") -> Samples:
+    """The rows of run directories: all, or those of one kind of case. Raises FileError."""
+    rows = Samples(pa.concat_tables([schema().empty_table(), *map(read_run_table, runs)]))
+    return rows.where(kind=kind) if kind else rows

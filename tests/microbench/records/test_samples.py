@@ -342,7 +342,7 @@ def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
     write_rows(tmp_path / SAMPLES_FILE, rows("a"))
     write_rows(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
     with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
-        read_samples(tmp_path, "layer")
+        read_samples(tmp_path, kind="layer")
 
 
 def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
