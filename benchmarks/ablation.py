@@ -48,14 +48,15 @@ def without_phases(*phases: str) -> Callable[[Parameters], Parameters]:
 
 def alone(run: MeasuredRun) -> MeasuredRun:
     """Without the layers that were timed in place."""
-    kept = [s for s in run.samples if s.kind != "in_place" or not s.operation.startswith("layer_")]
-    return replace(run, samples=kept)
+    hooked = run.samples.mask("operation", lambda name: name.startswith("layer_"))
+    hooked &= run.samples.mask("kind", "in_place".__eq__)
+    return replace(run, samples=run.samples.where(~hooked))
 
 
 def without_model(run: MeasuredRun, model: str) -> MeasuredRun:
     """Without the iterations of a model in place."""
     own = {c.id for c in run.cases if isinstance(c, InPlaceCase) and c.model == model}
-    return replace(run, samples=[s for s in run.samples if s.case_id not in own])
+    return replace(run, samples=run.samples.where(~run.samples.mask("case_id", own.__contains__)))
 
 
 MEETINGS = without_phases(*MET)

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.coverage import coverage
 from benchmarks.sweeps import (
@@ -35,7 +36,7 @@ from calib.fitting.hockney import HockneyLine
 from calib.fitting.sections.collectives import collective_fits
 from calib.foundation.arrays import Floats
 from calib.foundation.run_files import SAMPLES_FILE
-from calib.microbench.records.samples import Sample, read_samples, write_samples
+from calib.microbench.records.samples import make_table, read_samples, write_table
 
 if TYPE_CHECKING:
     pass
@@ -187,12 +188,8 @@ def many_rows(n: int = ROWS) -> str:
     operations = ("allreduce", "allgather", "reduce_scatter", "p2p")
     each = -(-n // (len(sizes) * len(operations)))
     with TemporaryDirectory() as folder:
-        rows = [
-            row
-            for number, operation in enumerate(operations)
-            for row in _made_samples(operation, sizes, each, number)
-        ]
-        write_samples(Path(folder) / SAMPLES_FILE, rows)
+        tables = [_made_table(of, sizes, each, number) for number, of in enumerate(operations)]
+        write_table(Path(folder) / SAMPLES_FILE, pa.concat_tables(tables))
         reading, samples = timed(read_samples, Path(folder))
     fit, (fits, _) = timed(collective_fits, samples, 0)
     return (
@@ -201,35 +198,30 @@ def many_rows(n: int = ROWS) -> str:
     )
 
 
-def _made_samples(operation: str, sizes: Floats, each: int, number: int) -> list[Sample]:
+def _made_table(operation: str, sizes: Floats, each: int, number: int) -> pa.Table:
     """`each` rows of every size in four launches."""
-    factors = noise(np.random.default_rng(number), each * len(sizes), NOISES[1])
+    index = np.arange(each * len(sizes))
+    factors = noise(np.random.default_rng(number), len(index), NOISES[1])
     seconds = np.repeat(made_law(sizes), each) * factors
-    return [
-        Sample(
-            case_id=f"{number:08x}{index // each:08x}",
-            kind="collective",
-            operation=operation,
-            key="",
-            library="mpi",
-            level="node",
-            ranks=2,
-            active_ranks=2,
-            nbytes=int(sizes[index // each]),
-            ntensors=0,
-            batch=0,
-            launch=index % 4,
-            repetition=index % each // 4,
-            warmup=False,
-            oversubscribed=False,
-            calls=1,
-            seconds=value,
-            skew_seconds=0.0,
-            rank_seconds=[value, value],
-            started_unix_s=0.0,
-        )
-        for index, value in enumerate(seconds.tolist())
-    ]
+    return make_table(
+        len(index),
+        case_id=pa.array([f"{number:08x}{size:08x}" for size in (index // each).tolist()]),
+        kind="collective",
+        operation=operation,
+        key="",
+        library="mpi",
+        level="node",
+        ranks=2,
+        active_ranks=2,
+        nbytes=sizes[index // each].astype(int),
+        launch=index % 4,
+        repetition=index % each // 4,
+        calls=1,
+        seconds=seconds,
+        skew_seconds=0.0,
+        rank_seconds=pa.array(np.stack([seconds, seconds], axis=1).tolist()),
+        started_unix_s=0.0,
+    )
 
 
 def outliers() -> list[str]:

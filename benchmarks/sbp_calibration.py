@@ -13,11 +13,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 from tests.cluster import namespaces
 from tests.cluster.namespaces import ENVIRONMENT, HOSTS, NamespaceCluster
 
@@ -90,7 +90,6 @@ def calibrate(built: NamespaceCluster, run: Path, seed: int = 7) -> Parameters:
 def fit_oversubscribed(run: Path) -> Parameters:
     """The fit of a run's rows as if each rank had a core."""
     measured = read_run(run)
-    rows = [copy(row) for row in measured.samples]
-    for row in rows:
-        row.oversubscribed = False
-    return fit([replace(measured, samples=rows)])
+    none = np.zeros(len(measured.samples), dtype=bool)
+    samples = measured.samples.with_column("oversubscribed", none)
+    return fit([replace(measured, samples=samples)])

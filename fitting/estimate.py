@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
+
+import numpy as np
 
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, median_of_groups
-from calib.microbench.records.samples import Sample
-
-
-def group(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """(case_id, operation) -> its samples, in the order given."""
-    groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
-    for sample in samples:
-        groups[sample.case_id, sample.operation].append(sample)
-    return groups
-
-
-def by_launch(samples: Iterable[Sample]) -> dict[int, list[Sample]]:
-    """launch -> its samples."""
-    launches: dict[int, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        launches[sample.launch].append(sample)
-    return launches
+from calib.microbench.records.samples import Samples
 
 
 def hull(groups: Iterable[list[float]]) -> Estimate:
@@ -52,20 +37,22 @@ def launch_margin(medians: list[float]) -> float:
     return LORD[len(medians)] * (max(medians) - min(medians)) if len(medians) in LORD else 0.0
 
 
-def together(samples: list[Sample]) -> Estimate:
+def together(samples: Samples) -> Estimate:
     """A collective: the time of a repetition is the maximum over ranks."""
-    return hull([s.seconds for s in rows] for rows in by_launch(samples).values())
+    # sorted here, where it is fast: the medians and their intervals are of sorted values
+    return hull(np.sort(rows["seconds"]).tolist() for rows in samples.groups("launch").values())
 
 
-def slowest_rank(samples: list[Sample]) -> Estimate:
+def of_ranks(samples: Samples) -> list[Estimate]:
+    """The time of each rank that every row has a time of."""
+    launches = [np.sort(rows.rank_seconds, axis=0).T for rows in samples.groups("launch").values()]
+    return [hull(map(np.ndarray.tolist, ranks)) for ranks in zip(*launches, strict=False)]
+
+
+def slowest_rank(samples: Samples) -> Estimate:
     """Work that ranks do side by side without waiting: the median of the slowest rank.
 
     The sum over layers of each layer's maximum over ranks is more than any rank's sum; the median
     of one rank is what adds up. The interval spans the launches of that rank.
     """
-    launches = by_launch(samples)
-    ranks = range(min(len(s.rank_seconds) for s in samples))
-    estimates = [
-        hull([s.rank_seconds[rank] for s in rows] for rows in launches.values()) for rank in ranks
-    ]
-    return max(estimates, key=lambda estimate: estimate.value)
+    return max(of_ranks(samples), key=lambda estimate: estimate.value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from copy import copy
 from pathlib import Path
+
+import pyarrow as pa
 
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters, Provenance
@@ -25,7 +26,7 @@ from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.cases import Case, InPlaceCase, LayerCase, SparseCase
 from calib.microbench.records.cluster import Cluster
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
@@ -89,32 +90,27 @@ def _refuse_strangers(runs: Sequence[Path], measured: Sequence[MeasuredRun]) -> 
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     """Fit runs that are in memory."""
-    rows: list[Sample] = []
-    offset = 0
-    for run in measured:
-        rows += _of_run(run, offset)
-        offset += max(LAUNCHES_PER_RUN, 1 + max((row.launch for row in run.samples), default=0))
-    used = [row for row in rows if not row.warmup and not row.spoiled]
+    rows = _together(measured)
+    used = rows.usable
     notes = _taken_as_one(measured)
-    if any(row.oversubscribed for row in rows):
-        count = sum(row.oversubscribed for row in rows)
+    if count := int(rows["oversubscribed"].sum()):
         notes.append(f"{count} rows of oversubscribed ranks were left out")
-    marked = sum(row.spoiled and not row.oversubscribed for row in rows)
-    if marked:
+    if marked := int(rows.spoiled.sum()) - count:
         notes.append(
             f"{marked} rows were left out: measured under throttling, or on a GPU that others or "
             "several ranks used"
         )
-    if not used:
+    if not len(used):
         raise InputError(
             "no rows to fit: "
             + (notes[0] if notes else "the runs hold no repetition after the warm-up")
         )
     cases = {case.id: case for run in measured for case in run.cases}
-    logs = {row.case_id for run in measured if run.manifest.imported for row in run.samples}
+    imported = [run.samples for run in measured if run.manifest.imported]
+    logs = {case_id for samples in imported for case_id in samples.distinct("case_id")}
     used, strange = _planned(used, cases, logs)
     notes += strange
-    if not used:
+    if not len(used):
         raise InputError(f"no rows to fit: {notes[-1]}")
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
@@ -190,25 +186,23 @@ def _network(cluster: Cluster) -> dict[str, int]:
 
 
 def _planned(
-    rows: list[Sample], cases: Mapping[str, Case], logs: Container[str]
-) -> tuple[list[Sample], list[str]]:
+    rows: Samples, cases: Mapping[str, Case], logs: Container[str]
+) -> tuple[Samples, list[str]]:
     """The rows whose case is in the plan (or in a log), and notes on the others.
 
     A layer, a model or a sparse variable must be in the plan as such, which says what it consists of.
     """
-    known = [row for row in rows if row.case_id in cases or row.case_id in logs]
+    known = rows.where(rows.mask("case_id", lambda case: case in cases or case in logs))
+    kept = known
     described = {"layer": LayerCase, "in_place": InPlaceCase, "sparse": SparseCase}
-    kept = [
-        row
-        for row in known
-        if row.kind not in described or isinstance(cases.get(row.case_id), described[row.kind])
-    ]
+    for kind, of in described.items():
+        planned = {case_id for case_id, case in cases.items() if isinstance(case, of)}
+        others = ~kept.mask("kind", kind.__eq__)
+        kept = kept.where(others | kept.mask("case_id", planned.__contains__))
     notes = []
-    if len(known) < len(rows):
-        count = len(rows) - len(known)
+    if count := len(rows) - len(known):
         notes.append(f"{count} rows of cases that are not in the plan were left out")
-    if len(kept) < len(known):
-        count = len(known) - len(kept)
+    if count := len(known) - len(kept):
         notes.append(
             f"{count} rows of layers, models or sparse variables that the plan does not describe: "
             "left out"
@@ -216,11 +210,13 @@ def _planned(
     return kept, notes
 
 
-def _of_run(run: MeasuredRun, offset: int) -> list[Sample]:
-    """The rows of a run, its launches told apart from those of the runs before it."""
-    if not offset:
-        return run.samples
-    rows = [copy(sample) for sample in run.samples]
-    for row in rows:
-        row.launch += offset
-    return rows
+def _together(measured: Sequence[MeasuredRun]) -> Samples:
+    """The rows of all runs, the launches of one told apart from those of the runs before it."""
+    if len(measured) == 1:
+        return measured[0].samples
+    tables, offset = [], 0
+    for run in measured:
+        launch = run.samples["launch"]
+        tables.append(run.samples.with_column("launch", launch + offset).table)
+        offset += max(LAUNCHES_PER_RUN, 1 + int(max(launch, default=0)))
+    return Samples(pa.concat_tables(tables))

@@ -13,14 +13,14 @@ from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import Sample, read_samples
+from calib.microbench.records.samples import Samples, read_samples
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
     """What a run directory holds for fitting."""
 
-    samples: list[Sample]
+    samples: Samples
     plan: Plan | None  # imported logs have none
     cluster: Cluster
     manifest: Manifest

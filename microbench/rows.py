@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from calib.foundation.arrays import Floats
 from calib.foundation.collectives import sent_bytes
 from calib.foundation.layers import DTYPE_BYTES, ITEM_BYTES
 from calib.microbench.cases import (
@@ -18,18 +22,18 @@ from calib.microbench.cases import (
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.manifest import CaseEnd, RankPlace
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import make_table
 from calib.microbench.timing.repeat import Repetitions
 
 
-def to_samples(
+def to_table(
     case: Case,
     result: Repetitions,
     placement: Placement,
     launch: int,
     started: float,
     marks: list[str],
-) -> list[Sample]:
+) -> pa.Table:
     """One row per operation and repetition; `started` in seconds of the Unix epoch."""
     about = {
         **about_case(case, placement),
@@ -41,30 +45,33 @@ def to_samples(
         "started_unix_s": started,
         "marks": ",".join(marks),
     }
-    samples = []
+    tables = []
     for name, rows in result.ranks.items():
         # a model in place also times its layers: "layer_forward:features.0"
         operation, _, layer = name.partition(":")
         if isinstance(case, TensorsCase) and name == "update" and case.optimizer != "momentum":
             operation = f"update_{case.optimizer}"  # "update" is training's default
-        key = {"key": f"{about['key']}:{layer}"} if layer else {}
-        hosts = result.host.get(name, [])
-        late = [] if layer else result.late
-        for number, row in enumerate(rows):
-            fields: dict[str, Any] = {
-                **about,
-                **key,
-                "operation": operation,
-                "repetition": number,
-                "warmup": number < result.warmup,
-                "seconds": max(row),
-                "skew_seconds": max(row) - min(row),
-                "rank_seconds": row,
-                "late_seconds": late[number] if number < len(late) else math.nan,
-                "host_seconds": max(hosts[number]) if number < len(hosts) else math.nan,
-            }
-            samples.append(Sample(**fields))
-    return samples
+        number = np.arange(len(rows))
+        seconds = np.array([max(row) for row in rows])
+        columns = {
+            **about,
+            "key": f"{about['key']}:{layer}" if layer else about["key"],
+            "operation": operation,
+            "repetition": number,
+            "warmup": number < result.warmup,
+            "seconds": seconds,
+            "skew_seconds": seconds - [min(row) for row in rows],
+            "rank_seconds": pa.array(rows, pa.list_(pa.float64())),
+            "late_seconds": _known([] if layer else result.late, len(rows)),
+            "host_seconds": _known(list(map(max, result.host.get(name, []))), len(rows)),
+        }
+        tables.append(make_table(len(rows), **columns))
+    return pa.concat_tables(tables)
+
+
+def _known(values: list[float], size: int) -> Floats:
+    """`size` values; NaN of the repetitions after those that are known."""
+    return np.array((values + [math.nan] * size)[:size])
 
 
 def about_case(case: Case, placement: Placement) -> dict[str, Any]:

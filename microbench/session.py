@@ -15,6 +15,8 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any
 
+import pyarrow as pa
+
 from calib.foundation.errors import CalibError
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
@@ -25,8 +27,7 @@ from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.telemetry import marks, snapshot
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
-from calib.microbench.records.samples import Sample
-from calib.microbench.rows import case_end, rank_places, to_samples
+from calib.microbench.rows import case_end, rank_places, to_table
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
@@ -139,7 +140,7 @@ class Session:
         except CalibError as error:
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})
-            self.keep(self._ended(case, time() - before, f"failed: {error}"), [])
+            self.keep(self._ended(case, time() - before, f"failed: {error}"))
             return 0.0
         after = self._gpus(case)
         words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
@@ -147,11 +148,11 @@ class Session:
             words.add(RANKS_SHARE_GPU)
         end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
         if self.control.rank == 0:
-            rows = to_samples(case, result, self.placement, self.launch, before, sorted(words))
+            rows = to_table(case, result, self.placement, self.launch, before, sorted(words))
             self.keep(end, rows)
         return result.elapsed_s
 
-    def keep(self, end: CaseEnd, rows: list[Sample]) -> None:
+    def keep(self, end: CaseEnd, rows: pa.Table | None = None) -> None:
         """Write a case that has ended; on rank 0 alone."""
         if self.control.rank == 0:
             write_part(self.run, end, rows)
@@ -171,7 +172,7 @@ class Session:
             out = is_left_out(case, spent, budget_s)
             share, again, out = self.control.broadcast_object([share, again, out])
             if out:
-                self.keep(self._ended(case, 0.0, LEFT_OUT), [])
+                self.keep(self._ended(case, 0.0, LEFT_OUT))
                 continue
             if again:
                 self.synchroniser.refresh()

@@ -74,13 +74,11 @@ def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     from calib.microbench.records.samples import read_samples
     from calib.reports.page.fits import render
 
-    samples = []
     for run in runs:
         fingerprint = Cluster.read(run / CLUSTER_FILE).fingerprint
         if fingerprint != parameters.provenance.cluster_fingerprint:
             raise InputError(
                 f"{run} is a run of another cluster ({fingerprint}) than the parameters"
             )
-        samples += read_samples(run, "collective")
-    write_whole(destination(page), render(parameters, samples))
+    write_whole(destination(page), render(parameters, read_samples(*runs, kind="collective")))
     say(f"page: {page}")

@@ -71,7 +71,7 @@ class Launches:
         for case in self._todo(launch, size).values():
             if ended.count(case.id) >= DEADLY:
                 reason = f"skipped: it ended the ranks {'twice' if DEADLY == 2 else DEADLY}"
-                write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason), [])
+                write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason))
 
     def _finish(self, launch: int, size: int, bar: Bar, later_s: float) -> None:
         """One launch: the ranks are started until each of its cases has rows or has failed."""
@@ -123,4 +123,4 @@ class Launches:
         reason = error.reason if isinstance(error, RanksEnded) else str(error)
         say(f"failed: {case.label}, launch {launch + 1}: {reason}")
         end = case_end(case, launch, monotonic() - current.since, stopped_by=f"failed: {reason}")
-        write_part(self.run, end.model_copy(update={"ended_ranks": True}), [])
+        write_part(self.run, end.model_copy(update={"ended_ranks": True}))

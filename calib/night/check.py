@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from calib.fitting.estimate import group, slowest_rank, together
-from calib.fitting.merging.repeatability import fit_for_use
+from calib.fitting.estimate import slowest_rank, together
 from calib.foundation.files import no_link, write_whole
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
@@ -16,7 +15,7 @@ from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, Tensor
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import Sample, read_samples
+from calib.microbench.records.samples import NO_SAMPLES, Sample, Samples, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
@@ -46,26 +45,24 @@ def read_checks(run: Path, known: Known) -> Checked:
     """
     consolidate(run)
     plan = read_plan(run)
-    rows = read_samples(run) if (run / SAMPLES_FILE).exists() else []
+    rows = read_samples(run) if (run / SAMPLES_FILE).exists() else NO_SAMPLES
     ends = Manifest.read(run).cases if (run / MANIFEST_FILE).exists() else []
     return checks_of(plan, rows, ends, known)
 
 
-def checks_of(plan: Plan, rows: Iterable[Sample], ends: Iterable[CaseEnd], known: Known) -> Checked:
+def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> Checked:
     """Pair every case of the plan with what the parameters hold of it, in the plan's order."""
-    every = list(rows)
-    groups = group(row for row in every if fit_for_use(row))
-    of_case: dict[str, list[list[Sample]]] = defaultdict(list)
-    for (case_id, _), samples in groups.items():
+    of_case: dict[str, list[Samples]] = defaultdict(list)
+    for (case_id, _), samples in rows.usable.groups("case_id", "operation").items():
         of_case[case_id].append(samples)
-    reasons = _reasons(plan, every, ends)
+    reasons = _reasons(plan, rows, ends)
     checks: list[Check] = []
     unchecked: list[Missing] = []
     for case in {case.id: case for case in plan.cases}.values():
         found = [
             check
             for samples in of_case[case.id]
-            if _is_whole(samples, plan.launches)
+            if len(samples.distinct("launch")) == plan.launches
             and (check := _check(case, samples, known)) is not None
         ]
         checks += found
@@ -83,25 +80,19 @@ def kind_of(case: Case) -> CheckKind | None:
     return "memory" if isinstance(case, TensorsCase) else None
 
 
-def _is_whole(samples: Sequence[Sample], launches: int) -> bool:
-    return len({sample.launch for sample in samples}) == launches
-
-
-def _reasons(plan: Plan, rows: Sequence[Sample], ends: Iterable[CaseEnd]) -> Mapping[str, str]:
+def _reasons(plan: Plan, rows: Samples, ends: Iterable[CaseEnd]) -> Mapping[str, str]:
     """Why a case has no time, case by case; of one that has, it is not asked."""
     ended = {end.case_id: end.stopped_by for end in ends if not end.repetitions}
-    marked = {row.case_id: row for row in rows if row.spoiled}
-    launches: dict[str, set[int]] = defaultdict(set)
-    for row in rows:
-        launches[row.case_id].add(row.launch)
+    spoiled = rows.where(rows.spoiled).groups("case_id")
+    launches = Counter(case_id for case_id, _ in rows.groups("case_id", "launch"))
 
     def reason(case: Case) -> str:
-        if case.id in marked:
-            row = marked[case.id]
+        if (case.id,) in spoiled:
+            row = spoiled[case.id,].first
             return "more ranks than cores" if row.oversubscribed else f"marked: {row.marks}"
         if case.id in ended:
             return ended[case.id]
-        done = len(launches[case.id])
+        done = launches[case.id]
         return (
             f"measured in {done} of {plan.launches} launches"
             if done < plan.launches
@@ -111,9 +102,9 @@ def _reasons(plan: Plan, rows: Sequence[Sample], ends: Iterable[CaseEnd]) -> Map
     return {case.id: reason(case) for case in plan.cases}
 
 
-def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
+def _check(case: Case, samples: Samples, known: Known) -> Check | None:
     """The check of one operation of a case; None where one of the two has no time."""
-    first = samples[0]
+    first = samples.first
     if isinstance(case, CollectiveCase):
         return _of_collective(case, samples, known)
     measured = slowest_rank(samples)
@@ -142,8 +133,8 @@ def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
     return None
 
 
-def _of_collective(case: CollectiveCase, samples: list[Sample], known: Known) -> Check | None:
-    first = samples[0]
+def _of_collective(case: CollectiveCase, samples: Samples, known: Known) -> Check | None:
+    first = samples.first
     fit = known.fit_of(case, first.level)
     if fit is None:
         return None

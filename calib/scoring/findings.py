@@ -12,7 +12,7 @@ from time import monotonic
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
 from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
-from calib.microbench.records.samples import Sample, read_samples
+from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
 from calib.oracle.layout.shards import rank_shards
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Drift
@@ -186,7 +186,7 @@ def layers_in_place(run: ScoredRun) -> list[LayerPair]:
     return layer_pairs(run.parameters, samples_of(run, "in_place"))
 
 
-def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
+def samples_of(run: ScoredRun, kind: str) -> Samples:
     """Rows of what the parameters were fitted from, where they are at hand: this run's, or a night's.
 
     A samples.parquet of other parameters (measured again since) is not theirs.
@@ -195,8 +195,8 @@ def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
     for place in places:
         with suppress(FileError, OSError, UnicodeError):
             if sha256_of(place / SAMPLES_FILE) in run.parameters.provenance.samples_sha256:
-                return read_samples(place, kind)
-    return []
+                return read_samples(place, kind=kind)
+    return NO_SAMPLES
 
 
 def layer_keys(run: ScoredRun) -> frozenset[str]:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib.fitting.estimate import group, slowest_rank, together
+from calib.fitting.estimate import slowest_rank, together
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, quantile
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 CaseKey = tuple[str, str]  # case_id, operation
 
@@ -137,13 +137,12 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
     remarks = list(notes)
     sides = []
     for name, run in (("first", one), ("second", two)):
-        used = [row for row in run.samples if fit_for_use(row)]
-        spoilt = sum(not row.warmup for row in run.samples) - len(used)
-        if spoilt:
+        used = run.samples.usable
+        if spoilt := int((~run.samples["warmup"]).sum()) - len(used):
             remarks.append(
                 f"{spoilt} rows of the {name} run were left out: oversubscribed or marked"
             )
-        sides.append(group(used))
+        sides.append(used.groups("case_id", "operation"))
     labels = {end.case_id: end.label for run in (two, one) for end in run.manifest.cases}
     common = [key for key in sides[0] if key in sides[1]]
     if not common:
@@ -174,14 +173,9 @@ def untold_note(pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def fit_for_use(row: Sample) -> bool:
-    """Whether a row may feed a parameter: fitting/fit.py leaves out the same."""
-    return not (row.warmup or row.spoiled)
-
-
-def _pair(key: CaseKey, one: list[Sample], two: list[Sample], labels: dict[str, str]) -> Pair:
+def _pair(key: CaseKey, one: Samples, two: Samples, labels: dict[str, str]) -> Pair:
     case_id, operation = key
-    kind = one[0].kind
+    kind = one.first.kind
     estimate = together if kind == "collective" else slowest_rank
     label = labels.get(case_id, case_id)
     return Pair(case_id, operation, kind, label, estimate(one), estimate(two))

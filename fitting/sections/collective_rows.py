@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 
 from calib.fitting.rounded_sizes import ALIKE, joined
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 IN_PLACE = ("in_place", "graph_in_place")
 
@@ -24,72 +24,70 @@ class Direct:
     ranks_per_node: int
 
 
-def grouped(samples: list[Sample]) -> dict[Direct, list[Sample]]:
-    """The rows of every direct law."""
-    groups: dict[Direct, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        if sample.kind == "collective" and is_plain(sample) and sample.ranks > 1:
-            name = f"{sample.operation} {sample.key}" if names_layout(sample) else sample.operation
-            name += " graph" * (sample.mode == "graph")
-            about = (name, sample.library, sample.device, sample.level, sample.ranks)
-            groups[Direct(*about, sample.nodes, most_on_a_node(sample))].append(sample)
-    return groups
-
-
-def most_on_a_node(sample: Sample) -> int:
-    """How many ranks of its one group the fullest node has: of 8 + 2 that is 8, of 5 + 5 it is 5."""
-    even = -(-sample.ranks // max(sample.nodes, 1))
-    return max(even, min(sample.active_ranks, sample.ranks - sample.nodes + 1))
-
-
-def is_plain(sample: Sample) -> bool:
-    """One group alone, warm, from a barrier, out of place: what alpha and beta are fitted from.
+def grouped(samples: Samples) -> dict[Direct, Samples]:
+    """The rows of every direct law: of one group alone, with warm caches.
 
     Several groups at once, cold buffers and traffic beside are other questions (contention).
     """
-    alone = sample.groups == 1 and not sample.background_nbytes
-    in_place = sample.mode in IN_PLACE
-    return alone and not sample.cold and sample.start == "barrier" and not in_place
+    found: dict[Direct, list[Samples]] = defaultdict(list)
+    alone = usual(samples).where(groups=1, cold=False)
+    columns = "operation", "key", "mode", "library", "device", "level", "ranks", "nodes"
+    for (operation, key, mode, library, device, level, ranks, nodes, active), rows in alone.groups(
+        *columns, "active_ranks"
+    ).items():
+        if ranks > 1:
+            name, fullest = (
+                name_of(operation, key, mode, ranks),
+                most_on_a_node(ranks, nodes, active),
+            )
+            found[Direct(name, library, device, level, ranks, nodes, fullest)].append(rows)
+    return {about: rows.joined(more) for about, (rows, *more) in found.items()}
 
 
-def is_cold(sample: Sample) -> bool:
-    """As is_plain, but of buffers that no cache holds."""
-    alone = sample.groups == 1 and not sample.background_nbytes
-    usual = sample.kind == "collective" and sample.start == "barrier"
-    return alone and usual and sample.cold and sample.mode not in IN_PLACE
+def name_of(operation: str, key: str, mode: str, ranks: int) -> str:
+    """What the operation of a law is called: its layout, or a CUDA graph, makes it another one.
 
-
-def names_layout(sample: Sample) -> bool:
-    """Whether its key makes it another operation.
-
-    A 2-D halo, the inner size of a hierarchy, an algorithm that NCCL was forced to.
+    A layout is that of a 2-D halo, the inner size of a hierarchy, an algorithm that NCCL was forced to.
     """
-    return bool(sample.key) and sample.key != str(sample.ranks)
+    named = f"{operation} {key}" if key and key != str(ranks) else operation
+    return named + " graph" * (mode == "graph")
 
 
-def packed(rows: list[Sample]) -> list[Sample]:
+def most_on_a_node(ranks: int, nodes: int, active_ranks: int) -> int:
+    """How many ranks of its one group the fullest node has: of 8 + 2 that is 8, of 5 + 5 it is 5."""
+    even = -(-ranks // max(nodes, 1))
+    return max(even, min(active_ranks, ranks - nodes + 1))
+
+
+def usual(samples: Samples) -> Samples:
+    """The rows of collectives from a barrier, out of place, without traffic beside."""
+    rows = samples.where(kind="collective", start="barrier", background_nbytes=0)
+    return rows.where(~rows.mask("mode", IN_PLACE.__contains__))
+
+
+def packed(rows: Samples) -> Samples:
     """Of rows of one level and p, those of the layout on the fewest nodes, ranks side by side."""
-
-    def spread(row: Sample) -> tuple[int, int, int]:
-        return row.nodes, -most_on_a_node(row), row.stride
-
-    fewest = min(map(spread, rows))
-    return [row for row in rows if spread(row) == fewest]
-
-
-def of_one_sweep(rows: list[Sample]) -> list[Sample]:
-    """The rows of one operation and p, where runs rounded a size differently with one size for it."""
-    if not rows:
-        return rows
-    sizes = {(row.nbytes, row.ranks, row.launch) for row in rows}
-    same = joined(rows[0].operation, sizes, ALIKE)
-    return [
-        row if same[row.nbytes] == row.nbytes else replace(row, nbytes=int(same[row.nbytes]))
-        for row in rows
-    ]
+    layouts: dict[tuple[int, int, int], list[Samples]] = defaultdict(list)
+    for (ranks, nodes, active, stride), some in rows.groups(
+        "ranks", "nodes", "active_ranks", "stride"
+    ).items():
+        layouts[nodes, -most_on_a_node(ranks, nodes, active), stride].append(some)
+    nearest, *more = layouts[min(layouts)]
+    return nearest.joined(more)
 
 
-def unpacked_note(samples: list[Sample]) -> list[str]:
+def of_one_sweep(rows: Samples) -> Samples:
+    """The rows of one operation, where runs rounded a size of a p differently with one size for it."""
+    nbytes = rows["nbytes"]
+    for (ranks,), sweep in rows.groups("ranks").items():
+        sizes = sweep.groups("nbytes", "ranks", "launch")
+        same = joined(sweep.first.operation, sizes, ALIKE)
+        for size in {size for size, one in same.items() if size != one}:
+            nbytes[(rows["ranks"] == ranks) & (nbytes == size)] = same[size]
+    return rows.with_column("nbytes", nbytes) if (nbytes != rows["nbytes"]).any() else rows
+
+
+def unpacked_note(samples: Samples) -> list[str]:
     """One note, if any, on the rows that `packed` leaves out of all laws of one layout."""
     groups = {key: (len(packed(rows)), len(rows)) for key, rows in grouped(samples).items()}
     short = {key: counts for key, counts in sorted(groups.items()) if counts[0] < counts[1]}
@@ -104,19 +102,17 @@ def unpacked_note(samples: list[Sample]) -> list[str]:
     ]
 
 
-def types_note(about: str, every: list[Sample], rows: list[Sample]) -> list[str]:
+def types_note(about: str, every: Samples, rows: Samples) -> list[str]:
     """One note, if `every` row is of several data types, on which of them the `rows` of a law are."""
-    types = sorted({row.dtype for row in every})
+    types = every.distinct("dtype")
     if len(types) < 2:
         return []
-    return [f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted"]
+    return [f"{about}: of {', '.join(types)} only {rows.first.dtype} is fitted"]
 
 
-def one_type(rows: list[Sample]) -> list[Sample]:
+def one_type(rows: Samples) -> Samples:
     """Of rows with bytes, of one p or several, those of the data type with the most (p, bytes)."""
-    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for row in rows:
-        if row.nbytes > 0:
-            sizes[row.dtype].add((row.ranks, row.nbytes))
-    best = min(sizes, key=lambda name: (-len(sizes[name]), name), default="")
-    return [row for row in rows if row.dtype == best and row.nbytes > 0]
+    some = rows.where(rows["nbytes"] > 0)
+    sizes = Counter(dtype for dtype, _, _ in some.groups("dtype", "ranks", "nbytes"))
+    best = min(sizes, key=lambda name: (-sizes[name], name), default="")
+    return some.where(dtype=best)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import numpy as np
 
@@ -14,30 +13,36 @@ from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHock
 from calib.fitting.hockney import HockneyLine, interpolation_error
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.regression import error_factor
-from calib.fitting.sections.collective_rows import Direct, grouped, of_one_sweep, one_type, packed
+from calib.fitting.sections.collective_rows import (
+    Direct,
+    grouped,
+    of_one_sweep,
+    one_type,
+    packed,
+    types_note,
+)
+from calib.foundation.arrays import Integers
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.records import Estimate
 from calib.microbench.importers.table import IMPORTED
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 MIN_SIZES = 2
 MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
 
 
-def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFit], list[str]]:
+def collective_fits(samples: Samples, seed: int) -> tuple[list[CollectiveFit], list[str]]:
     """The direct fits, sorted, and one note for every operation that none could be made of."""
     fits, notes = [], []
     for key, every in sorted(grouped(samples).items()):
         rows, about = of_one_sweep(one_type(packed(every))), _words(key)
-        sizes = {row.nbytes for row in rows}
+        sizes = rows.distinct("nbytes")
         if len(sizes) < MIN_SIZES:
             if sizes:
                 notes.append(f"{about} has {len(sizes)} size; a line needs two")
             continue
-        types = sorted({row.dtype for row in every})
-        if len(types) > 1:
-            notes.append(f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted")
+        notes += types_note(about, every, rows)
         try:
             with possible("its law"):
                 fits.append(_fit(key, rows, seed))
@@ -51,24 +56,17 @@ def _words(key: Direct) -> str:
     return f"{key.operation} on {key.ranks} ranks{among}"
 
 
-def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
-    by_size: dict[int, list[Sample]] = defaultdict(list)
-    for row in rows:
-        by_size[row.nbytes].append(row)
-    sizes = sorted(by_size)
+def _fit(key: Direct, rows: Samples, seed: int) -> CollectiveFit:
     points = [
         CollectivePoint(
-            nbytes=m,
-            seconds=together(by_size[m]),
-            n=len(by_size[m]),
-            calls=min(map(_calls, by_size[m])),
+            nbytes=m, seconds=together(mine), n=len(mine), calls=int(_calls(mine).min())
         )
-        for m in sizes
+        for (m,), mine in sorted(rows.groups("nbytes").items())
     ]
-    x = np.array([float(row.nbytes) for row in rows])
-    y, launch = np.array([row.seconds for row in rows]), np.array([row.launch for row in rows])
+    sizes = [point.nbytes for point in points]
     falls = _proven_fall(points)
-    law = SegmentedHockney(falls=falls, seed=seed).fit(x, y, groups=launch)
+    law = SegmentedHockney(falls=falls, seed=seed)
+    law.fit(rows["nbytes"].astype(float), rows["seconds"], groups=rows["launch"])
     medians = np.array([point.seconds.value for point in points])
     kept = np.isin(sizes, law.outliers_, invert=True)
     used = np.array(sizes, dtype=float)[kept]
@@ -101,9 +99,10 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     )
 
 
-def _calls(row: Sample) -> int:
-    """How many calls a row is the mean of; 0 of another tool's that does not say how many."""
-    return 0 if row.calls == 1 and IMPORTED in row.marks.split(",") else row.calls
+def _calls(rows: Samples) -> Integers:
+    """How many calls each row is the mean of; 0 of another tool's that does not say how many."""
+    imported = rows.mask("marks", lambda marks: IMPORTED in marks.split(","))
+    return np.where(imported & (rows["calls"] == 1), 0, rows["calls"])
 
 
 def _proven_fall(points: list[CollectivePoint]) -> bool:

@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from calib.fitting.estimate import group
 from calib.fitting.estimators.composition import SumInPlace
 from calib.fitting.parameters.collectives import CollectiveFit, interpolate
 from calib.fitting.parameters.file import TRAINING_LIBRARIES, Composition, LayerTime, TensorLoop
-from calib.fitting.sections.collective_rows import is_cold
-from calib.fitting.sections.compute import of_slowest_rank
+from calib.fitting.sections.collective_rows import usual
+from calib.fitting.sections.compute import of_slowest_rank, taking_time
 from calib.microbench.cases import InPlaceCase
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 BOOTSTRAPS = 100
 MET = ("halo", "layerwise")
@@ -48,7 +47,7 @@ class PhaseInPlace:
 
 
 def compositions(
-    samples: list[Sample],
+    samples: Samples,
     cases: Mapping[str, InPlaceCase],
     layers: Sequence[LayerTime],
     loops: Sequence[TensorLoop],
@@ -57,9 +56,10 @@ def compositions(
     """One Composition for every (phase, active ranks) that was measured in place, sorted."""
     rows: dict[tuple[str, int], list[PhaseInPlace]] = defaultdict(list)
     # layers timed in place by hooks are no phase
-    in_place = [s for s in samples if s.kind == "in_place" and not s.operation.startswith("layer_")]
-    for (case_id, phase), repetitions in sorted(group(in_place).items()):
-        case, active = cases[case_id], repetitions[0].active_ranks
+    phases = samples.where(samples.mask("operation", lambda name: not name.startswith("layer_")))
+    in_place = phases.where(kind="in_place").groups("case_id", "operation")
+    for (case_id, phase), repetitions in sorted(in_place.items()):
+        case, active = cases[case_id], repetitions.first.active_ranks
         if case.optimizer != "momentum" or case.layer_ranks or case.is_overlap:
             # its update is another loop, and training's default is momentum; stages are no whole;
             # phases beside an exchange wait for other ranks
@@ -84,14 +84,13 @@ def compositions(
     ]
 
 
-def of_first_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
+def of_first_rank(samples: Samples) -> list[tuple[int, float]]:
     """(launch, seconds) of every repetition, of the rank that waited least: the others waited for it."""
-    found = ((s.launch, min(s.rank_seconds)) for s in samples)
-    return [(launch, seconds) for launch, seconds in found if seconds > 0]
+    return taking_time(samples, samples.rank_seconds.min(axis=1))
 
 
 def cold_exchanges(
-    samples: Sequence[Sample], active_ranks: int, collectives: Sequence[CollectiveFit]
+    samples: Samples, active_ranks: int, collectives: Sequence[CollectiveFit]
 ) -> list[PhaseInPlace]:
     """Allreduces of buffers that are in no cache, as a backward leaves them, beside those in a loop.
 
@@ -99,16 +98,16 @@ def cold_exchanges(
     of the bytes.
     """
     found = []
-    cold = [s for s in samples if s.operation == "allreduce" and is_cold(s)]
-    for (_, _), of in sorted(group(cold).items()):
-        first = of[0]
+    cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
+    for _, of in sorted(cold.groups("case_id").items()):
+        first = of.first
         fits = allreduces(collectives, first.ranks, active_ranks)
         fits = [f for f in fits if f.library == first.library and f.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
         warm = _at(fits[0], first.nbytes)
         if warm is not None and first.nbytes >= LEAST_EXCHANGE_BYTES:
-            times = tuple((s.launch, s.seconds) for s in of)
+            times = tuple(zip(of["launch"].tolist(), of["seconds"].tolist(), strict=True))
             found.append(PhaseInPlace(f"cold {first.nbytes} B", warm, times, 0, first.nbytes))
     return found
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from calib.fitting.estimate import group, slowest_rank
+import numpy as np
+
+from calib.fitting.estimate import slowest_rank
 from calib.fitting.estimators.layers.roofline import Roofline
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND, Work, work_of
 from calib.fitting.regression import MIN_ROWS
+from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import LayerCase
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import NO_SAMPLES, Samples
 
 ZERO = Estimate.exactly(0.0)
 COMPUTE_BOUND = ("conv", "linear")
@@ -23,9 +26,9 @@ WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 BOOTSTRAPS = 100
 
 
-def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[LayerTime]:
+def layer_times(samples: Samples, cases: Mapping[str, LayerCase]) -> list[LayerTime]:
     """One LayerTime for every measured (layer key, active ranks), sorted."""
-    groups = group(sample for sample in samples if sample.kind == "layer")
+    groups = samples.where(kind="layer").groups("case_id", "operation")
     times = []
     for case_id in sorted({case_id for case_id, _ in groups}):
         case = cases[case_id]
@@ -40,7 +43,7 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
                 key=case.key,
                 kind=case.layer.kind,
                 batch=case.batch,
-                active_ranks=forward[0].active_ranks,
+                active_ranks=forward.first.active_ranks,
                 forward_s=slowest_rank(forward),
                 backward_s=slowest_rank(backward) if backward else ZERO,
                 n=len(forward),
@@ -73,13 +76,13 @@ class WorkRows:
 
 
 WorkKey = tuple[str, str, int]  # kind, direction, active ranks
-Passes = dict[tuple[str, str, int], list[Sample]]  # layer key, operation, active ranks
+Passes = dict[tuple[str, str, int], Samples]  # layer key, operation, active ranks
 
 
 def work_models(
     times: Sequence[LayerTime],
     cases: Mapping[str, LayerCase],
-    samples: Iterable[Sample] = (),
+    samples: Samples = NO_SAMPLES,
     seed: int = 0,
 ) -> list[WorkModel]:
     """A law per kind, direction and active ranks: fitting/estimators/layers/roofline.py, sorted.
@@ -89,7 +92,7 @@ def work_models(
     kinds ("any"). Where no layer of a kind wrote fresh pages, the price of these is that of the best
     checked kind that did: it is the system's, whatever is computed.
     """
-    layers = [s for s in samples if s.kind == "layer" and s.case_id in cases]
+    layers = samples.where(kind="layer")
     by_key = {case.key: case for case in cases.values() if case.is_usual}
     rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
@@ -105,16 +108,16 @@ def work_models(
     return [_with_fresh_price(model, models) for model in models]
 
 
-def _passes(
-    samples: Iterable[Sample], cases: Mapping[str, LayerCase], operations: Sequence[str]
-) -> Passes:
+def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequence[str]) -> Passes:
     """The samples of these operations of layers as training runs them, sorted."""
     keys = {case_id: case.key for case_id, case in cases.items() if case.is_usual}
-    found: Passes = defaultdict(list)
-    for sample in samples:
-        if sample.operation in operations and sample.case_id in keys:
-            key = keys[sample.case_id]
-            found[key, sample.operation, sample.active_ranks].append(sample)
+    found: Passes = {}
+    for (case_id, operation, active), rows in samples.groups(
+        "case_id", "operation", "active_ranks"
+    ).items():
+        if operation in operations and case_id in keys:
+            key = keys[case_id], operation, active
+            found[key] = found[key].joined([rows]) if key in found else rows
     return dict(sorted(found.items()))
 
 
@@ -130,25 +133,28 @@ def _rows_of_times(
             # no backward, or that of a first layer, which computes no dL/dx
             if estimate.value <= 0 or not (direction == "forward" or case.needs_input_grad):
                 continue
-            measured = passes.get((time.key, direction, time.active_ranks), [])
-            launches = medians_of_launches(measured) or {0: estimate.value}
+            measured = passes.get((time.key, direction, time.active_ranks))
+            launches = (measured and medians_of_launches(measured)) or {0: estimate.value}
             work = work_of(case.layer, case.batch, direction, case.needs_input_grad)
             for kind in kinds:
                 rows[kind, direction, time.active_ranks].add(work, case, launches)
     return rows
 
 
-def of_slowest_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
+def of_slowest_rank(samples: Samples) -> list[tuple[int, float]]:
     """(launch, seconds) of every repetition of the rank that is slowest over all (`slowest_rank`)."""
-    if not samples:
-        return []
-    ranks = range(min(len(s.rank_seconds) for s in samples))
-    slowest = max(ranks, key=lambda rank: median([s.rank_seconds[rank] for s in samples]))
-    found = ((s.launch, s.rank_seconds[slowest]) for s in samples)
-    return [(launch, seconds) for launch, seconds in found if seconds > 0]
+    times = samples.rank_seconds
+    medians = [median(seconds) for seconds in np.sort(times, axis=0).T.tolist()]
+    return taking_time(samples, times[:, medians.index(max(medians))])
 
 
-def medians_of_launches(samples: Sequence[Sample]) -> dict[int, float]:
+def taking_time(samples: Samples, seconds: Floats) -> list[tuple[int, float]]:
+    """(launch, seconds) of every row, but for those that took no time on their clock."""
+    pairs = zip(samples["launch"].tolist(), seconds.tolist(), strict=True)
+    return [(launch, seconds) for launch, seconds in pairs if seconds > 0]
+
+
+def medians_of_launches(samples: Samples) -> dict[int, float]:
     """launch -> median seconds of the rank that is slowest over all."""
     launches: dict[int, list[float]] = defaultdict(list)
     for launch, seconds in of_slowest_rank(samples):

@@ -7,51 +7,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from calib.fitting.estimators.collectives.contention import ContentionLaw
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
-from calib.fitting.sections.collective_rows import IN_PLACE
+from calib.fitting.sections.collective_rows import name_of, usual
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.microbench.records.cluster import Cluster
-from calib.microbench.records.samples import SPOILING, Sample
+from calib.microbench.records.samples import Samples
 
-COLUMNS = (
-    "kind",
-    "operation",
-    "key",
-    "library",
-    "level",
-    "ranks",
-    "active_ranks",
-    "nbytes",
-    "launch",
-    "warmup",
-    "oversubscribed",
-    "seconds",
-    "device",
-    "groups",
-    "stride",
-    "nodes",
-    "cold",
-    "background_nbytes",
-    "start",
-    "marks",
-    "mode",
-    "dtype",
-)
-NO_ROWS: dict[str, Any] = {name: () for name in COLUMNS}
 # operations whose every step is one message from each rank to the next
 RINGS = ("allreduce", "allgather", "reduce_scatter")
 MIN_SIZES = 3
@@ -84,71 +54,41 @@ class Runs:
     flows: float
 
 
-def runs_of(
-    samples: Sequence[Sample] | pa.Table,
-) -> tuple[dict[ContentionLayout, dict[int, Runs]], list[str]]:
+def runs_of(samples: Samples) -> tuple[dict[ContentionLayout, dict[int, Runs]], list[str]]:
     """layout -> groups at once -> its plain rows; a note on rows without a finite time."""
-    columns = _columns(samples)
-    seconds = np.array([math.nan if s is None else s for s in columns["seconds"]], dtype=float)
-    plain = ~np.array(columns["warmup"], dtype=bool) & ~np.array(columns["cold"], dtype=bool)
-    plain &= ~np.array(columns["oversubscribed"], dtype=bool)
-    spoiled = [bool(m) and not SPOILING.isdisjoint(m.split(",")) for m in columns["marks"]]
-    plain &= ~np.array(spoiled, dtype=bool)
-    plain &= np.array([start == "barrier" for start in columns["start"]], dtype=bool)
-    plain &= np.array(columns["background_nbytes"], dtype=float) == 0
-    in_place = [mode in IN_PLACE for mode in columns["mode"]]
-    plain &= ~np.array(in_place, dtype=bool)
-    good = np.isfinite(seconds) & (seconds > 0)
+    plain = usual(samples).where(cold=False).usable
+    good = plain.where(np.isfinite(plain["seconds"]) & (plain["seconds"] > 0))
     notes = []
-    if (plain & ~good).any():
-        notes.append(
-            f"contention: {int((plain & ~good).sum())} rows without a finite time left out"
-        )
-    # as in collective_rows.py: the layout of a halo, the inner size of a hierarchy, a CUDA graph make
-    # another operation
-    operations = [
-        (f"{name} {key}" if key and key != str(ranks) else name) + " graph" * (mode == "graph")
-        for name, key, ranks, mode in zip(
-            *(columns[name] for name in ("operation", "key", "ranks", "mode")), strict=True
-        )
-    ]
-    names = ("library", "device", "level", "ranks", "stride", "nodes", "dtype", "groups")
-    members: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    used = plain & good
-    fields = zip(operations, *(columns[name] for name in names), strict=True)
-    for index, member in enumerate(fields):
-        if used[index]:
-            members[member].append(index)
-    nbytes, launch = np.array(columns["nbytes"], float), np.array(columns["launch"], np.int64)
-    result: dict[ContentionLayout, dict[int, Runs]] = defaultdict(dict)
-    for (*about, groups), rows in members.items():
-        layout = ContentionLayout(*about)
-        active = max(columns["active_ranks"][index] for index in rows)
+    if count := len(plain) - len(good):
+        notes.append(f"contention: {count} rows without a finite time left out")
+    columns = ("library", "device", "level", "ranks", "stride", "nodes", "dtype", "groups")
+    found: dict[ContentionLayout, dict[int, Runs]] = defaultdict(dict)
+    members: dict[tuple[ContentionLayout, int], list[Samples]] = defaultdict(list)
+    for (operation, key, mode, *about, groups), rows in good.groups(
+        "operation", "key", "mode", *columns
+    ).items():
+        layout = ContentionLayout(name_of(operation, key, mode, about[3]), *about)
+        members[layout, groups].append(rows)
+    for (layout, groups), (first, *more) in members.items():
+        rows = first.joined(more)
+        active = int(rows["active_ranks"].max())
         flows = min(max(active * layout.nodes / layout.ranks, 1.0), float(groups))
-        result[layout][groups] = Runs(
-            nbytes[rows], seconds[rows], launch[rows], flows if active else float(groups)
+        found[layout][groups] = Runs(
+            rows["nbytes"].astype(float),
+            rows["seconds"],
+            rows["launch"],
+            flows if active else float(groups),
         )
-    return dict(result), notes
-
-
-def _columns(samples: Sequence[Sample] | pa.Table) -> dict[str, Any]:
-    """name -> values [n] of the collectives."""
-    if isinstance(samples, Sequence):
-        of = attrgetter(*COLUMNS)
-        rows = [of(row) for row in samples if row.kind == "collective"]
-        return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else NO_ROWS
-
-    table = samples.filter(pc.equal(samples["kind"], "collective"))
-    return {name: table[name].to_pylist() for name in COLUMNS}
+    return dict(found), notes
 
 
 def contentions(
-    samples: Sequence[Sample] | pa.Table, seed: int, cluster: Cluster | None = None
+    samples: Samples, seed: int, cluster: Cluster | None = None
 ) -> tuple[list[ContentionFit], list[str]]:
     """The records, sorted, and a note on rows, layouts and data types that could not be used.
 
-    `samples` are rows, or an Arrow table of them; of them plain rows count: warm,
-    from a barrier, without traffic beside, not oversubscribed, of finite seconds. A layout is fitted
+    Of the samples plain rows count: warm, from a barrier, without traffic beside, not
+    oversubscribed, of finite seconds. A layout is fitted
     where several groups at once were measured beside one alone (`_baseline`), in one data type.
     """
     runs, notes = runs_of(samples)

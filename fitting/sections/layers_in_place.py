@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from calib.fitting.estimate import by_launch, group, hull, slowest_rank
+from calib.fitting.estimate import of_ranks, slowest_rank
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.sections.compute import ZERO
 from calib.foundation.layer_keys import parse
@@ -21,7 +21,7 @@ from calib.foundation.layers import Direction
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import InPlaceCase
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 # a layer is never less than this of its hook's time: hooks cost microseconds
@@ -59,21 +59,19 @@ class LayerInPlace:
 
 
 def with_in_place(
-    times: Sequence[LayerTime], samples: Sequence[Sample], cases: Mapping[str, InPlaceCase]
+    times: Sequence[LayerTime], samples: Samples, cases: Mapping[str, InPlaceCase]
 ) -> list[LayerTime]:
     """The same times, with those in place where some model was timed layer by layer."""
     alone = {(time.key, time.active_ranks): time for time in times}
     found: dict[tuple[str, int, Direction], LayerInPlace] = defaultdict(LayerInPlace)
-    in_place = group(sample for sample in samples if sample.kind == "in_place")
-    rows: dict[tuple[str, str], dict[str, list[Sample]]] = defaultdict(dict)
-    for (case_id, operation), of in in_place.items():
-        if operation.startswith("layer_"):
-            for sample in of:
-                layer = sample.key.rpartition(":")[2]
-                rows[case_id, operation].setdefault(layer, []).append(sample)
+    rows: dict[tuple[str, str], dict[str, Samples]] = defaultdict(dict)
+    in_place = samples.where(kind="in_place")
+    phases = in_place.groups("case_id", "operation")
+    for (case_id, operation, key), of in in_place.groups("case_id", "operation", "key").items():
+        rows[case_id, operation][key.rpartition(":")[2]] = of
     for case_id, case in sorted(cases.items()):
         for direction in DIRECTIONS:
-            phase = in_place.get((case_id, direction))
+            phase = phases.get((case_id, direction))
             layers = rows.get((case_id, f"layer_{direction}"))
             if phase and layers and case.layer_names and case.optimizer == "momentum":
                 _of_case(case, direction, phase, layers, alone, found)
@@ -122,8 +120,8 @@ def _only_in_place(
 def _of_case(
     case: InPlaceCase,
     direction: Direction,
-    phase: list[Sample],
-    layers: Mapping[str, list[Sample]],
+    phase: Samples,
+    layers: Mapping[str, Samples],
     alone: Mapping[tuple[str, int], LayerTime],
     found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
@@ -134,25 +132,24 @@ def _of_case(
             case.segments, direction, slowest_rank(phase), phase, named, layers, alone, found
         )
         return
+    whole = of_ranks(phase)
     for rank in sorted(set(case.layer_ranks)):
         own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
-        rows = by_launch(phase).values()
-        whole = hull([s.rank_seconds[rank] for s in launch] for launch in rows)
-        _shared_out(case.segments, direction, whole, phase, own, layers, alone, found)
+        _shared_out(case.segments, direction, whole[rank], phase, own, layers, alone, found)
 
 
 def _shared_out(
     segments: int,
     direction: Direction,
     whole: Estimate,
-    phase: list[Sample],
+    phase: Samples,
     named: Sequence[tuple[str, str]],
-    layers: Mapping[str, list[Sample]],
+    layers: Mapping[str, Samples],
     alone: Mapping[tuple[str, int], LayerTime],
     found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
     """`whole` seconds of `segments` passes, to (name, key) of layers."""
-    active = phase[0].active_ranks
+    active = phase.first.active_ranks
     seconds: dict[str, float] = {}
     for name, key in named:
         time = alone.get((key, active))

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimate import slowest_rank
 from calib.fitting.estimators.affine import AffineInBytes
 from calib.fitting.parameters.file import TensorLoop
 from calib.fitting.sections.compute import of_slowest_rank
 from calib.fitting.sections.memory import none_if_nan
 from calib.foundation.records import Estimate
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 COEFFICIENTS = ("call_s", "s_per_tensor", "s_per_byte")
 # operation ("update" is momentum's, "update_adam" Adam's), device, dtype, active ranks
 Loop = tuple[str, str, str, int]
 
 
-def tensor_loops(samples: list[Sample], seed: int = 0) -> list[TensorLoop]:
+def tensor_loops(samples: Samples, seed: int = 0) -> list[TensorLoop]:
     """One TensorLoop for every (operation, device, dtype, active ranks), with its lists, sorted.
 
     Shards (concat, split) count as tensors.
     """
-    rows: dict[Loop, list[list[Sample]]] = defaultdict(list)
-    tensors = [sample for sample in samples if sample.kind == "tensors"]
-    for (_, operation), repetitions in sorted(group(tensors).items()):
-        first = repetitions[0]
+    rows: dict[Loop, list[Samples]] = defaultdict(list)
+    tensors = samples.where(kind="tensors").groups("case_id", "operation")
+    for (_, operation), repetitions in sorted(tensors.items()):
+        first = repetitions.first
         rows[operation, first.device, first.dtype, first.active_ranks].append(repetitions)
     return [_loop(key, values, seed) for key, values in sorted(rows.items())]
 
 
-def _loop(key: Loop, lists: list[list[Sample]], seed: int) -> TensorLoop:
+def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
     x, y, launches = [], [], []
     measured: dict[str, Estimate] = {}
     for repetitions in lists:
-        first, times = repetitions[0], of_slowest_rank(repetitions)
+        first, times = repetitions.first, of_slowest_rank(repetitions)
         x += [[float(first.ntensors), float(first.nbytes)]] * len(times)
         y += [seconds for _, seconds in times]
         launches += [launch for launch, _ in times]
@@ -54,8 +54,8 @@ def _loop(key: Loop, lists: list[list[Sample]], seed: int) -> TensorLoop:
         error_factor=law.error_factor_,
         mean_relative_error=law.error_,
         held_out_error=none_if_nan(law.held_out_error_),
-        min_bytes=min(rows[0].nbytes for rows in lists),
-        max_bytes=max(rows[0].nbytes for rows in lists),
+        min_bytes=int(min(nbytes for _, nbytes in x)),
+        max_bytes=int(max(nbytes for _, nbytes in x)),
         n=len(y),
         residual_quantiles=law.residual_quantiles_.tolist(),
         measured=dict(sorted(measured.items())),

@@ -9,16 +9,16 @@ the last rank, so the exchange itself is that of the rank that waited least.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from calib.fitting.estimate import by_launch, group, hull, slowest_rank, together
+from calib.fitting.estimate import hull, slowest_rank, together
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.sections.memory import none_if_nan
 from calib.foundation.records import Estimate
 from calib.microbench.cases import BLOCKING, OVERLAPPED
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 WITHOUT = {BLOCKING, "backward", "exchange"}
 
@@ -31,20 +31,22 @@ class Iteration(NamedTuple):
     launch: int
 
 
-def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], list[str]]:
+def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]:
     """One Overlap for every (library, device, ranks) with overlapped iterations, and notes.
 
     A case that lacks iterations or phases without overlap is left out, with a note.
     """
-    rows: dict[str, dict[str, list[Sample]]] = defaultdict(dict)
-    for (case, operation), of in group(s for s in samples if s.kind == "in_place").items():
+    rows: dict[str, dict[str, Samples]] = defaultdict(dict)
+    for (case, operation), of in (
+        samples.where(kind="in_place").groups("case_id", "operation").items()
+    ):
         rows[case][operation] = of
     found: dict[tuple[str, str, int], dict[str, list[Iteration]]] = defaultdict(dict)
     notes = []
     for _, by_operation in sorted(rows.items()):
         if OVERLAPPED not in by_operation:
             continue
-        first = by_operation[OVERLAPPED][0]
+        first = by_operation[OVERLAPPED].first
         model = f"{first.key} x {first.batch}"
         if not by_operation.keys() >= WITHOUT:
             notes.append(f"overlap of {model} on {first.ranks} ranks: not measured without")
@@ -54,22 +56,28 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
     return [_law(*key, models, seed) for key, models in sorted(found.items())], notes
 
 
-def _iterations(rows: dict[str, list[Sample]]) -> list[Iteration]:
+def _iterations(rows: Mapping[str, Samples]) -> list[Iteration]:
     """Every overlapped iteration, as if all blocking ones took their median.
 
     So what disturbs both iterations of a repetition is in neither.
     """
     whole = together(rows[BLOCKING]).value
     backward = slowest_rank(rows["backward"]).value
-    launches = by_launch(rows["exchange"]).values()
-    exchange = hull([min(s.rank_seconds) for s in launch] for launch in launches).value
+    launches = rows["exchange"].groups("launch").values()
+    exchange = hull(launch.rank_seconds.min(axis=1).tolist() for launch in launches).value
     others = max(whole - backward - exchange, 0.0)
-    beside = {(s.launch, s.repetition): s.seconds for s in rows[BLOCKING]}
+    beside = dict(_repetitions(rows[BLOCKING]))
     return [
-        Iteration((others, backward, exchange), whole * s.seconds / without, s.launch)
-        for s in rows[OVERLAPPED]
-        if (without := beside.get((s.launch, s.repetition)))
+        Iteration((others, backward, exchange), whole * seconds / without, at[0])
+        for at, seconds in _repetitions(rows[OVERLAPPED])
+        if (without := beside.get(at))
     ]
+
+
+def _repetitions(rows: Samples) -> Iterator[tuple[tuple[int, int], float]]:
+    """((launch, repetition), seconds) of each row."""
+    at = zip(rows["launch"].tolist(), rows["repetition"].tolist(), strict=True)
+    return zip(at, rows["seconds"].tolist(), strict=True)
 
 
 def _law(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+
+import numpy as np
 
 from calib.fitting.estimate import together
 from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
@@ -12,27 +14,27 @@ from calib.fitting.parameters.memory import Partitions
 from calib.fitting.sections.memory import none_if_nan
 from calib.foundation.records import Estimate
 from calib.microbench.cases import SparseCase, SparseMethod
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 FEWEST = 4  # numbers of partitions: of three nothing is left to check the law with
 
 SparseVariable = tuple[int, int, float, int, int, str]  # rows, width, share, ranks, nodes, library
+SparseTimes = dict[tuple[SparseMethod, int], Samples]  # by method and partitions
 
 
 def partitions(
-    samples: Iterable[Sample], cases: Mapping[str, SparseCase], seed: int = 0
+    samples: Samples, cases: Mapping[str, SparseCase], seed: int = 0
 ) -> tuple[list[Partitions], list[str]]:
     """One record for every variable, share and layout with sparse exchanges, and notes.
 
     `cases` by their id. A variable with fewer than FEWEST numbers of partitions is left out, with a
     note.
     """
-    timed: dict[SparseVariable, dict[tuple[SparseMethod, int], list[Sample]]] = defaultdict(dict)
-    for row in samples:
-        if row.kind == "sparse":
-            case = cases[row.case_id]
-            of = (case.rows, case.width, case.share, row.ranks, row.nodes, row.library)
-            timed[of].setdefault((case.method, case.partitions), []).append(row)
+    timed: dict[SparseVariable, SparseTimes] = defaultdict(dict)
+    for (case_id,), rows in samples.where(kind="sparse").groups("case_id").items():
+        case, row = cases[case_id], rows.first
+        of = (case.rows, case.width, case.share, row.ranks, row.nodes, row.library)
+        timed[of][case.method, case.partitions] = rows
     found, notes = [], []
     for of, methods in sorted(timed.items()):
         numbers = sorted(parts for method, parts in methods if method == "server")
@@ -46,17 +48,13 @@ def partitions(
     return found, notes
 
 
-def _fitted(
-    of: SparseVariable,
-    methods: Mapping[tuple[SparseMethod, int], list[Sample]],
-    numbers: list[int],
-    seed: int,
-) -> Partitions:
-    rows = [(parts, row) for parts in numbers for row in methods["server", parts]]
+def _fitted(of: SparseVariable, methods: SparseTimes, numbers: list[int], seed: int) -> Partitions:
+    servers = [methods["server", parts] for parts in numbers]
+    x = np.repeat(np.array(numbers, dtype=float), [len(rows) for rows in servers])
     law = PartitionsLaw(seed=seed).fit(
-        [[float(parts)] for parts, _ in rows],
-        [row.seconds for _, row in rows],
-        groups=[row.launch for _, row in rows],
+        x[:, None],
+        np.concatenate([rows["seconds"] for rows in servers]),
+        groups=np.concatenate([rows["launch"] for rows in servers]),
     )
     theta = [
         Estimate(value=float(value), low=float(low), high=float(high))
@@ -90,6 +88,6 @@ def _fitted(
         error_factor=law.error_factor_,
         min_partitions=numbers[0],
         max_partitions=numbers[-1],
-        n=len(rows),
+        n=len(x),
         residual_quantiles=law.residual_quantiles_.tolist(),
     )

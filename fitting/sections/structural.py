@@ -19,26 +19,27 @@ from calib.fitting.sections.collective_rows import (
 )
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 
-def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFit], list[str]]:
+def structural_fits(samples: Samples, seed: int) -> tuple[list[StructuralFit], list[str]]:
     """A structural law of every operation, library, device and level with two p or more, sorted.
 
     And a note for every one that could not be made, or was made of one data type of several.
     """
-    of_p: dict[tuple[tuple[str, str, str, str], int], list[Sample]] = defaultdict(list)
-    for key, every in grouped(samples).items():
+    of_p: dict[tuple[tuple[str, str, str, str], int], list[Samples]] = defaultdict(list)
+    for key, mine in grouped(samples).items():
         if key.operation in ALGORITHMS:
-            of_p[(key.operation, key.library, key.device, key.level), key.ranks] += every
-    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
-    for (about, _), every in of_p.items():
-        groups[about] += of_one_sweep(packed(every))
+            of_p[(key.operation, key.library, key.device, key.level), key.ranks].append(mine)
+    groups: dict[tuple[str, str, str, str], list[Samples]] = defaultdict(list)
+    for (about, _), (first, *more) in of_p.items():
+        groups[about].append(packed(first.joined(more)))
     fits, notes = [], []
-    for law, every in sorted(groups.items()):
+    for law, (first, *more) in sorted(groups.items()):
+        every = of_one_sweep(first.joined(more))
         name, rows = f"{law[0]} on any number of ranks", one_type(every)
-        if len({row.ranks for row in rows}) < 2:
-            if len({row.ranks for row in every}) > 1:
+        if len(rows.distinct("ranks")) < 2:
+            if len(every.distinct("ranks")) > 1:
                 notes.append(f"{name}: no data type has two p with bytes; a law needs them")
             continue
         try:
@@ -51,12 +52,13 @@ def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFi
 
 
 def _structural(
-    operation: str, library: str, device: str, level: str, rows: list[Sample], seed: int
+    operation: str, library: str, device: str, level: str, rows: Samples, seed: int
 ) -> StructuralFit:
-    x = [[row.nbytes, row.ranks, row.nodes] for row in rows]
-    seconds, launch = [row.seconds for row in rows], [row.launch for row in rows]
-    law = StructuralHockney(operation, seed=seed, n_bootstraps=100).fit(x, seconds, groups=launch)
-    shapes = sorted({(row.ranks, row.nodes, most_on_a_node(row)) for row in rows})
+    x = np.column_stack([rows[name] for name in ("nbytes", "ranks", "nodes")])
+    law = StructuralHockney(operation, seed=seed, n_bootstraps=100)
+    law.fit(x, rows["seconds"], groups=rows["launch"])
+    layouts = rows.groups("ranks", "nodes", "active_ranks")
+    shapes = sorted({(p, nodes, most_on_a_node(p, nodes, active)) for p, nodes, active in layouts})
     points = law.predict(law.points_)
     return StructuralFit(
         operation=operation,

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib.foundation.arrays import Integers
 from calib.microbench.importers.lines.reading import Faults, Numbers
-from calib.microbench.records.samples import schema
+from calib.microbench.records.samples import make_table, schema
 
 IMPORTED = "imported"
 MEAN_OVER_RANKS = "mean_over_ranks"
@@ -183,57 +182,37 @@ def launched(files: Sequence[Imported]) -> Iterator[tuple[Block, Integers]]:
 def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
     """The rows of a block as Arrow tables of at most ROWS_PER_GROUP rows."""
     numbers, cases = repetitions(block), case_numbers(block)
-    constants: dict[str, Any] = {
-        "kind": "collective",
-        "operation": block.operation,
-        "key": block.key,
-        "library": block.library,
-        "level": block.level,
-        "ranks": block.ranks,
-        "active_ranks": block.active_ranks,
-        "ntensors": 0,
-        "batch": 0,
-        "warmup": False,
-        "oversubscribed": False,
-        "started_unix_s": 0.0,
-        "device": block.device,
-        "groups": block.groups,
-        "stride": 1,
-        "nodes": block.nodes,
-        "cold": False,
-        "background_nbytes": 0,
-        "start": "barrier",
-        "late_seconds": float("nan"),
-        "host_seconds": float("nan"),
-        "marks": block.marks,
-    }
     dtypes = pa.array([variant.dtype for variant in block.variants])
     modes = pa.array([variant.mode for variant in block.variants])
     for start in range(0, len(block), ROWS_PER_GROUP):
         part = slice(start, start + ROWS_PER_GROUP)
         size = len(block.nbytes[part])
         variant = pa.array(block.variant[part])
-        varying = {
-            "case_id": _hexadecimal(cases[part]),
-            "nbytes": block.nbytes[part],
-            "launch": launches[part],
-            "repetition": numbers[part],
-            "calls": block.calls[part],
-            "seconds": block.seconds[part],
-            "skew_seconds": block.skew[part],
-            "rank_seconds": pa.ListArray.from_arrays(
-                pa.array(np.zeros(size + 1, dtype=np.int32)), pa.array([], pa.float64())
-            ),
-            "dtype": dtypes.take(variant),
-            "mode": modes.take(variant),
-        }
-        columns = [
-            varying[column.name]
-            if column.name in varying
-            else pa.repeat(pa.scalar(constants[column.name], column.type), size)
-            for column in schema()
-        ]
-        yield pa.table(columns, schema=schema())
+        yield make_table(
+            size,
+            case_id=_hexadecimal(cases[part]),
+            kind="collective",
+            operation=block.operation,
+            key=block.key,
+            library=block.library,
+            level=block.level,
+            ranks=block.ranks,
+            active_ranks=block.active_ranks,
+            nbytes=block.nbytes[part],
+            launch=launches[part],
+            repetition=numbers[part],
+            calls=block.calls[part],
+            seconds=block.seconds[part],
+            skew_seconds=block.skew[part],
+            rank_seconds=pa.array([[]] * size, pa.list_(pa.float64())),
+            started_unix_s=0.0,
+            device=block.device,
+            dtype=dtypes.take(variant),
+            groups=block.groups,
+            nodes=block.nodes,
+            mode=modes.take(variant),
+            marks=block.marks,
+        )
 
 
 def _hexadecimal(numbers: NDArray[np.uint64]) -> pa.Array:

@@ -22,10 +22,9 @@ from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import (
     FORMAT_KEY,
     SAMPLES_FORMAT,
-    Sample,
     check_rows,
     read_table,
-    write_samples,
+    schema,
     write_table,
 )
 
@@ -39,11 +38,13 @@ def part_path(run: Path, case_id: str, launch: int) -> Path:
     return run / PARTS_DIRECTORY / f"{launch:02d}-{case_id}.parquet"
 
 
-def write_part(run: Path, end: CaseEnd, samples: list[Sample]) -> None:
+def write_part(run: Path, end: CaseEnd, table: pa.Table | None = None) -> None:
     """Keep a case that has ended: its rows (none, if it failed) and how it ended."""
     path = part_path(run, end.case_id, end.launch)
     no_link(path.parent)
-    write_samples(path, samples, {END_KEY: end.model_dump_json()})
+    table = schema().empty_table() if table is None else table
+    said = {END_KEY: end.model_dump_json()}
+    write_table(path, table.replace_schema_metadata({**table.schema.metadata, **said}))
 
 
 def part_paths(run: Path) -> list[Path]:

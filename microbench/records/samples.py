@@ -1,16 +1,18 @@
-"""The Sample record: one timed repetition of one case, raw, in samples.parquet.
+"""samples.parquet: one row for every timed repetition of a case, and Samples, which holds such rows.
 
-Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
-the case is done (microbench/records/parts.py).
+Columns are declared once, as the fields of Sample. Rows stay columns from the ranks to the estimators.
+The rows of a case are kept as one part file when the case is done (microbench/records/parts.py).
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cache
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import MISSING, dataclass, fields
+from functools import cache, partial
+from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -18,8 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import Field
 
+from calib.foundation.arrays import Floats, Integers, Mask
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
 from calib.foundation.names import DeviceKind, DtypeName, LevelName, OperationName, Oversubscribed
@@ -58,7 +62,7 @@ OF_EACH_RANK = ("layer", "tensors", "in_place")
 HIERARCHICAL = "hierarchical_allreduce"
 
 
-@dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
@@ -81,12 +85,14 @@ class Sample:
     nbytes: Annotated[
         int, Field(description="B of the whole buffer; sparse: of a rank's gradients")
     ]
-    ntensors: Annotated[int, Field(description="how many tensors; sparse: parts; 0 of other kinds")]
-    batch: Annotated[int, Field(description="samples; 0 of other kinds")]
+    ntensors: Annotated[
+        int, Field(description="how many tensors; sparse: parts; 0 of other kinds")
+    ] = 0
+    batch: Annotated[int, Field(description="samples; 0 of other kinds")] = 0
     launch: Annotated[int, Field(description="index of the start of the ranks, from 0")]
     repetition: Annotated[int, Field(description="from 0")]
-    warmup: Annotated[bool, Field(description="not to be fitted")]
-    oversubscribed: Oversubscribed
+    warmup: Annotated[bool, Field(description="not to be fitted")] = False
+    oversubscribed: Oversubscribed = False
     calls: Annotated[int, Field(description="how many calls one timing held")]
     seconds: Annotated[float, Field(description="s per call, the maximum over ranks", ge=0)]
     skew_seconds: Annotated[
@@ -135,14 +141,6 @@ class Sample:
         str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
     ] = ""
 
-    @property
-    def spoiled(self) -> bool:
-        """Whether it must not calibrate anything: oversubscribed, or so marked.
-
-        A power cap is no such mark: it is how a loaded GPU works, in training too.
-        """
-        return self.oversubscribed or bool(self.marks and {*self.marks.split(",")} & SPOILING)
-
 
 @cache
 def schema() -> pa.Schema:
@@ -159,15 +157,145 @@ def schema() -> pa.Schema:
     return pa.schema(columns, metadata={FORMAT_KEY: str(SAMPLES_FORMAT)})
 
 
-def write_samples(
-    path: Path, samples: list[Sample], metadata: dict[str, str] | None = None
-) -> None:
-    """Write rows to one Parquet file, whole or not at all; `metadata` is kept in its schema."""
-    columns = {name: [getattr(s, name) for s in samples] for name in schema().names}
-    table = pa.table(columns, schema=schema())
-    if metadata:
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
-    write_table(path, table)
+def make_table(size: int, **columns: Any) -> pa.Table:
+    """An Arrow table of `size` rows.
+
+    A column is given as an array, or as the one value of every row; those with a default in Sample may
+    be left out.
+    """
+    given = {f.name: f.default for f in fields(Sample) if f.default is not MISSING} | columns
+    arrays = [
+        given[column.name]
+        if isinstance(given[column.name], (pa.Array, np.ndarray))
+        else pa.repeat(pa.scalar(given[column.name], column.type), size)
+        for column in schema()
+    ]
+    return pa.table(arrays, schema=schema())
+
+
+class Samples:
+    """Rows of samples files, by columns: what measuring gives and fitting takes.
+
+    `samples["seconds"]` is an array [rows]. A selection (`where`, `groups`) holds the numbers of its
+    rows, and shares the columns. So the seconds of each size are
+
+        {size: rows["seconds"] for (size,), rows in samples.groups("nbytes").items()}
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._whole = table.combine_chunks()
+        self._rows: Integers = np.arange(len(table))
+        self._made: dict[str, Any] = {}  # arrays of whole columns
+
+    def _of(self, rows: Integers) -> Samples:
+        """Other rows of the same table."""
+        selection = copy(self)
+        selection._rows = rows
+        return selection
+
+    def _coded(self, name: str) -> tuple[Integers, list[Any]]:
+        """Per row of the whole the index of its value in a column, and the different values."""
+        key = f"coded {name}"
+        if key not in self._made:
+            encoded = self._whole[name].combine_chunks().dictionary_encode()
+            self._made[key] = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+        found: tuple[Integers, list[Any]] = self._made[key]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._made:
+            self._made[name] = self._whole[name].to_numpy()
+        found: NDArray[Any] = self._made[name][self._rows]
+        return found
+
+    @property
+    def table(self) -> pa.Table:
+        """These rows as an Arrow table."""
+        return self._whole.take(self._rows)
+
+    @property
+    def first(self) -> Sample:
+        """The first row; of the rows of one case all are alike in what they are of."""
+        row = int(self._rows[0])
+        return Sample(**{name: self._whole[name][row].as_py() for name in schema().names})
+
+    @property
+    def rank_seconds(self) -> Floats:
+        """Seconds [rows, ranks] of the ranks that every row has a time of."""
+        if "times" not in self._made:
+            lists = self._whole["rank_seconds"].combine_chunks()
+            self._made["times"] = lists.offsets.to_numpy(), lists.values.to_numpy()
+        ends, times = self._made["times"]
+        first = ends[self._rows]
+        ranks = (ends[self._rows + 1] - first).min() if len(self) else 0
+        found: Floats = times[first[:, None] + np.arange(ranks)]
+        return found
+
+    @property
+    def spoiled(self) -> Mask:
+        """Which rows must not calibrate anything: oversubscribed, or so marked.
+
+        A power cap is no such mark: it is how a loaded GPU works, in training too.
+        """
+        marked = self.mask("marks", lambda marks: not SPOILING.isdisjoint(marks.split(",")))
+        found: Mask = marked | self["oversubscribed"]
+        return found
+
+    @property
+    def usable(self) -> Samples:
+        """The rows that may feed a parameter: not of the warm-up, and not spoiled."""
+        return self.where(~self["warmup"] & ~self.spoiled)
+
+    def mask(self, name: str, wanted: Callable[[Any], object]) -> Mask:
+        """Which rows have a wanted value in a column; each different value is asked about once."""
+        codes, words = self._coded(name)
+        return np.array([bool(wanted(word)) for word in words], dtype=bool)[codes[self._rows]]
+
+    def where(self, keep: Mask | None = None, **equal: object) -> Samples:
+        """The rows of a mask, or with these values in these columns."""
+        mask = np.ones(len(self), dtype=bool) if keep is None else keep
+        for name, value in equal.items():
+            mask = mask & self.mask(name, partial(eq, value))
+        return self._of(self._rows[mask])
+
+    def distinct(self, name: str) -> list[Any]:
+        """The different values of a column, sorted."""
+        return sorted(value for (value,) in self.groups(name))
+
+    def groups(self, *names: str) -> dict[tuple[Any, ...], Samples]:
+        """Values of these columns -> the rows that have them, in the order of their first rows."""
+        columns = [self._coded(name) for name in names]
+        number, count = np.zeros(len(self), dtype=np.int64), 1
+        for codes, words in columns:
+            if count > 2**31:  # of combinations that could be, few are: number those
+                _, number = np.unique(number, return_inverse=True)
+                count = len(self)
+            number, count = number * len(words) + codes[self._rows], count * len(words)
+        order = np.argsort(number, kind="stable")
+        starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+        parts = np.split(order, starts[1:]) if len(order) else []
+        parts.sort(key=lambda part: int(part[0]))
+        rows = [self._rows[part] for part in parts]
+        keys = [tuple(words[codes[of[0]]] for codes, words in columns) for of in rows]
+        return {key: self._of(of) for key, of in zip(keys, rows, strict=True)}
+
+    def with_column(self, name: str, values: NDArray[Any]) -> Samples:
+        """The same rows, with other values in one column."""
+        at = self._whole.schema.get_field_index(name)
+        column = self._whole[name].to_numpy().copy()
+        column[self._rows] = values
+        changed = self._whole.set_column(at, self._whole.schema.field(at), pa.array(column))
+        return Samples(changed)._of(self._rows)
+
+    def joined(self, others: Iterable[Samples]) -> Samples:
+        """These rows and, after them, those of other selections of the same table."""
+        return self._of(np.concatenate([self._rows, *(other._rows for other in others)]))
+
+
+NO_SAMPLES = Samples(schema().empty_table())
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -202,21 +330,23 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     if missing:
         raise FileError(f"samples file {path} has no column {', '.join(sorted(missing))}")
     try:
-        whole = schema()
-        return table.select(names).cast(whole if columns is None else _only(whole, names))
+        of_them = [schema().field(name) for name in names]
+        return table.select(names).cast(pa.schema(of_them, schema().metadata))
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path}: a column has another type ({reason})") from error
 
 
-def _only(whole: pa.Schema, names: list[str]) -> pa.Schema:
-    """Some fields of a schema."""
-    return pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
-
-
 def read_run_table(run: Path) -> pa.Table:
-    """All rows of a run directory: samples.parquet and the parts of an unfinished measurement."""
-    return pa.concat_tables([read_table(path) for path in _paths(run)])
+    """All rows of a run directory: samples.parquet and the parts of an unfinished measurement.
+
+    Raises FileError, also where a row holds what cannot be (`check_rows`).
+    """
+    tables = []
+    for path in _paths(run):
+        tables.append(read_table(path))
+        check_rows(path, tables[-1])
+    return pa.concat_tables(tables)
 
 
 def _paths(run: Path) -> list[Path]:
@@ -293,33 +423,7 @@ def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None])
     refuse("key", mine & np.logical_not(good), "inner=RANKS, as a hierarchical allreduce has it")
 
 
-def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
-    """The rows of a run directory as records: all, or those of one kind of case.
-
-    Raises FileError, also where a row holds what cannot be (`check_rows`).
-    """
-
-    tables = []
-    for path in _paths(run):
-        tables.append(read_table(path))
-        check_rows(path, tables[-1])
-    table = pa.concat_tables(tables)
-    if kind is not None:
-        table = table.filter(pc.equal(table.column("kind"), kind))
-    columns = [_values(table.column(field.name).combine_chunks()) for field in fields(Sample)]
-    return [Sample(*row) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values; several times faster than to_pylist, which boxes one by one."""
-    if column.null_count or not len(column):
-        return list(column.to_pylist())
-    if pa.types.is_string(column.type):
-        encoded = column.dictionary_encode()
-        words = encoded.dictionary.to_pylist()
-        return [words[index] for index in encoded.indices.to_numpy().tolist()]
-    if pa.types.is_list(column.type):
-        values = column.values.to_numpy().tolist()
-        ends = column.offsets.to_numpy().tolist()
-        return [values[ends[row] : ends[row + 1]] for row in range(len(column))]
-    return list(column.to_numpy(zero_copy_only=False).tolist())
+def read_samples(*runs: Path, kind: str = "") -> Samples:
+    """The rows of run directories: all, or those of one kind of case. Raises FileError."""
+    rows = Samples(pa.concat_tables([schema().empty_table(), *map(read_run_table, runs)]))
+    return rows.where(kind=kind) if kind else rows

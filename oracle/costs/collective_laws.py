@@ -117,7 +117,7 @@ def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
 
 
 def names_of(message: Message) -> tuple[str, ...]:
-    """What fits of the very operation are called (fitting/sections/collective_rows.py, names_layout)."""
+    """What fits of the very operation are called (fitting/sections/collective_rows.py, name_of)."""
     if message.operation == HIERARCHICAL:
         return (f"{HIERARCHICAL} inner={message.inner}",)
     if message.operation != HALO:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.sections.collective_rows import is_plain, most_on_a_node, names_layout, packed
+from calib.fitting.sections.collective_rows import Direct, grouped, packed
 from calib.foundation.words import bytes_words, estimate_words, number, percent
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
 from calib.reports.terminal.parameters import contention_name, share, span
@@ -25,9 +24,10 @@ REPETITIONS = " Grey: single repetitions."
 OUTLIERS = " A cross is a median too far off to be fitted."
 
 
-def collective_plots(parameters: Parameters, samples: Sequence[Sample] = ()) -> list[Plot]:
+def collective_plots(parameters: Parameters, samples: Samples = NO_SAMPLES) -> list[Plot]:
     """One plot of every fit; `samples` are collective rows of the runs that it was fitted from."""
-    return [_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)]
+    laws = grouped(samples.usable)
+    return [_plot(i, fit, laws) for i, fit in enumerate(parameters.collectives)]
 
 
 def contention_plots(parameters: Parameters) -> list[Plot]:
@@ -46,30 +46,30 @@ def _contention_plot(index: int, fit: ContentionFit) -> Plot:
     )
 
 
-def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+def reading(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
     """What the colours of these plots mean; only what is drawn is named."""
     outliers = any(fit.outliers_nbytes for fit in parameters.collectives)
     return READING + REPETITIONS * bool(samples) + OUTLIERS * outliers
 
 
-def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[FitPoint]:
-    """(bytes, seconds) of the rows that a fit was made of."""
-    rows = [
-        row
-        for row in samples
-        if (row.library, row.device, row.level, row.ranks)
-        == (fit.library, fit.device, fit.level, fit.ranks)
-        and fit.made_on(row.nodes, most_on_a_node(row))
-        and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
-        and row.nbytes > 0
-        and is_plain(row)
-        and fit_for_use(row)
+def repetitions_of(fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> list[FitPoint]:
+    """(bytes, seconds) of the rows that a fit was made of, of those of every direct law."""
+    mine = [
+        rows
+        for key, rows in laws.items()
+        if (key.operation, key.library, key.device, key.level, key.ranks)
+        == (fit.operation, fit.library, fit.device, fit.level, fit.ranks)
+        and fit.made_on(key.nodes, key.ranks_per_node)
     ]
-    return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
+    if not mine:
+        return []
+    rows = packed(mine[0].joined(mine[1:]))
+    rows = rows.where(rows["nbytes"] > 0)
+    return sorted(zip(rows["nbytes"].tolist(), rows["seconds"].tolist(), strict=True))
 
 
-def _plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
-    dots = repetitions_of(fit, samples)
+def _plot(index: int, fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> Plot:
+    dots = repetitions_of(fit, laws)
     drawn = thinned(dots)
     return Plot(
         id=f"collective-{index}",

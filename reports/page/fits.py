@@ -7,14 +7,14 @@ below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.work import ANY_KIND, seconds_of, work_of
 from calib.foundation.layer_keys import parse
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.collectives import collective_plots, contention_plots, reading
 from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
@@ -34,7 +34,7 @@ class Chapter:
     plots: list[Plot]
 
 
-def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+def render(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
     """The page as one HTML text. `samples` are collective rows of the runs that it was fitted from."""
     chapters = [chapter for chapter in _chapters(parameters, samples) if chapter.plots]
     return fill(
@@ -48,7 +48,7 @@ def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
     )
 
 
-def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Chapter]:
+def _chapters(parameters: Parameters, samples: Samples) -> Iterator[Chapter]:
     yield Chapter(
         "collectives",
         "Collectives",

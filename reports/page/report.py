@@ -15,7 +15,7 @@ from typing import Any
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import plain
 from calib.microbench.records.cluster import Cluster
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Figure
 from calib.reports.findings import Findings
 from calib.reports.page.facts import circumstances
@@ -55,7 +55,7 @@ class ReportData:
     parameters: Parameters | None = None
     cluster: Cluster | None = None
     calibrated_on: Cluster | None = None
-    samples: Sequence[Sample] = ()
+    samples: Samples = NO_SAMPLES
     layers: Sequence[LayerPair] = ()
     layer_keys: frozenset[str] = frozenset()
 

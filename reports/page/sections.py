@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.foundation.text import plain
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
 from calib.reports.figures.check import check_figure, checked, checks_words
 from calib.reports.figures.collectives import collective_plots, contention_plots, reading
@@ -171,7 +171,7 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
 
 def fitted_sections(
     parameters: Parameters | None,
-    samples: Sequence[Sample],
+    samples: Samples,
     layers: Sequence[LayerPair],
     layer_keys: frozenset[str],
 ) -> Iterator[PageSection]:

@@ -8,7 +8,7 @@ outputs): so these pairs say how good a prediction of other layers is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from calib.fitting.parameters.file import Composition, LayerTime, Parameters
 from calib.foundation.errors import CalibError
 from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.records import Record
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec
@@ -47,7 +47,7 @@ class LayerPair(Record):
 
 
 def layer_pairs(
-    parameters: Parameters, samples: Iterable[Sample], specs: Mapping[str, ModelSpec] | None = None
+    parameters: Parameters, samples: Samples, specs: Mapping[str, ModelSpec] | None = None
 ) -> list[LayerPair]:
     """The pairs of every model that was measured in place, in the order of its layers.
 
@@ -58,22 +58,22 @@ def layer_pairs(
     """
     times = {(time.key, time.active_ranks): time for time in parameters.layers}
     laws = {(law.phase, law.active_ranks): law for law in parameters.composition}
-    rows: dict[_Timed, dict[tuple[str, str], list[Sample]]] = {}
-    for row in samples:
-        # on several ranks a layer may be a part of one
-        if row.kind == "in_place" and row.operation in TIMED and row.ranks == 1 and not row.warmup:
-            model, _, layer = row.key.rpartition(":")
-            case = _Timed(model, row.batch, row.ranks, row.case_id)
-            rows.setdefault(case, {}).setdefault((layer, row.operation), []).append(row)
+    rows: dict[_Timed, dict[tuple[str, str], Samples]] = {}
+    # on several ranks a layer may be a part of one
+    timed = samples.where(samples.mask("operation", TIMED.__contains__), kind="in_place", ranks=1)
+    columns = ("key", "batch", "ranks", "case_id", "operation")
+    for (key, *about, operation), of in timed.where(warmup=False).groups(*columns).items():
+        model, _, name = key.rpartition(":")
+        rows.setdefault(_Timed(model, *about), {})[name, operation] = of
     first: dict[tuple[str, int, int], _Timed] = {}
     for case in rows:
         first.setdefault(case[:3], case)
     found = []
     for case in first.values():
-        for of in _layers_of(case.model, specs):
-            forward, backward = (rows[case].get((of.name, way), []) for way in TIMED)
-            if forward:
-                found += _pair(case, of, forward, backward, times, laws)
+        for layer in _layers_of(case.model, specs):
+            forward, backward = (rows[case].get((layer.name, way)) for way in TIMED)
+            if forward is not None:
+                found += _pair(case, layer, forward, backward, times, laws)
     return found
 
 
@@ -104,14 +104,14 @@ def _layers_of(model: str, specs: Mapping[str, ModelSpec] | None) -> list[Layer]
 def _pair(
     case: _Timed,
     layer: Layer,
-    forward: list[Sample],
-    backward: list[Sample],
+    forward: Samples,
+    backward: Samples | None,
     times: Mapping[tuple[str, int], LayerTime],
     laws: Mapping[tuple[str, int], Composition],
 ) -> list[LayerPair]:
     """The pair of one layer; none where it was not timed alone."""
     key = layer.shape.key(case.batch, "float32", layer.needs_input_grad)
-    active = forward[0].active_ranks
+    active = forward.first.active_ranks
     alone = times.get((key, active))
     if alone is None:
         return []

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from tests.helpers.rows import rows_in
 from tests.training.launching import TIMEOUT_S, environment
 
 from calib.foundation.run_files import PARTS_DIRECTORY
 from calib.microbench.cases import Case, CollectiveCase, Plan
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done
-from calib.microbench.records.samples import read_samples
 
 MIB = 2**20
 GO_ON = ("measure", "-o", "run", "--resume")
@@ -116,7 +116,7 @@ def ends_of(run: Path) -> dict[tuple[str, int], str]:
 def check_rows(run: Path, expected: set[tuple[str, int]]) -> None:
     """Every case of every launch stands in samples.parquet once: its repetitions from 0 on."""
     numbers: dict[tuple[str, int, str], list[int]] = {}
-    for row in read_samples(run):
+    for row in rows_in(run):
         place = (row.case_id, row.launch, row.operation)
         numbers.setdefault(place, []).append(row.repetition)
     assert {place[:2] for place in numbers} == expected == cases_done(run, parts=False)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.calib import inside
 from tests.calib.running import calib
+from tests.helpers.rows import rows_in
 from tests.helpers.words import words_of
 from tests.reports.history_entries import entry
 from tests.training.launching import needs_mpiexec
@@ -29,7 +30,6 @@ from calib.microbench.cases import InPlaceCase, LayerCase, Plan
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.parts import OUT_OF_TIME
-from calib.microbench.records.samples import read_samples
 from calib.oracle.projection import PHASES
 from calib.reports.history.store import History
 from calib.training.models.specs import spec
@@ -159,7 +159,7 @@ def test_alpha_and_beta(done: Calibration) -> None:
     fits = {fit.operation: fit for fit in parameters.collectives}
     # the other operations are measured where there is time for them
     for fit in (fits["allreduce"], fits["p2p"]):
-        sizes = {row.nbytes for row in read_samples(done.run) if row.operation == fit.operation}
+        sizes = {row.nbytes for row in rows_in(done.run) if row.operation == fit.operation}
         assert fit.range_nbytes == (min(sizes), max(sizes))
         assert fit.beta_s_per_byte.value > 0 and fit.alpha_s.value > 0
 

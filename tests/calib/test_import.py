@@ -11,6 +11,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
+from tests.helpers.rows import as_samples, rows_in
 from tests.helpers.words import words_of
 from tests.microbench.importers.logs import TIMES, published, table, times
 from tests.microbench.importers.made.nccl_json import SECRET, document
@@ -21,7 +22,7 @@ from calib.app import app
 from calib.foundation.errors import FileError
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
-from calib.microbench.records.samples import Sample, read_samples
+from calib.microbench.records.samples import Sample
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_run_of_two_files(here: Path) -> None:
         "manifest.json",
         "samples.parquet",
     ]
-    samples = read_samples(run)
+    samples = rows_in(run)
     first = samples[0]
     assert len(samples) == 2 * len(TIMES) + len(SIZES)
     assert first == Sample(
@@ -74,7 +75,7 @@ def test_a_run_of_two_files(here: Path) -> None:
     osu = [sample for sample in samples if sample.library == "mpi"]
     assert {sample.launch for sample in osu} == {1}
     assert [sample.nbytes for sample in osu] == [8 * size for size in SIZES]
-    assert not any(sample.spoiled for sample in samples)
+    assert len(as_samples(samples).usable) == len(samples)
     cluster = Cluster.read(run / "cluster.json")
     assert (cluster.name, cluster.ranks_per_node, cluster.hosts[0].gpus) == ("theirs", 8, 4)
     assert cluster.hosts[0].versions == {"nccl": "2.29.2"}
@@ -113,7 +114,7 @@ def test_nothing_of_the_environment_is_stored(here: Path) -> None:
     assert done.returncode == 0 and "hunter2" not in done.stdout + done.stderr
     for path in (here / "new").iterdir():
         assert b"hunter2" not in path.read_bytes()
-    assert "hunter2" not in repr(read_samples(here / "new"))
+    assert "hunter2" not in repr(rows_in(here / "new"))
 
 
 def test_what_nccl_was_forced_to(here: Path) -> None:
@@ -122,7 +123,7 @@ def test_what_nccl_was_forced_to(here: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     key = "algorithm=nvls_tree protocol=ll"
-    assert {sample.key for sample in read_samples(here / "new")} == {key}
+    assert {sample.key for sample in rows_in(here / "new")} == {key}
     assert json.loads(done.stdout)["tables"][0]["key"] == key
 
 
@@ -160,7 +161,7 @@ def test_a_file_without_a_good_row(here: Path, content: str | None, text: str) -
     assert "--keep-going" in line and nothing_written(here)
     done = calib(here, "import", "bad.txt", "osu_8p.txt", "-o", "new", "--keep-going")
     assert done.returncode == 0 and "left out" in done.stderr
-    assert len(read_samples(here / "new")) == len(SIZES)
+    assert len(rows_in(here / "new")) == len(SIZES)
 
 
 def test_other_mistakes(here: Path) -> None:
@@ -257,7 +258,7 @@ def test_published_logs_of_one_machine(tmp_path: Path) -> None:
     paths = [str(DATA / name) for name in names]
     done = calib(tmp_path, "import", *paths, "-o", "new")
     assert done.returncode == 0, done.stderr
-    samples = [s for s in read_samples(tmp_path / "new") if s.mode == "eager"]
+    samples = [s for s in rows_in(tmp_path / "new") if s.mode == "eager"]
     assert len(samples) == 5 * 24
     for launch, name in enumerate(names):
         mine = {s.nbytes: s.seconds * 1e6 for s in samples if s.launch == launch}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
+from tests.helpers.rows import rows_in
 from tests.helpers.words import words_of
 from tests.microbench.importers.logs import TIMES, start, table
 from tests.microbench.importers.made.osu import SIZES, log
@@ -17,7 +18,6 @@ from tests.microbench.importers.made.plain import ROWS, text
 from tests.microbench.importers.made.rccl_results import as_csv, as_json, entries
 
 from calib.microbench.records.manifest import Manifest
-from calib.microbench.records.samples import read_samples
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_all_logs_of_a_directory(here: Path) -> None:
         "logs: left out, no logs: 5 (README.md, empty.txt, machines.csv, plot.png, run.json)"
     )
     assert [row["file"] for row in json.loads(done.stdout)["tables"]] == names
-    samples = read_samples(here / "new")
+    samples = rows_in(here / "new")
     assert len(samples) == 3 * 2 * len(TIMES) + len(SIZES)
     assert {sample.launch for sample in samples} == {0, 1, 2, 3}
     # the same bytes when it is done again, whatever the order that the system lists files in
@@ -141,7 +141,7 @@ def test_results_of_rccl_tests(tmp_path: Path) -> None:
     (tmp_path / "gather.json").write_text(as_json(entries("AllGather")))
     done = calib(tmp_path, "import", "all_reduce.csv", "gather.json", "--nodes", "2", "-o", "new")
     assert done.returncode == 0, done.stderr
-    samples = read_samples(tmp_path / "new")
+    samples = rows_in(tmp_path / "new")
     assert {(s.operation, s.ranks, s.level, s.device) for s in samples} == {
         ("allreduce", 8, "system", "cuda"),
         ("allgather", 8, "system", "cuda"),
@@ -167,7 +167,7 @@ def test_a_table(tmp_path: Path) -> None:
         *words_of("--size-unit KiB --time-unit ms --library nccl"),
     )
     assert done.returncode == 0, done.stderr
-    found = {s.nbytes: s.seconds for s in read_samples(tmp_path / "new")}
+    found = {s.nbytes: s.seconds for s in rows_in(tmp_path / "new")}
     assert found == pytest.approx({1024 * n: t / 1e3 for n, t in ROWS})
 
 

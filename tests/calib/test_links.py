@@ -146,7 +146,7 @@ def test_a_directory_of_ours_that_is_a_link(tmp_path: Path) -> None:
     end = case_end(allreduce(8), 0, 0.0, stopped_by="skipped")
     for write in (
         lambda: remove_unfinished(run),
-        lambda: write_part(run, end, []),
+        lambda: write_part(run, end),
         lambda: prepare_training(run / "training" / "x.jsonl"),
     ):
         with pytest.raises(FileError, match="is a link"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import median
 
@@ -10,7 +11,7 @@ import pytest
 from tests.calib import nightly_runs
 from tests.calib.nightly_runs import here, known_points, parameters_of, seconds_of
 from tests.helpers import filled
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import as_samples, rows_of
 
 from calib.fitting.parameters.file import Parameters
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
@@ -154,7 +155,7 @@ def check(
 ) -> tuple[list[Check], list[Missing]]:
     plan: Plan = check_plan(cases, 60.0, 0)
     assert plan.launches == 2
-    return checks_of(plan, measured, ends, Known.of(parameters()))
+    return checks_of(plan, as_samples(measured), ends, Known.of(parameters()))
 
 
 def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:
@@ -241,10 +242,10 @@ def test_half_of_a_check_is_none() -> None:
 def test_more_ranks_than_cores_check_nothing() -> None:
     case = next(c for c in choose() if isinstance(c, CollectiveCase))
     measured = [
-        row for launch in (0, 1) for row in rows(case, "allreduce", launch, [1.0] * 3, [1.0] * 3)
+        replace(row, oversubscribed=True)
+        for launch in (0, 1)
+        for row in rows(case, "allreduce", launch, [1.0] * 3, [1.0] * 3)
     ]
-    for row in measured:
-        row.oversubscribed = True
     checks, missing = check([case], measured)
     assert not checks
     assert missing == [Missing(what=case.label, why="more ranks than cores", kind="network")]

@@ -17,13 +17,13 @@ import pytest
 from tests.calib.driving import driver, family, gone, wait
 from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lock, request
 from tests.calib.running import calib
+from tests.helpers.rows import rows_in
 from tests.helpers.words import words_of
 from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, completed, needs_mpiexec
 
 from calib.driver.lock import LOCKS_VARIABLE
 from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
-from calib.microbench.records.samples import read_samples
 from calib.night.options import Settled
 from calib.night.steps import predict
 from calib.reports.history.store import History
@@ -89,7 +89,7 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
 
     # every case of the check was measured in both launches, and is held against its parameter
     plan = read_plan(run / "check")
-    assert {row.launch for row in read_samples(run / "check")} == {0, 1}
+    assert {row.launch for row in rows_in(run / "check")} == {0, 1}
     assert not night.unchecked and {check.kind for check in night.checks} == {"kernels", "memory"}
     keys = {case.key for case in plan.cases}
     assert {c.case.rpartition(", ")[0] for c in night.checks if c.kind == "kernels"} <= keys

@@ -25,7 +25,7 @@ from tests.calib.nightly_runs import (
 )
 from tests.calib.running import refused
 from tests.helpers.filled import filled
-from tests.helpers.rows import sample
+from tests.helpers.rows import sample, write_rows
 from tests.oracle.handmade import mlp
 from tests.reports import past_records
 
@@ -46,7 +46,7 @@ from calib.microbench.records.manifest import (
     Manifest,
     RankPlace,
 )
-from calib.microbench.records.samples import read_table, schema, write_samples
+from calib.microbench.records.samples import read_table, schema
 from calib.night.steps import predict
 from calib.planning.plan import make_plan, specs_of
 from calib.reports.drift.judge import drift
@@ -169,7 +169,7 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     assert set(kinds) == {"collective", "layer", "tensors", "in_place"}
     few = plan.model_copy(update={"cases": tuple(kinds.values())})
     manifest().write(home)
-    write_samples(home / "samples.parquet", [sample()])
+    write_rows(home / "samples.parquet", [sample()])
     filled().write(home / "filled.json")
     lines = point.path(run).read_text().splitlines()
     of_history = history()

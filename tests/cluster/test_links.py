@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from tests.cluster.conftest import Launch
 from tests.cluster.namespaces import HOSTS, true_beta
+from tests.helpers.rows import rows_in
 
 from calib.foundation.statistics import median
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
-from calib.microbench.records.samples import Sample, read_samples
+from calib.microbench.records.samples import Sample
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +65,7 @@ def run(megabits: int, launch: Launch) -> Path:
 
 @pytest.fixture(scope="module")
 def samples(run: Path) -> list[Sample]:
-    return read_samples(run)
+    return rows_in(run)
 
 
 @pytest.mark.parametrize("operation", VOLUMES)
@@ -75,7 +76,7 @@ def test_beta_is_that_of_the_link(
     true = pytest.approx(true_beta(megabits), rel=0.03)
     beta = slope(samples, *cases) / VOLUMES[operation]
     if beta != true:  # other processes had the cores: once more, this alone
-        beta = slope(read_samples(launch(megabits, HOSTS, cases)), *cases) / VOLUMES[operation]
+        beta = slope(rows_in(launch(megabits, HOSTS, cases)), *cases) / VOLUMES[operation]
     assert beta == true
 
 
@@ -97,7 +98,7 @@ def test_hosts_share_the_cores_of_their_machine(run: Path) -> None:
     assert len(set(used)) == min(4, usable)
     assert all(len(cores) == 1 for cores in used)
     assert record.oversubscribed == (usable < 4)
-    rows = read_samples(run)
+    rows = rows_in(run)
     assert {row.oversubscribed for row in rows} == {record.oversubscribed}
 
 
@@ -122,7 +123,7 @@ def test_two_groups_on_one_link_take_twice_as_long(launch: Launch) -> None:
     inside = case(nbytes=SIZES[100][0], **PAIR)
     true, twice = pytest.approx(true_beta(100), rel=0.03), pytest.approx(2.0, rel=0.05)
     for _ in range(2):  # the second time only where other processes had the cores
-        samples = read_samples(launch(100, ["h0", "h0", "h1", "h1"], [*alone, *both, inside]))
+        samples = rows_in(launch(100, ["h0", "h0", "h1", "h1"], [*alone, *both, inside]))
         one = slope(samples, *alone)  # the volume of a ring of 2 is 1
         phi = slope(samples, *both) / one
         if one == true and phi == twice:

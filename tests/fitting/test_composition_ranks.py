@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate, parameters
 
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -62,7 +62,7 @@ def composed(
     layers: Sequence[LayerTime] = (),
 ) -> dict[str, Composition]:
     samples = [*(row for _, of in pairs for row in of), *more]
-    laws = compositions(samples, {of.id: of for of, _ in pairs}, layers, loops, fits)
+    laws = compositions(as_samples(samples), {of.id: of for of, _ in pairs}, layers, loops, fits)
     return {law.phase: law for law in laws}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.helpers.published import DATA, needs_data
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit
@@ -34,7 +34,7 @@ def close(found: float, plain: float) -> bool:
 
 def fitted(rows: list[Sample]) -> list[ContentionFit]:
     """The records of rows that all belong to one log."""
-    return contentions(rows, seed=0)[0]
+    return contentions(as_samples(rows), seed=0)[0]
 
 
 def phi_of(record: ContentionFit) -> dict[int, float]:
@@ -250,10 +250,9 @@ def test_alpa_layouts_that_contend() -> None:
 
 
 def test_a_group_without_a_finite_time_is_left_out_and_said() -> None:
-    rows = alpa_rows("f32")
-    for row in rows:
-        if (row.ranks, row.groups) == (2, 8) and row.level == "node":
-            row.seconds = math.inf
+    rows = as_samples(alpa_rows("f32"))
+    lost = (rows["ranks"] == 2) & (rows["groups"] == 8) & (rows["level"] == "node")
+    rows = rows.with_column("seconds", np.where(lost, math.inf, rows["seconds"]))
     records, notes = contentions(rows, seed=0)
     counts = {
         k for r in records if (r.ranks, r.stride, r.level) == (2, 1, "node") for k in phi_of(r)

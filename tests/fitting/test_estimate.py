@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 
-from calib.fitting.estimate import by_launch, group, hull, slowest_rank, together
+from calib.fitting.estimate import hull, slowest_rank, together
 from calib.foundation.statistics import median_interval
 from calib.microbench.records.samples import Sample
 
@@ -55,21 +55,21 @@ def test_hull_of_a_long_and_a_short_launch_holds_its_value() -> None:
 def test_slowest_rank_is_a_rank_and_together_the_maximum() -> None:
     """Ranks that take turns at being late: each takes 2 s in the middle, together always 3 s."""
     turns = rows(*[[1.0, 3.0], [3.0, 1.0]] * 4)
-    assert slowest_rank(turns).value == 2.0
-    assert together(turns).value == 3.0
+    assert slowest_rank(as_samples(turns)).value == 2.0
+    assert together(as_samples(turns)).value == 3.0
 
 
 def test_slowest_rank_has_the_interval_of_that_rank() -> None:
     """Rank 1 is slower by its median, although rank 0 has the longest repetition."""
     two = rows(*[[1.0, 2.0 + i / 10] for i in range(5)], [50.0, 2.5])
-    found = slowest_rank(two)
+    found = slowest_rank(as_samples(two))
     assert found.value == pytest.approx(2.25)
     assert (found.low, found.high) == (2.0, 2.5)
 
 
 def test_slowest_rank_spans_its_launches() -> None:
     launches = rows(*[[1.0, 4.0]] * 6) + rows(*[[1.0, 6.0]] * 6, launch=1)
-    found = slowest_rank(launches)
+    found = slowest_rank(as_samples(launches))
     assert (found.value, found.low, found.high) == pytest.approx((5.0, 0.0, 5.0 + 2 * 6.353))
 
 
@@ -82,23 +82,9 @@ def test_order_does_not_matter() -> None:
             *[[generator.random(), generator.random()] for _ in range(9)], launch=launch
         )
     ]
-    before = together(samples), slowest_rank(samples)
+    before = together(as_samples(samples)), slowest_rank(as_samples(samples))
     generator.shuffle(samples)
-    assert (together(samples), slowest_rank(samples)) == before
-
-
-def test_groups() -> None:
-    samples = [
-        sample(case_id=case, operation=operation, launch=launch)
-        for case, operation, launch in (("a", "x", 0), ("a", "y", 0), ("b", "x", 1), ("a", "x", 1))
-    ]
-    found = group(samples)
-    assert {key: len(values) for key, values in found.items()} == {
-        ("a", "x"): 2,
-        ("a", "y"): 1,
-        ("b", "x"): 1,
-    }
-    assert {launch: len(values) for launch, values in by_launch(samples).items()} == {0: 2, 1: 2}
+    assert (together(as_samples(samples)), slowest_rank(as_samples(samples))) == before
 
 
 @pytest.mark.parametrize("launches", [2, 3, 4, 5, 6])

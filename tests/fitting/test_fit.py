@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of, table_of
 from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
 
@@ -141,7 +141,7 @@ def run(
 ) -> MeasuredRun:
     of = of or cluster()
     plan = Plan(cases=tuple(cases), budget_seconds=1.0)
-    return MeasuredRun(samples, plan, of, manifest(of), sha256="ab" * 32)
+    return MeasuredRun(as_samples(samples), plan, of, manifest(of), sha256="ab" * 32)
 
 
 def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
@@ -403,7 +403,7 @@ def test_an_interrupted_run_is_fitted_from_its_parts(tmp_path: Path) -> None:
             stopped_by="interval",
             elapsed_s=1.0,
         )
-        write_part(broken, end, content)
+        write_part(broken, end, table_of(content))
     assert without_provenance(fit_runs([broken])) == without_provenance(fit_runs([whole]))
 
 

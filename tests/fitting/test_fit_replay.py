@@ -14,7 +14,7 @@ import pytest
 from benchmarks.fitting import Scores, error, law_of, moved, scores
 from benchmarks.sweeps import DATA, Sweep, published, vtrain
 from tests.helpers.published import needs_data
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 
 from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
 from calib.fitting.hockney import HockneyLine
@@ -194,7 +194,7 @@ def test_vtrain(ranks: int, alpha_s: float, beta_s_per_byte: float) -> None:
         sample(ranks=ranks, library="nccl", device="cuda", nbytes=int(m), seconds=t)
         for m, t in zip(sweep.nbytes, sweep.seconds, strict=True)
     ]
-    fit = collective_fits(rows, seed=0)[0][0]
+    fit = collective_fits(as_samples(rows), seed=0)[0][0]
     assert fit.alpha_s.value == pytest.approx(alpha_s, rel=0.05)
     assert fit.beta_s_per_byte.value == pytest.approx(beta_s_per_byte, rel=0.05)
     assert fit.pieces_mean_relative_error <= 0.005 and len(fit.pieces) <= 6
@@ -248,7 +248,7 @@ def test_the_structural_record_is_of_the_same_law() -> None:
         )
         for m, p, nodes, t in rows
     ]
-    (record,), notes = structural_fits(samples, seed=0)
+    (record,), notes = structural_fits(as_samples(samples), seed=0)
     assert notes == []
     assert record.nodes == [2, 4, 8, 16, 32] and record.ranks == [8, 16, 32, 64, 128]
     model = StructuralHockney("allreduce").fit(rows[:, :3], rows[:, 3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.helpers.rows import constant
+from tests.helpers.rows import as_samples, constant
 
 from calib.fitting.fit import fit
 from calib.fitting.measured_run import MeasuredRun
@@ -36,7 +36,7 @@ def fitted(*hosts: Host, levels: list[Level] | None = None) -> Parameters:
     return fit(
         [
             MeasuredRun(
-                samples,
+                as_samples(samples),
                 Plan(cases=tuple(CASES), budget_seconds=1.0),
                 cluster,
                 manifest,

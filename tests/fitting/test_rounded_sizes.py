@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 from tests.oracle.networks import line, network, structural
 
 from calib.fitting.fit import fit_runs
@@ -91,7 +91,7 @@ def test_a_structural_law_has_one_band_for_a_size() -> None:
     """6 and 10 ranks do not divide the sizes, 4 and 8 do: eight bands, and the ring exactly."""
     sweep = [1 << k for k in range(18, 26)]
     rows = [row for p in (4, 6, 8, 10) for m in sweep for row in ring(p, rounded(m, p, 4))]
-    (law,), notes = structural_fits(rows, 0)
+    (law,), notes = structural_fits(as_samples(rows), 0)
     assert notes == [] and [band.nbytes for band in law.bands] == sweep
     assert law.held_out_error == pytest.approx(0, abs=1e-9)
     for band in law.bands:
@@ -107,7 +107,7 @@ def test_two_logs_that_rounded_differently_are_one_sweep() -> None:
         for m in sweep
         for row in ring(24, rounded(m, 24, 4, aligned), 1 + 0.2 * launch, launch=launch)
     ]
-    (fit,), _ = collective_fits(rows, 0)
+    (fit,), _ = collective_fits(as_samples(rows), 0)
     assert [point.nbytes for point in fit.points] == [rounded(m, 24, 4, False) for m in sweep]
     assert {point.n for point in fit.points} == {2} and len(fit.pieces) == 1
     assert {row.nbytes for row in rows} > {point.nbytes for point in fit.points}, "rows stay raw"

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, SparseCase, TensorsCase
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Sample, Samples, read_samples, schema, write_table
 
 Case = CollectiveCase | LayerCase | TensorsCase | InPlaceCase | SparseCase
+
+
+def table_of(rows: Iterable[Sample]) -> pa.Table:
+    """The table that ranks or an importer would have made of these rows."""
+    return pa.Table.from_pylist(list(map(dataclasses.asdict, rows)), schema=schema())
+
+
+def as_samples(rows: Iterable[Sample]) -> Samples:
+    """Rows as the fitting takes them."""
+    return Samples(table_of(rows))
+
+
+def write_rows(path: Path, rows: Iterable[Sample]) -> None:
+    """A samples file, or a part."""
+    write_table(path, table_of(rows))
+
+
+def listed(table: pa.Table) -> list[Sample]:
+    """The rows of a table, one by one."""
+    return [Sample(**row) for row in table.to_pylist()]
+
+
+def rows_in(run: Path) -> list[Sample]:
+    """All rows of a run directory, one by one."""
+    return listed(read_samples(run).table)
 
 
 def sample(**fields: Any) -> Sample:
@@ -24,12 +52,8 @@ def sample(**fields: Any) -> Sample:
         "ranks": 2,
         "active_ranks": 2,
         "nbytes": 8,
-        "ntensors": 0,
-        "batch": 0,
         "launch": 0,
         "repetition": 0,
-        "warmup": False,
-        "oversubscribed": False,
         "calls": 1,
         "seconds": 1.0,
         "skew_seconds": 0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import as_samples, rows_of
 
 from calib.fitting.measured_run import MeasuredRun
 from calib.foundation.files import write_whole
@@ -14,7 +14,7 @@ from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.microbench.records.manifest import CaseEnd, Manifest
-from calib.microbench.records.samples import Sample, write_samples
+from calib.microbench.records.samples import Sample, write_table
 
 LAYER = LayerCase(
     ranks=2,
@@ -37,7 +37,7 @@ def cluster(kernel: str = "Linux 6.1") -> Cluster:
     )
 
 
-def run(samples: list[Sample], of: Cluster | None = None) -> MeasuredRun:
+def run(rows: list[Sample], of: Cluster | None = None) -> MeasuredRun:
     of = of or cluster()
     cases: tuple[Case, ...] = (LAYER, *MESSAGES)
     ends = [
@@ -61,7 +61,9 @@ def run(samples: list[Sample], of: Cluster | None = None) -> MeasuredRun:
         target_half_width=0.025,
         cases=ends,
     )
-    return MeasuredRun(samples, Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab")
+    return MeasuredRun(
+        as_samples(rows), Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab"
+    )
 
 
 def write_content(path: Path, content: MeasuredRun) -> Path:
@@ -69,13 +71,13 @@ def write_content(path: Path, content: MeasuredRun) -> Path:
     write_whole(path / PLAN_FILE, content.plan.model_dump_json())
     content.cluster.write(path / CLUSTER_FILE)
     content.manifest.write(path)
-    write_samples(path / SAMPLES_FILE, content.samples)
+    write_table(path / SAMPLES_FILE, content.samples.table)
     return path
 
 
-def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
+def write_run(path: Path, rows: list[Sample], of: Cluster | None = None) -> Path:
     """A run directory of these rows."""
-    return write_content(path, run(samples, of))
+    return write_content(path, run(rows, of))
 
 
 def around(case: Case, operation: str, seconds: float, launch: int = 0) -> list[Sample]:
@@ -84,5 +86,5 @@ def around(case: Case, operation: str, seconds: float, launch: int = 0) -> list[
     return rows_of(case, operation, [[seconds * f] * 2 for f in factors], launch=launch)
 
 
-def directories(tmp_path: Path, *samples: Sequence[Sample]) -> list[Path]:
-    return [write_run(tmp_path / str(n), list(rows)) for n, rows in enumerate(samples)]
+def directories(tmp_path: Path, *runs: Sequence[Sample]) -> list[Path]:
+    return [write_run(tmp_path / str(n), list(rows)) for n, rows in enumerate(runs)]

@@ -11,7 +11,7 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.samples import Sample
-from calib.microbench.rows import case_end, to_samples
+from calib.microbench.rows import case_end, to_table
 from calib.microbench.timing.repeat import Repetitions
 
 HOSTS = ["a", "a", "b", "b"]
@@ -26,9 +26,13 @@ def collective(**fields: Any) -> CollectiveCase:
     return CollectiveCase.model_validate(content)
 
 
+def rows_made(case: Case, result: Repetitions, placement: Placement, *about: Any) -> list[Sample]:
+    return [Sample(**row) for row in to_table(case, result, placement, *about).to_pylist()]
+
+
 def first_row(case: Case, placement: Placement = TWO_NODES, operation: str = "x") -> Sample:
     result = Repetitions(ranks={operation: [[1.0, 3.0], [2.0, 2.5]]}, warmup=1, calls=7)
-    first, second = to_samples(case, result, placement, 5, 99.0, ["throttled", "shared_gpu"])
+    first, second = rows_made(case, result, placement, 5, 99.0, ["throttled", "shared_gpu"])
     assert (first.warmup, second.warmup) == (True, False)
     assert (second.seconds, second.skew_seconds, second.rank_seconds) == (2.5, 0.5, [2.0, 2.5])
     assert (second.launch, second.repetition, second.calls) == (5, 1, 7)
@@ -114,7 +118,7 @@ def test_a_layer_in_place_is_a_row_of_its_own() -> None:
         ranks={"forward": [[1.0]] * 3, "layer_forward:features.0": [[0.5]] * 2}, warmup=1
     )
     alone = Placement(["a"], [[0]], 1, False)
-    rows = to_samples(case, result, alone, 0, 0.0, [])
+    rows = rows_made(case, result, alone, 0, 0.0, [])
     assert [(r.operation, r.key) for r in rows] == [("forward", "m")] * 3 + [
         ("layer_forward", "m:features.0")
     ] * 2
@@ -122,7 +126,7 @@ def test_a_layer_in_place_is_a_row_of_its_own() -> None:
     assert {row.library for row in rows} == {"torch"}
     exchanged = case.model_copy(update={"exchange": "torch_gloo"})
     assert exchanged.id != case.id
-    rows = to_samples(exchanged, Repetitions({"blocking": [[1.0]]}), alone, 0, 0.0, [])
+    rows = rows_made(exchanged, Repetitions({"blocking": [[1.0]]}), alone, 0, 0.0, [])
     assert [row.library for row in rows] == ["torch_gloo"]
 
 
@@ -133,7 +137,7 @@ def test_late_arrival_and_the_host_s_own_time() -> None:
         late=[0.1, 0.2],
         host={"allreduce": [[0.3, 0.4], [0.6, 0.5]]},
     )
-    rows = to_samples(collective(), result, TWO_NODES, 0, 0.0, [])
+    rows = rows_made(collective(), result, TWO_NODES, 0, 0.0, [])
     assert [row.late_seconds for row in rows] == [0.1, 0.2]
     assert [row.host_seconds for row in rows] == [0.4, 0.6]
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
-from tests.helpers.rows import sample
+from tests.helpers.rows import rows_in, sample, table_of
 
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
-from calib.microbench.records.samples import read_samples
 from calib.microbench.rows import case_end
 from calib.microbench.session import (
     FIRST_OVERHEAD_S,
@@ -146,7 +145,7 @@ def test_seed_of_data_is_that_of_the_case(tmp_path: Path) -> None:
 
 def test_rows_say_what_was_measured(tmp_path: Path) -> None:
     launch(tmp_path, plan(in_place("m", 2)), Runner(), number=1, ranks=2)
-    rows = read_samples(tmp_path)
+    rows = rows_in(tmp_path)
     assert [r.seconds for r in rows] == [2.0, 3.0, 4.0, 5.0]
     assert [r.rank_seconds for r in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
     assert [r.skew_seconds for r in rows] == [1.0] * 4
@@ -178,7 +177,9 @@ def test_a_finished_launch_runs_nothing_again(tmp_path: Path) -> None:
 
 def test_a_case_with_a_part_is_not_run(tmp_path: Path) -> None:
     done = TEN.cases[3]
-    write_part(tmp_path, case_end(done, 0, 1.0, stopped_by="interval"), [sample(case_id=done.id)])
+    write_part(
+        tmp_path, case_end(done, 0, 1.0, stopped_by="interval"), table_of([sample(case_id=done.id)])
+    )
     runner = Runner()
     launch(tmp_path, TEN, runner)
     assert sorted(runner.ran) == sorted(f"m{i}" for i in range(10) if i != 3)
@@ -209,7 +210,7 @@ def test_a_killed_session_keeps_what_was_finished(tmp_path: Path, merged: bool) 
     assert second.ran == first.ran[3:4] + [m for m in second.ran if m != first.ran[3]]
     assert sorted(first.ran[:3] + second.ran) == sorted(f"m{i}" for i in range(10))
     consolidate(tmp_path)
-    assert Counter(row.case_id for row in read_samples(tmp_path)) == {c.id: 4 for c in TEN.cases}
+    assert Counter(row.case_id for row in rows_in(tmp_path)) == {c.id: 4 for c in TEN.cases}
     record = Manifest.read(tmp_path)
     assert len(record.cases) == 10 and len(record.launches) == 2
     assert record.launches[0].finished == ""
@@ -264,7 +265,7 @@ def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
         CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64),
     ]
     events = launch(tmp_path, plan(*cases), Runner(), ranks=2, make=WrongAllreduce)
-    assert {row.operation for row in read_samples(tmp_path)} == {"p2p"}
+    assert {row.operation for row in rows_in(tmp_path)} == {"p2p"}
     ends = {end.case_id: end.stopped_by for end in read_ends(tmp_path)}
     assert ends[cases[0].id].startswith(
         "failed: mpi allreduce 64 B on 2 ranks: wrong result on rank 1"
@@ -287,7 +288,7 @@ def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
         TensorsCase(ranks=2, operation="concat", key="y", shapes=((2, 6, 5),), parts=3),
     ]
     launch(tmp_path, plan(*cases), Runner(), ranks=2)
-    found = {(r.kind, r.operation): r for r in read_samples(tmp_path)}
+    found = {(r.kind, r.operation): r for r in rows_in(tmp_path)}
     assert set(found) == {
         ("collective", "allreduce"),
         ("collective", "p2p"),
@@ -308,7 +309,7 @@ def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
     assert found["layer", "forward"].nbytes == 4 * (8 * 7 + 15)
     assert (found["tensors", "pack"].nbytes, found["tensors", "pack"].ntensors) == (60, 2)
     assert [len(r.rank_seconds) for r in found.values()].count(1) == 1, "p2p is timed by one rank"
-    for row in read_samples(tmp_path):
+    for row in rows_in(tmp_path):
         assert row.seconds == max(row.rank_seconds) > 0
         assert row.skew_seconds == row.seconds - min(row.rank_seconds)
         assert row.calls >= 1 and row.active_ranks == row.ranks == 2

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.helpers import filled as f
 from tests.helpers.browser import Page, chromium, driven, needs_browser
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 from tests.reports.page.hostile import hostile
 from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
@@ -110,7 +110,7 @@ def report() -> ReportData:
         parameters(HOSTILE, [HOSTILE]),
         None,
         None,
-        samples(),
+        as_samples(samples()),
         layer_pairs(MODELS),
     )
 

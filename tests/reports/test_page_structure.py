@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 from tests.helpers.browser import Page
+from tests.helpers.rows import as_samples
 from tests.reports.past_records import accuracies_of, drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
 
@@ -27,7 +28,12 @@ MAX_BYTES = 8e6
 def year(nights: int) -> ReportData:
     history = past(nights)
     return ReportData(
-        findings(history, drift_of(history)), parameters(), None, None, samples(), layer_pairs()
+        findings(history, drift_of(history)),
+        parameters(),
+        None,
+        None,
+        as_samples(samples()),
+        layer_pairs(),
     )
 
 

@@ -11,6 +11,7 @@ from tests.calib.own_runs import STEPS, TABLE
 from tests.calib.published_rows import HEAD, LINKS, ROW, SINGLE
 from tests.helpers import filled, year_runs
 from tests.helpers.published import DATA
+from tests.helpers.rows import table_of
 from tests.helpers.runs import LAYER, MESSAGES, around, write_run
 from tests.helpers.words import words_of
 from tests.microbench.importers.made.every import MADE
@@ -106,7 +107,7 @@ def _runs(home: Path) -> None:
             stopped_by="interval",
             elapsed_s=1.0,
         )
-        write_part(parts, end, around(case, "allreduce", 1e-4))
+        write_part(parts, end, table_of(around(case, "allreduce", 1e-4)))
 
 
 def _night(home: Path) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from calib.fitting.measured_run import read_plan
 from calib.microbench.records.parts import cases_done, write_part
 from calib.microbench.rows import case_end
-from tests.helpers.rows import sample
+from tests.helpers.rows import sample, table_of
 run, launch = Path(sys.argv[-3]), int(sys.argv[-1])
 counter = run / "calls"
 calls = int(counter.read_text()) if counter.exists() else 0
@@ -39,7 +39,7 @@ def begin(case):
     event(event="case", id=case.id, label=case.label, done=0, of=1, launch=launch, left_s=1.0)
 def measured(case):
     write_part(run, case_end(case, launch, 0.5, stopped_by="interval"),
-               [sample(case_id=case.id, launch=launch)])
+               table_of([sample(case_id=case.id, launch=launch)]))
 todo = [c for c in read_plan(run).cases_for(2) if (c.id, launch) not in cases_done(run)]
 """
 GO_ON = """
@@ -172,7 +172,7 @@ for case in todo:
     begin(case)
     if case.nbytes == 24:
         event(event="failed", label=case.label, reason="wrong sum")
-        write_part(run, case_end(case, launch, 0.5, stopped_by="failed: wrong sum"), [])
+        write_part(run, case_end(case, launch, 0.5, stopped_by="failed: wrong sum"))
     else:
         measured(case)
 """

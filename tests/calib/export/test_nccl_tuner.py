@@ -12,6 +12,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import collective, filled, near
+from tests.helpers.rows import rows_in
 from tests.microbench.importers.logs import END, HEADER, row, start
 from tests.microbench.importers.made.nccl_json import document, half
 
@@ -21,7 +22,6 @@ from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
-from calib.microbench.records.samples import read_samples
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 # microseconds at no bytes, and per byte: tree/ll, ring/ll128 and ring/simple cross at these sizes
@@ -132,7 +132,7 @@ def exported(parameters: Parameters, **asked: Any) -> Exported:
 
 
 def test_forced_runs_are_laws_of_their_own(here: Path, fitted: Parameters) -> None:
-    keys = {sample.key for sample in read_samples(here / "ring_simple")}
+    keys = {sample.key for sample in rows_in(here / "ring_simple")}
     assert keys == {"algorithm=ring protocol=simple"}
     assert b"secret" not in b"".join(p.read_bytes() for p in (here / "ring_simple").iterdir())
     assert {fit.operation for fit in fitted.collectives} == {

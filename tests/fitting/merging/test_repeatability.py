@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import as_samples, rows_of
 from tests.helpers.runs import LAYER, MESSAGES, around, cluster, directories, run, write_run
 
 from calib.fitting.estimate import slowest_rank, together
@@ -128,7 +128,7 @@ def test_the_estimates_are_those_of_the_parameters() -> None:
     sides = [noisy(MESSAGES[0], "allreduce") + noisy(LAYER, "forward") for _ in range(2)]
     found = {p.kind: p for p in compare(run(sides[0]), run(sides[1])).pairs}
     for kind, estimator in (("collective", together), ("layer", slowest_rank)):
-        expected = [estimator([row for row in side if row.kind == kind]) for side in sides]
+        expected = [estimator(as_samples(side).where(kind=kind)) for side in sides]
         assert [found[kind].first, found[kind].second] == expected
 
 

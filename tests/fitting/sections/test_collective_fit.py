@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import as_samples, rows_of
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.sections.collectives import collective_fits
@@ -50,7 +50,7 @@ def measured(
 
 
 def only(rows: list[Sample], seed: int = 0) -> CollectiveFit:
-    (fit,), notes = collective_fits(rows, seed)
+    (fit,), notes = collective_fits(as_samples(rows), seed)
     assert notes == []
     return fit
 
@@ -152,7 +152,7 @@ def test_units() -> None:
 def test_operations_levels_and_sizes_of_launch_are_kept_apart() -> None:
     rows = measured() + measured(operation="p2p") + measured(ranks=4)
     rows += [row.__class__(**{**row.__dict__, "level": "system"}) for row in measured(ranks=4)]
-    fits, _ = collective_fits(rows, 0)
+    fits, _ = collective_fits(as_samples(rows), 0)
     assert [(f.operation, f.level, f.ranks) for f in fits] == [
         ("allreduce", "node", 2),
         ("allreduce", "node", 4),
@@ -164,7 +164,7 @@ def test_operations_levels_and_sizes_of_launch_are_kept_apart() -> None:
 
 def test_one_size_is_no_line() -> None:
     rows = rows_of(collective(8), "allreduce", [[1.0, 1.0]] * 8)
-    fits, notes = collective_fits(rows, 0)
+    fits, notes = collective_fits(as_samples(rows), 0)
     assert fits == []
     assert notes == ["allreduce on 2 ranks has 1 size; a line needs two"]
 
@@ -193,14 +193,14 @@ def test_other_questions_do_not_feed_alpha_and_beta(other: dict[str, Any]) -> No
     plain = measured(some_late, 1)
     slow = [replace(row, seconds=3 * row.seconds, **other) for row in measured(some_late, 2)]
     assert only(plain + slow) == only(plain)
-    assert collective_fits(slow, 0) == ([], [])
+    assert collective_fits(as_samples(slow), 0) == ([], [])
 
 
 def test_each_device_has_laws_of_its_own() -> None:
     """MPI on GPU buffers is another thing than on host buffers, and only one of them is at home."""
     host = measured(some_late, 1)
     card = [replace(row, seconds=3 * row.seconds, device="cuda") for row in host]
-    fits, _ = collective_fits(host + card, 0)
+    fits, _ = collective_fits(as_samples(host + card), 0)
     assert [(fit.device, fit.at_home) for fit in fits] == [("cpu", True), ("cuda", False)]
     assert fits[0] == only(host) and fits[1] == only(card)
     assert fits[1].beta_s_per_byte.value == pytest.approx(3 * fits[0].beta_s_per_byte.value)
@@ -208,7 +208,7 @@ def test_each_device_has_laws_of_its_own() -> None:
 
 def test_a_cuda_graph_is_an_operation_of_its_own() -> None:
     rows = measured() + [replace(row, mode="graph", seconds=row.seconds / 2) for row in measured()]
-    fits, _ = collective_fits(rows, 0)
+    fits, _ = collective_fits(as_samples(rows), 0)
     assert [fit.operation for fit in fits] == ["allreduce", "allreduce graph"]
     assert fits[1].slope_s_per_byte.value == pytest.approx(SLOPE / 2)
 
@@ -220,7 +220,7 @@ def test_data_types_are_no_repetitions_of_one_another() -> None:
         for row in measured()
         if row.nbytes in SIZES[:2]
     ]
-    fits, notes = collective_fits(measured() + half, 0)
+    fits, notes = collective_fits(as_samples(measured() + half), 0)
     assert fits[0] == only(measured())
     assert notes == ["allreduce on 2 ranks: of float16, float32 only float32 is fitted"]
 
@@ -236,7 +236,7 @@ def test_a_line_through_what_is_none_is_not_sure() -> None:
 
 def test_times_in_other_units_are_a_note() -> None:
     hours = [replace(row, seconds=row.seconds * 1e7) for row in measured()]
-    fits, notes = collective_fits(hours, 0)
+    fits, notes = collective_fits(as_samples(hours), 0)
     assert fits == []
     assert notes == [
         "allreduce on 2 ranks: its law comes out beyond what any machine does: alpha of 100 s is over "
@@ -271,7 +271,7 @@ def test_every_layout_of_one_p_has_its_own_law() -> None:
         replace(row, level="system", nodes=4, active_ranks=1, stride=2, seconds=2 * row.seconds)
         for row in measured(ranks=4)
     ]
-    fits, notes = collective_fits(far + near, 0)
+    fits, notes = collective_fits(as_samples(far + near), 0)
     assert fits == [only(near), only(far)] and notes == []
     assert [(fit.nodes, fit.ranks_per_node) for fit in fits] == [(2, 2), (4, 1)]
     assert [fit.placed for fit in fits] == ["p=4 on 2 nodes", "p=4 on 4 nodes"]
@@ -312,7 +312,7 @@ def test_a_grid_and_a_hierarchy_are_operations_of_their_own() -> None:
     rows += [
         replace(row, operation="hierarchical_allreduce", key="inner=2") for row in measured(ranks=4)
     ]
-    fits, notes = collective_fits(rows, 0)
+    fits, notes = collective_fits(as_samples(rows), 0)
     names = [fit.operation for fit in fits]
     assert names == ["halo", "halo 2x2", "hierarchical_allreduce inner=2"] and notes == []
     # AR(2, W) twice: 2 + 2 steps, 2/2 + 2/2 of the buffer

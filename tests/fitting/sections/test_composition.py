@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
-from tests.helpers.rows import constant
+from tests.helpers.rows import as_samples, constant
 from tests.reports.records import estimate, parameters
 
 from calib.fitting.parameters.file import Composition, LayerTime
@@ -63,7 +63,7 @@ def composed(models: Sequence[InPlaceCase], time: Time, phase: str = "forward") 
     rows: list[Sample] = []
     for case in models:
         rows += constant(case, phase, time(case, total(case, phase)))
-    (law,) = compositions(rows, {case.id: case for case in models}, LAYERS, [], [])
+    (law,) = compositions(as_samples(rows), {case.id: case for case in models}, LAYERS, [], [])
     assert law.phase == phase and law.active_ranks == 2
     assert law.models == sorted(f"{case.model} x 8" for case in models)
     return law
@@ -161,7 +161,7 @@ def test_a_model_with_a_part_that_was_not_measured_is_left_out() -> None:
     assert sum_of_parts(MODELS[0], "forward", 1, LAYERS, [], []) is None, "not with one rank"
     rows = constant(unknown, "forward", 9.0) + constant(MODELS[0], "forward", 9.0)
     cases = {case.id: case for case in (unknown, MODELS[0])}
-    (law,) = compositions(rows, cases, LAYERS, [], [])
+    (law,) = compositions(as_samples(rows), cases, LAYERS, [], [])
     assert law.models == ["a x 8"]
 
 
@@ -195,7 +195,7 @@ def test_bytes_of_the_exchange_are_those_of_the_gradients() -> None:
     ]
     cases = {case.id: case for case in models}
     # 4096 is measured exactly: 8^4
-    (law,) = compositions(rows, cases, [], [], LOOP.collectives)
+    (law,) = compositions(as_samples(rows), cases, [], [], LOOP.collectives)
     assert (law.s_per_layer, law.max_bytes) == (0.0, 8**7)
     assert law.s_per_byte == pytest.approx(0.2e-9, rel=1e-6)
 
@@ -205,6 +205,8 @@ def test_order_does_not_matter() -> None:
     for i, case in enumerate(MODELS):
         rows += constant(case, "forward", total(case, "forward") * (1.1 + 0.1 * i))
     cases = {case.id: case for case in MODELS}
-    one = compositions(rows, cases, LAYERS, [], [])
-    other = compositions(rows[::-1], dict(reversed(cases.items())), LAYERS[::-1], [], [])
+    one = compositions(as_samples(rows), cases, LAYERS, [], [])
+    other = compositions(
+        as_samples(rows[::-1]), dict(reversed(cases.items())), LAYERS[::-1], [], []
+    )
     assert [law.model_dump_json() for law in other] == [law.model_dump_json() for law in one]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
@@ -57,7 +57,7 @@ def rows(*cases: LayerCase, slower: float = 1.0) -> list[Sample]:
 
 def fitted(*cases: LayerCase) -> tuple[list[LayerTime], dict[tuple[str, str], WorkModel]]:
     by_id = {case.id: case for case in cases}
-    times = layer_times(rows(*cases), by_id)
+    times = layer_times(as_samples(rows(*cases)), by_id)
     models = work_models(times, by_id)
     assert len({(m.kind, m.direction, m.active_ranks) for m in models}) == len(models)
     return times, {(m.kind, m.direction): m for m in models}
@@ -74,7 +74,7 @@ def test_layer_time_is_the_median_of_the_slowest_rank() -> None:
     forward = rows_of(case, "forward", [[1.0, 3.0], [3.0, 1.0]] * 4)
     backward = rows_of(case, "backward", [[5.0, 7.0 + i / 10] for i in range(5)], launch=0)
     backward += rows_of(case, "backward", [[5.0, 9.0]] * 6, launch=1)
-    (time,) = layer_times(forward + backward, {case.id: case})
+    (time,) = layer_times(as_samples(forward + backward), {case.id: case})
     assert (time.key, time.kind, time.batch) == (case.key, "linear", 8)
     assert (time.active_ranks, time.n) == (2, 8)
     assert time.forward_s.value == 2.0
@@ -85,19 +85,19 @@ def test_layer_time_is_the_median_of_the_slowest_rank() -> None:
 
 def test_a_layer_without_a_backward_has_none() -> None:
     case = passing("relu", 16)
-    (time,) = layer_times(constant(case, "forward", 1.0), {case.id: case})
+    (time,) = layer_times(as_samples(constant(case, "forward", 1.0)), {case.id: case})
     assert time.backward_s == Estimate.exactly(0)
 
 
 def test_layers_are_kept_apart_and_sorted() -> None:
     cases = [linear(4, 3), linear(4, 3, batch=9), linear(4, 3, first=True), linear(4, 3, ranks=1)]
     by_id = {case.id: case for case in cases}
-    times = layer_times(rows(*cases), by_id)
+    times = layer_times(as_samples(rows(*cases)), by_id)
     assert [(t.active_ranks, t.key) for t in times] == sorted(
         (case.ranks, case.key) for case in cases
     )
     collective = rows_of(cases[0], "forward", [[1.0, 1.0]] * 8, kind="collective")
-    assert layer_times(collective, by_id) == []
+    assert layer_times(as_samples(collective), by_id) == []
 
 
 def test_work_model_recovers_the_law() -> None:
@@ -142,7 +142,7 @@ def test_a_first_layer_teaches_the_forward_only() -> None:
     by_id = {case.id: case for case in (*LINEARS, first)}
     samples = rows(*LINEARS) + constant(first, "forward", truth(first))
     samples += constant(first, "backward", 100.0)
-    models = {m.direction: m for m in work_models(layer_times(samples, by_id), by_id)}
+    models = {m.direction: m for m in work_models(layer_times(as_samples(samples), by_id), by_id)}
     assert (models["forward"].n_layers, models["backward"].n_layers) == (7, 6)
     assert models["backward"].s_per_flop == pytest.approx(3 * PER_FLOP, rel=1e-6)
 
@@ -154,7 +154,7 @@ def test_the_parts_of_the_backward_have_laws_of_their_own() -> None:
     for case in parts:
         samples += constant(case, "backward_data", 1.2 * truth(case))
         samples += constant(case, "backward_weight", 1.7 * truth(case))
-    found = work_models(layer_times(samples, by_id), by_id, samples)
+    found = work_models(layer_times(as_samples(samples), by_id), by_id, as_samples(samples))
     calls = {m.direction: m.call_s for m in found}
     expected = {"forward": 1, "backward": 3, "backward_data": 1.2, "backward_weight": 1.7}
     assert calls == pytest.approx({k: v * CALL for k, v in expected.items()}, rel=1e-6)
@@ -169,7 +169,7 @@ def test_launches_that_differ_widen_the_intervals() -> None:
         for launch, slower in ((0, 1.0), (1, 1.3))
         for row in rows_of(case, "forward", [[slower * truth(case)] * 2] * 8, launch=launch)
     ]
-    (model,) = work_models(layer_times(samples, by_id), by_id, samples)
+    (model,) = work_models(layer_times(as_samples(samples), by_id), by_id, as_samples(samples))
     assert model.n == 12 and model.n_layers == 6
     assert model.call_s == pytest.approx(1.15 * CALL, rel=1e-6)
     for name, price in (("call_s", CALL), ("s_per_flop", PER_FLOP), ("s_per_byte", PER_BYTE)):
@@ -196,7 +196,7 @@ def test_a_price_of_fresh_pages_serves_the_kinds_that_had_none() -> None:
         samples += constant(case, "forward", truth(case) + fresh)
     found = {
         m.kind: m
-        for m in work_models(layer_times(samples, by_id), by_id)
+        for m in work_models(layer_times(as_samples(samples), by_id), by_id)
         if m.direction == "forward"
     }
     assert found["relu"].s_per_fresh_byte == pytest.approx(0.5e-9, rel=1e-6)
@@ -213,7 +213,8 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     by_id = {case.id: case for case in LINEARS}
     samples = rows(*LINEARS)
     one, other = (
-        work_models(layer_times(each, by_id), by_id, each) for each in (samples, samples[::-1])
+        work_models(layer_times(as_samples(each), by_id), by_id, as_samples(each))
+        for each in (samples, samples[::-1])
     )
     assert [m.model_dump_json() for m in one] == [m.model_dump_json() for m in other]
 
@@ -222,7 +223,7 @@ def test_work_models_are_per_number_of_active_ranks() -> None:
     alone = [case.model_copy(update={"ranks": 1}) for case in LINEARS]
     by_id = {case.id: case for case in (*LINEARS, *alone)}
     samples = rows(*LINEARS, slower=2.0) + rows(*alone)
-    models = work_models(layer_times(samples, by_id), by_id)
+    models = work_models(layer_times(as_samples(samples), by_id), by_id)
     calls = {m.active_ranks: m.call_s for m in models if m.direction == "forward"}
     assert calls == pytest.approx({1: CALL, 2: 2 * CALL}, rel=1e-6)
 
@@ -255,7 +256,7 @@ def test_tensor_loop_recovers_the_law() -> None:
         for row in constant(case, "pack", loop_truth(case))
         + constant(case, "unpack", 2 * loop_truth(case))
     ]
-    pack, unpack = tensor_loops(samples)
+    pack, unpack = tensor_loops(as_samples(samples))
     for loop, name, factor in ((pack, "pack", 1), (unpack, "unpack", 2)):
         assert (loop.operation, loop.active_ranks) == (name, 2)
         assert (loop.call_s, loop.s_per_tensor, loop.s_per_byte) == pytest.approx(
@@ -270,13 +271,13 @@ def test_tensor_loop_recovers_the_law() -> None:
 
 def test_tensor_loops_of_few_lists_say_so() -> None:
     samples = [row for case in LISTS[:3] for row in constant(case, "pack", loop_truth(case))]
-    (loop,) = tensor_loops(samples)
+    (loop,) = tensor_loops(as_samples(samples))
     assert loop.error_factor == UNCHECKED_FACTOR
-    assert tensor_loops([]) == []
+    assert tensor_loops(as_samples([])) == []
 
 
 def test_tensor_loops_are_per_operation_and_active_ranks() -> None:
     cases = [tensors("a", 10, operation=o, ranks=r) for o in ("update", "pack") for r in (2, 1)]
     samples = [row for case in cases for row in constant(case, case.operation, 1.0)]
-    found = [(loop.operation, loop.active_ranks) for loop in tensor_loops(samples)]
+    found = [(loop.operation, loop.active_ranks) for loop in tensor_loops(as_samples(samples))]
     assert found == [("pack", 1), ("pack", 2), ("update", 1), ("update", 2)]

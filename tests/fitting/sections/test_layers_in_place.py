@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate
 
 from calib.fitting.parameters.file import LayerTime
@@ -68,7 +68,7 @@ def hooked(
 def fitted(
     rows: Sequence[Sample], *cases: InPlaceCase, times: Sequence[LayerTime] = ALONE
 ) -> dict[str, LayerTime]:
-    found = with_in_place(times, rows, {of.id: of for of in cases})
+    found = with_in_place(times, as_samples(rows), {of.id: of for of in cases})
     assert [time.key for time in found] == sorted(time.key for time in found)
     by_key = {time.key: time for time in found}
     for time in times:  # what was measured alone stays
@@ -193,7 +193,9 @@ def test_what_says_nothing(change: dict[str, Any]) -> None:
     of = case({"x": A}).model_copy(update=change)
     found = fitted(hooked(of, "forward", 10e-3, {"x": 4e-3}), of)
     if "ranks" in change:
-        one = with_in_place(ALONE, hooked(of, "forward", 10e-3, {"x": 4e-3}), {of.id: of})
+        one = with_in_place(
+            ALONE, as_samples(hooked(of, "forward", 10e-3, {"x": 4e-3})), {of.id: of}
+        )
         assert (one[0].key, one[0].active_ranks) == (A, 1)
         one = [time for time in one if time.active_ranks == 2]
         found = {time.key: time for time in one}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.sections.loops import tensor_loops
@@ -47,14 +47,14 @@ def noisy(operation: str = "pack", seed: int = 0, launches: int = 2) -> list[Sam
 
 def test_the_law_is_that_of_the_slowest_rank() -> None:
     samples = noisy()
-    (loop,) = tensor_loops(samples)
+    (loop,) = tensor_loops(as_samples(samples))
     found = (loop.call_s, loop.s_per_tensor, loop.s_per_byte)
     assert found == pytest.approx((20e-6, 4e-6, 0.5e-9), rel=0.03)
     assert 1.0 < loop.error_factor < 1.05
     for sizes in SIZES:
         of = case("pack", sizes)
         mine = [row for row in samples if row.case_id == of.id]
-        assert loop.measured[of.key] == slowest_rank(mine)
+        assert loop.measured[of.key] == slowest_rank(as_samples(mine))
 
 
 def test_every_operation_is_a_loop() -> None:
@@ -66,7 +66,7 @@ def test_every_operation_is_a_loop() -> None:
         for row in noisy("pack", launches=1)
         for row in [replace(row, operation=operation)]
     ]
-    loops = tensor_loops(samples)
+    loops = tensor_loops(as_samples(samples))
     assert [loop.operation for loop in loops] == sorted(operations)
     assert len({loop.call_s for loop in loops}) == 1
 
@@ -77,8 +77,8 @@ def test_other_devices_and_items_change_nothing() -> None:
         for name, field in (("cuda", "device"), ("bfloat16", "dtype"), ("layer", "kind"))
         for row in noisy(seed=1)
     ]
-    (loop,) = tensor_loops(noisy())
-    assert loop in tensor_loops(noisy() + others)
+    (loop,) = tensor_loops(as_samples(noisy()))
+    assert loop in tensor_loops(as_samples(noisy() + others))
 
 
 def test_order_of_rows_does_not_matter() -> None:
@@ -86,10 +86,10 @@ def test_order_of_rows_does_not_matter() -> None:
     shuffled = samples[:]
     random.Random(1).shuffle(shuffled)
     # all but the order of equal keys: the record is the same to the last bit
-    assert tensor_loops(shuffled) == tensor_loops(samples)
+    assert tensor_loops(as_samples(shuffled)) == tensor_loops(as_samples(samples))
 
 
 def test_a_list_that_was_measured_once_is_one_point() -> None:
-    (loop,) = tensor_loops(constant(case("pack", (10,)), "pack", 3e-6))
+    (loop,) = tensor_loops(as_samples(constant(case("pack", (10,)), "pack", 3e-6)))
     assert loop.error_factor == 10.0
     assert loop.call_s + loop.s_per_tensor + 40 * loop.s_per_byte == pytest.approx(3e-6)

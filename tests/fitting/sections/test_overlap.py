@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate
 
 from calib.fitting.parameters.memory import NO_SLOWDOWN, Overlap
@@ -55,7 +55,7 @@ def rows(of: InPlaceCase, eta: float, slower: float = 1.0, launch: int = 0) -> l
 
 def test_eta_of_models_with_one() -> None:
     samples = [row for model in WITHOUT for row in rows(case(model), 0.6)]
-    (found,), notes = overlaps(samples)
+    (found,), notes = overlaps(as_samples(samples))
     assert notes == []
     assert (found.eta.low, found.eta.value, found.eta.high) == pytest.approx((0.6,) * 3)
     assert found.slowdown == NO_SLOWDOWN
@@ -67,7 +67,9 @@ def test_eta_of_models_with_one() -> None:
 
 def test_iterations_that_overlap_slows() -> None:
     """No share between 0 and 1 says so: the file does, in a number of its own."""
-    (found,), _ = overlaps([row for model in WITHOUT for row in rows(case(model), 0.0, 1.1)])
+    (found,), _ = overlaps(
+        as_samples(row for model in WITHOUT for row in rows(case(model), 0.0, 1.1))
+    )
     assert (found.eta.value, found.eta.high) == pytest.approx((0.0, 0.0), abs=1e-9)
     slowdown = found.slowdown
     assert (slowdown.low, slowdown.value, slowdown.high) == pytest.approx((0.1,) * 3)
@@ -81,14 +83,14 @@ def test_launches_that_differ_are_in_the_interval() -> None:
         for model in WITHOUT
         for row in rows(case(model), eta, launch=launch)
     ]
-    (found,), _ = overlaps(samples)
+    (found,), _ = overlaps(as_samples(samples))
     assert found.eta.low <= 0.3 and found.eta.high >= 0.5
     assert 0.3 < found.eta.value < 0.5
 
 
 def test_ranks_and_libraries_are_apart() -> None:
     samples = [row for ranks in (2, 4) for row in rows(case("b", ranks), 0.5)]
-    found, _ = overlaps(samples + rows(case("b", exchange="torch_gloo"), 1.0))
+    found, _ = overlaps(as_samples(samples + rows(case("b", exchange="torch_gloo"), 1.0)))
     etas = {(o.library, o.ranks): o.eta.value for o in found}
     expected = {("torch_mpi", 2): 0.5, ("torch_mpi", 4): 0.5, ("torch_gloo", 2): 1.0}
     assert etas == pytest.approx(expected)
@@ -97,20 +99,20 @@ def test_ranks_and_libraries_are_apart() -> None:
 
 def test_rows_that_lack_the_iterations_without() -> None:
     lacking = [row for row in rows(case("a"), 0.5) if row.operation != "blocking"]
-    found, notes = overlaps(lacking)
+    found, notes = overlaps(as_samples(lacking))
     assert found == [] and notes == ["overlap of a x 8 on 2 ranks: not measured without"]
     plain = constant(case("a", exchange="token"), "backward", 1.0)
-    assert overlaps(plain) == ([], [])
+    assert overlaps(as_samples(plain)) == ([], [])
 
 
 def test_a_case_of_overlap_is_no_sum_of_parts() -> None:
     """Its phases wait for other ranks: no law of what runs in place is of them."""
     of = case("a")
-    assert compositions(rows(of, 0.5), {of.id: of}, [], [], []) == []
+    assert compositions(as_samples(rows(of, 0.5)), {of.id: of}, [], [], []) == []
 
 
 def test_eta_is_a_share() -> None:
-    (found,), _ = overlaps(rows(case("a"), 0.5))
+    (found,), _ = overlaps(as_samples(rows(case("a"), 0.5)))
     content = found.model_dump() | {"eta": estimate(1.2).model_dump()}
     with pytest.raises(ValidationError, match="eta is a share"):
         Overlap.model_validate(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.structural import structural_fits
@@ -35,20 +35,20 @@ def test_a_law_is_of_one_data_type_over_all_p() -> None:
         for p, sizes in ((2, 7), (4, 8), (8, 7))
         for row in rows(p, sizes=sizes, speed=2.0, dtype="float16")
     ]
-    (law,), notes = structural_fits(of_float32 + half, 0)
-    (alone,), none = structural_fits(of_float32, 0)
+    (law,), notes = structural_fits(as_samples(of_float32 + half), 0)
+    (alone,), none = structural_fits(as_samples(of_float32), 0)
     assert law == alone and none == []
     assert law.mean_relative_error < 1e-9 and law.held_out_error == pytest.approx(0.0, abs=1e-9)
     assert notes == ["allreduce on any number of ranks: of float16, float32 only float32 is fitted"]
 
 
 def test_data_types_of_one_p_each_are_no_law() -> None:
-    fits, notes = structural_fits(rows(2) + rows(4, dtype="float16"), 0)
+    fits, notes = structural_fits(as_samples(rows(2) + rows(4, dtype="float16")), 0)
     assert fits == []
     assert notes == [
         "allreduce on any number of ranks: no data type has two p with bytes; a law needs them"
     ]
-    assert structural_fits(rows(2), 0) == ([], [])
+    assert structural_fits(as_samples(rows(2)), 0) == ([], [])
 
 
 @pytest.mark.parametrize("nodes", [0, 3])
@@ -56,7 +56,7 @@ def test_nodes_that_cannot_be_are_a_note(nodes: int) -> None:
     """Zero, or more than ranks: the other operations are fitted all the same."""
     odd = rows(2, nodes=nodes) + rows(4, nodes=nodes)
     good = [sample(**{**vars(row), "operation": "allgather"}) for row in rows(2) + rows(4)]
-    fits, notes = structural_fits(odd + good, 0)
+    fits, notes = structural_fits(as_samples(odd + good), 0)
     assert [fit.operation for fit in fits] == ["allgather"]
     assert notes == [
         "allreduce on any number of ranks: a collective runs on at least one node and on a rank of each"
@@ -71,7 +71,7 @@ def test_launches_widen_the_record() -> None:
         for p in (2, 4, 8)
         for row in rows(p, speed=speed, launch=launch)
     ]
-    (law,), notes = structural_fits(every, 0)
+    (law,), notes = structural_fits(as_samples(every), 0)
     assert notes == [] and law.error_factor == pytest.approx(1.2608, rel=1e-4)
     for band in law.bands:
         for estimate, true in ((band.alpha_s, ALPHA), (band.beta_s_per_byte, BETA)):
@@ -96,7 +96,7 @@ def test_a_law_is_no_surer_than_it_describes_its_own_rows() -> None:
         for each in (1, 2, 4)
         for k in range(20, 28)
     ]
-    (law,), _ = structural_fits(every, 0)
+    (law,), _ = structural_fits(as_samples(every), 0)
     assert (law.ranks, law.nodes, law.ranks_per_node) == ([10, 20, 40], [10] * 3, [1, 2, 4])
     missed = sorted(
         abs(math.log(law.seconds(row.nbytes, row.ranks, row.nodes) / row.seconds)) for row in every
@@ -109,10 +109,10 @@ def test_rows_of_ranks_farther_apart_than_needed_are_counted_in_one_note() -> No
     far = rows(8, level="system", nodes=2, stride=2)
     other = rows(4, level="system", nodes=2) + rows(4, level="system", nodes=2, stride=3, sizes=3)
     elsewhere = rows(8, level="system", nodes=8)
-    assert unpacked_note(near + other[:8] + elsewhere) == []
-    assert unpacked_note(near + far) == [
+    assert unpacked_note(as_samples(near + other[:8] + elsewhere)) == []
+    assert unpacked_note(as_samples(near + far)) == [
         "8 rows of collectives feed no law of theirs, as others of the same layout have their ranks "
         "nearer: allreduce on 8 ranks has 8 of 16 left"
     ]
-    (note,) = unpacked_note(near + far + other)
+    (note,) = unpacked_note(as_samples(near + far + other))
     assert note.startswith("11 rows") and note.endswith("on 4 ranks has 8 of 11 left, and so on")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.helpers.rows import sample
+from tests.helpers.rows import rows_in, sample, table_of, write_rows
 
 import calib.microbench.records.parts
 from calib.foundation.errors import FileError
@@ -34,7 +34,7 @@ from calib.microbench.records.parts import (
     remove_unfinished,
     write_part,
 )
-from calib.microbench.records.samples import Sample, read_samples, write_samples, write_table
+from calib.microbench.records.samples import Sample, write_table
 
 FAILED = "failed: rank 1 does not answer"
 
@@ -74,7 +74,7 @@ def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
 def write(run: Path, case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
     """A case that was measured."""
     content = rows(case_id, launch, n)
-    write_part(run, end_of(case_id, launch), content)
+    write_part(run, end_of(case_id, launch), table_of(content))
     return content
 
 
@@ -130,14 +130,14 @@ def test_a_part_holds_rows_and_end(tmp_path: Path) -> None:
     path = part_path(tmp_path, "a", 2)
     assert part_paths(tmp_path) == [path]
     assert read_end(path) == end_of("a", 2)
-    assert read_samples(tmp_path) == content
+    assert rows_in(tmp_path) == content
     assert cases_done(tmp_path) == {("a", 2)} and cases_done(tmp_path, parts=False) == set()
 
 
 def test_a_failed_case_is_done_for_the_command_that_met_it(tmp_path: Path) -> None:
     """The next one consolidates first, and tries it again; then it has one end, the last."""
     begin(tmp_path)
-    write_part(tmp_path, end_of("a", 0, FAILED), [])
+    write_part(tmp_path, end_of("a", 0, FAILED))
     assert cases_done(tmp_path) == {("a", 0)}
     assert consolidate(tmp_path) == 0
     assert cases_done(tmp_path) == set() and not (tmp_path / SAMPLES_FILE).exists()
@@ -150,8 +150,8 @@ def test_a_failed_case_is_done_for_the_command_that_met_it(tmp_path: Path) -> No
 
 def test_what_the_time_left_out_stays_left_out(tmp_path: Path) -> None:
     begin(tmp_path)
-    write_part(tmp_path, end_of("a", 0, f"{OUT_OF_TIME}; another -o"), [])
-    write_part(tmp_path, end_of("b", 0, "skipped: it ended the ranks twice"), [])
+    write_part(tmp_path, end_of("a", 0, f"{OUT_OF_TIME}; another -o"))
+    write_part(tmp_path, end_of("b", 0, "skipped: it ended the ranks twice"))
     consolidate(tmp_path)
     assert cases_done(tmp_path) == {("a", 0)}
     assert cases_done(tmp_path, parts=False) == set()
@@ -160,17 +160,17 @@ def test_what_the_time_left_out_stays_left_out(tmp_path: Path) -> None:
 def test_consolidate_keeps_all_rows_once(tmp_path: Path) -> None:
     begin(tmp_path)
     content = write(tmp_path, "a") + write(tmp_path, "a", 1) + write(tmp_path, "b")
-    assert sorted(read_samples(tmp_path), key=key) == sorted(content, key=key)
+    assert sorted(rows_in(tmp_path), key=key) == sorted(content, key=key)
     assert consolidate(tmp_path) == 9
     assert not (tmp_path / PARTS_DIRECTORY).exists()
-    assert sorted(read_samples(tmp_path), key=key) == sorted(content, key=key)
+    assert sorted(rows_in(tmp_path), key=key) == sorted(content, key=key)
     assert set(ends_of(tmp_path)) == {("a", 0), ("a", 1), ("b", 0)}
     before = (tmp_path / SAMPLES_FILE).read_bytes()
     assert consolidate(tmp_path) == 0
     assert (tmp_path / SAMPLES_FILE).read_bytes() == before
     content += write(tmp_path, "c", 2)
     assert consolidate(tmp_path) == 12
-    assert sorted(read_samples(tmp_path), key=key) == sorted(content, key=key)
+    assert sorted(rows_in(tmp_path), key=key) == sorted(content, key=key)
 
 
 def test_a_checksum_of_before_does_not_stand_for_rows_of_after(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_half_written_parts_are_none(tmp_path: Path) -> None:
     half.write_bytes(b"PAR1")
     assert cases_done(tmp_path) == {("a", 0)}
     assert consolidate(tmp_path) == 3
-    assert read_samples(tmp_path) == content
+    assert rows_in(tmp_path) == content
     assert half.exists(), "another process may still be writing it"
     remove_unfinished(tmp_path)
     assert not (tmp_path / PARTS_DIRECTORY).exists()
@@ -222,17 +222,18 @@ def test_a_part_that_is_written_meanwhile_is_not_lost(
     content = write(tmp_path, "a")
     real = write_table
 
-    def slow(*arguments: Any) -> None:
-        content.extend(write(tmp_path, "b"))
-        real(*arguments)
+    def slow(path: Path, *arguments: Any) -> None:
+        if path.name == SAMPLES_FILE:
+            content.extend(write(tmp_path, "b"))
+        real(path, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(calib.microbench.records.parts, "write_table", slow)
         consolidate(tmp_path)
     assert cases_done(tmp_path) == {("a", 0), ("b", 0)}
-    assert sorted(read_samples(tmp_path), key=key) == content
+    assert sorted(rows_in(tmp_path), key=key) == content
     consolidate(tmp_path)
-    assert sorted(read_samples(tmp_path), key=key) == content
+    assert sorted(rows_in(tmp_path), key=key) == content
 
 
 def test_two_that_consolidate_at_once(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_two_that_consolidate_at_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(read_samples(tmp_path), key=key) == content
+    assert sorted(rows_in(tmp_path), key=key) == content
     assert len(ends_of(tmp_path)) == 12
 
 
@@ -258,7 +259,7 @@ def test_two_that_consolidate_at_once(tmp_path: Path) -> None:
 def test_a_part_that_does_not_say_how_its_case_ended(tmp_path: Path, content: bytes | None) -> None:
     path = part_path(tmp_path, "a", 0)
     if content is None:
-        write_samples(path, rows("a"))
+        write_rows(path, rows("a"))
     else:
         path.parent.mkdir()
         path.write_bytes(content)
@@ -309,7 +310,7 @@ def test_killed_at_every_step(
             assert measured <= cases_done(run) <= set(expected)
             consolidate(run)
             if measured:
-                assert sorted(read_samples(run), key=key) == wanted
+                assert sorted(rows_in(run), key=key) == wanted
             assert ends_of(run) == expected
             assert cases_done(run) == measured
             assert part_paths(run) == []
@@ -320,7 +321,7 @@ def test_killed_at_every_step(
 def _one(run: Path, case_id: str, launch: int, fails: bool) -> str:
     """Write the part of a case; how it ended."""
     if fails:
-        write_part(run, end_of(case_id, launch, FAILED), [])
+        write_part(run, end_of(case_id, launch, FAILED))
         return FAILED
     write(run, case_id, launch)
     return "interval"
@@ -408,15 +409,15 @@ def test_the_killed_calls_are_those_that_are_made(tmp_path: Path) -> None:
 def test_a_part_that_is_damaged_is_kept(tmp_path: Path) -> None:
     """Merged, it would spoil the rows of all others, and be gone."""
     good, bad = "a" * 16, "b" * 16
-    write_part(tmp_path, end_of(good), [sample(case_id=good)])
-    write_part(tmp_path, end_of(bad), [sample(case_id=bad, seconds=math.inf)])
+    write_part(tmp_path, end_of(good), table_of([sample(case_id=good)]))
+    write_part(tmp_path, end_of(bad), table_of([sample(case_id=bad, seconds=math.inf)]))
     with pytest.raises(FileError, match=f"{bad}.parquet: column seconds is wrong in 1 of 1 rows"):
         consolidate(tmp_path)
     assert len(part_paths(tmp_path)) == 2 and not (tmp_path / SAMPLES_FILE).exists()
 
 
 def test_a_file_among_the_parts_that_is_none(tmp_path: Path) -> None:
-    write_part(tmp_path, end_of("a" * 16), [sample(case_id="a" * 16)])
+    write_part(tmp_path, end_of("a" * 16), table_of([sample(case_id="a" * 16)]))
     part_paths(tmp_path)[0].rename(part_paths(tmp_path)[0].with_name("mine.parquet"))
     with pytest.raises(FileError, match=r"mine\.parquet is no part of a measurement; remove it"):
         cases_done(tmp_path)

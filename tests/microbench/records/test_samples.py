@@ -7,23 +7,25 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, listed, rows_in, sample, write_rows
 
 from calib.foundation.errors import FileError
 from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.samples import (
     SAMPLES_FORMAT,
     Sample,
+    Samples,
+    make_table,
     read_run_table,
     read_samples,
     read_table,
     schema,
-    write_samples,
     write_table,
 )
 
@@ -94,27 +96,18 @@ def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
 @given(content=st.lists(random_samples, max_size=5))
 def test_rows_come_back_as_they_were(tmp_path: Path, content: list[Sample]) -> None:
     """Every bit of every number, whatever the text."""
-    write_samples(tmp_path / SAMPLES_FILE, content)
-    assert read_samples(tmp_path) == content
+    write_rows(tmp_path / SAMPLES_FILE, content)
+    assert rows_in(tmp_path) == content
 
 
 def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
     """NaN is no null, and no zero."""
-    write_samples(tmp_path / SAMPLES_FILE, [sample()])
-    (row,) = read_samples(tmp_path)
+    write_rows(tmp_path / SAMPLES_FILE, [sample()])
+    (row,) = rows_in(tmp_path)
     assert math.isnan(row.late_seconds) and math.isnan(row.host_seconds)
     assert replace(row, late_seconds=0.0, host_seconds=0.0) == sample(
         late_seconds=0.0, host_seconds=0.0
     )
-
-
-def test_metadata_of_a_file_is_kept_beside_its_format(tmp_path: Path) -> None:
-    path = tmp_path / SAMPLES_FILE
-    write_samples(path, rows("a"), {"key": "größer"})
-    found = pq.read_schema(path).metadata
-    assert found[b"key"].decode() == "größer"
-    assert found[b"calib_samples_format"] == str(SAMPLES_FORMAT).encode()
-    assert read_samples(tmp_path) == rows("a")
 
 
 def test_parts_are_rows_too(tmp_path: Path) -> None:
@@ -124,16 +117,16 @@ def test_parts_are_rows_too(tmp_path: Path) -> None:
         PARTS_DIRECTORY + "/00-b.parquet": rows("b"),
         SAMPLES_FILE: rows("a"),
     }.items():
-        write_samples(tmp_path / path, content)
-    assert read_samples(tmp_path) == rows("a") + rows("b") + rows("a", 1)
+        write_rows(tmp_path / path, content)
+    assert rows_in(tmp_path) == rows("a") + rows("b") + rows("a", 1)
 
 
 def test_the_path_of_a_run_is_not_data(tmp_path: Path) -> None:
     """Arrow takes `launch=7` in a path for a column of a partitioned table."""
     run = tmp_path / "launch=7" / "level=rack"
-    write_samples(run / SAMPLES_FILE, rows("a", 1))
+    write_rows(run / SAMPLES_FILE, rows("a", 1))
     assert read_run_table(run).column("launch").to_pylist() == [1, 1, 1]
-    assert {(s.launch, s.level) for s in read_samples(run)} == {(1, "node")}
+    assert {(s.launch, s.level) for s in rows_in(run)} == {(1, "node")}
 
 
 def test_the_columns_are_the_fields() -> None:
@@ -158,12 +151,12 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 def test_every_kind_of_damage_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / SAMPLES_FILE
-    write_samples(path, rows("a", n=50))
+    write_rows(path, rows("a", n=50))
     whole_file = path.read_bytes()
     for length in (0, 1, 4, 100, len(whole_file) // 2, len(whole_file) - 1):
         path.write_bytes(whole_file[:length])
         with pytest.raises(FileError, match="truncated or not Parquet") as caught:
-            read_samples(tmp_path)
+            rows_in(tmp_path)
         assert str(path) in one_line(caught.value)
     path.write_text("case_id,seconds\na,1\n")
     with pytest.raises(FileError, match="truncated or not Parquet"):
@@ -178,7 +171,7 @@ def test_another_format_is_refused(tmp_path: Path, version: str | None) -> None:
     table = pa.Table.from_pylist([asdict(sample())], schema=schema())
     write_table(tmp_path / SAMPLES_FILE, table.replace_schema_metadata(metadata))
     with pytest.raises(FileError, match=f"has format {str(version).lower()}; this .* reads 1") as e:
-        read_samples(tmp_path)
+        rows_in(tmp_path)
     one_line(e.value)
 
 
@@ -186,14 +179,14 @@ def test_columns_that_are_missing_are_named(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([asdict(sample())], schema=schema())
     write_table(tmp_path / SAMPLES_FILE, table.drop_columns(["nbytes", "calls"]))
     with pytest.raises(FileError, match="has no column calls, nbytes"):
-        read_samples(tmp_path)
+        rows_in(tmp_path)
 
 
 def test_columns_of_a_later_writer_are_left_out(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([asdict(sample())], schema=schema())
     more = table.append_column("colour", pa.array(["red"]))
     pq.write_table(more, tmp_path / SAMPLES_FILE)
-    (row,) = read_samples(tmp_path)
+    (row,) = rows_in(tmp_path)
     assert asdict(row).keys() == asdict(sample()).keys() and row.case_id == sample().case_id
 
 
@@ -202,7 +195,7 @@ def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
     metadata = {"calib_samples_format": str(SAMPLES_FORMAT)}
     write_table(tmp_path / SAMPLES_FILE, table.replace_schema_metadata(metadata))
     with pytest.raises(FileError) as caught:
-        read_samples(tmp_path)
+        rows_in(tmp_path)
     one_line(caught.value)
 
 
@@ -219,7 +212,64 @@ def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
 )
 def test_what_must_not_calibrate(fields: dict[str, Any], spoiled: bool) -> None:
     """A power cap is how a loaded GPU works, in training too; heat and company are not."""
-    assert sample(**fields).spoiled is spoiled
+    one = as_samples([sample(**fields)])
+    assert one.spoiled.tolist() == [spoiled] and len(one.usable) == (not spoiled)
+
+
+@settings(max_examples=100)
+@given(
+    content=st.lists(random_samples, max_size=12),
+    names=st.lists(
+        st.sampled_from(["kind", "operation", "launch", "warmup", "seconds"]), min_size=1
+    ),
+)
+def test_groups_are_the_rows_that_agree(content: list[Sample], names: list[str]) -> None:
+    """Also of a selection of a selection: as a dictionary of rows, made one by one, has them."""
+    expected: dict[Any, list[Sample]] = {}
+    kept = [replace(row, kind=row.kind[:1], launch=row.launch % 3) for row in content]
+    found = as_samples(kept)
+    found = found.where(found["launch"] < 2)
+    found = found.where(found.mask("operation", "m".__ge__), oversubscribed=False)
+    kept = [
+        row for row in kept if row.launch < 2 and row.operation <= "m" and not row.oversubscribed
+    ]
+    for row in kept:
+        expected.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
+    groups = found.groups(*names)
+    assert {key: listed(rows.table) for key, rows in groups.items()} == expected
+    assert list(groups) == list(expected), "in the order of their first rows"
+    assert [rows.first for rows in groups.values()] == [rows[0] for rows in expected.values()]
+    for name in names:
+        assert found[name].tolist() == [getattr(row, name) for row in kept]
+        assert found.distinct(name) == sorted({getattr(row, name) for row in kept})
+
+
+def test_groups_by_more_values_than_a_number_holds() -> None:
+    """10,000 different values of each of six columns could be 10^24 groups; these are 10,000."""
+    names = ["ranks", "nbytes", "batch", "launch", "repetition", "calls"]
+    numbers = np.random.default_rng(0).permuted(np.tile(np.arange(10_000), (6, 1)), axis=1)
+    content = {name: numbers[i] for i, name in enumerate(names)}
+    about = {name: getattr(sample(), name) for name in schema().names} | content
+    lists = pa.array([[1.0]] * 10_000)
+    groups = Samples(make_table(10_000, **about | {"rank_seconds": lists})).groups(*names)
+    assert list(groups) == list(zip(*(numbers[i].tolist() for i in range(6)), strict=True))
+
+
+def test_times_of_the_ranks_that_every_row_has() -> None:
+    rows = as_samples([sample(rank_seconds=each) for each in ([1.0, 2.0], [], [3.0, 4.0, 5.0])])
+    assert rows.where(np.array([True, False, True])).rank_seconds.tolist() == [[1, 2], [3, 4]]
+    assert rows.rank_seconds.shape == (3, 0)
+
+
+def test_other_values_in_a_column_leave_the_whole_as_it_was() -> None:
+    whole = as_samples([sample(nbytes=size) for size in (1, 2, 3)])
+    small = whole.where(whole["nbytes"] < 3)
+    changed = small.with_column("nbytes", 10 * small["nbytes"])
+    assert changed["nbytes"].tolist() == [10, 20] == changed.table["nbytes"].to_pylist()
+    assert list(changed.groups("nbytes")) == [(10,), (20,)]
+    assert whole["nbytes"].tolist() == [1, 2, 3] and list(small.groups("nbytes")) == [(1,), (2,)]
+    apart = [whole.where(nbytes=3), whole.where(nbytes=1)]
+    assert apart[0].joined(apart[1:])["nbytes"].tolist() == [3, 1]
 
 
 # rows that no measurement gives: an edited file
@@ -232,7 +282,7 @@ def edited(path: Path, column: str, values: list[Any], **fields: Any) -> str:
     field = table.schema.field(at)
     write_table(path / SAMPLES_FILE, table.set_column(at, field, pa.array(values, field.type)))
     with pytest.raises(FileError) as caught:
-        read_samples(path)
+        rows_in(path)
     assert str(path / SAMPLES_FILE) in one_line(caught.value)
     return str(caught.value)
 
@@ -284,20 +334,20 @@ def test_the_groups_of_a_hierarchy(tmp_path: Path, key: str) -> None:
     ],
 )
 def test_what_runs_and_imports_write_is_read(tmp_path: Path, fields: dict[str, Any]) -> None:
-    write_samples(tmp_path / SAMPLES_FILE, [sample(**fields)] * 2)
-    assert repr(read_samples(tmp_path)) == repr([sample(**fields)] * 2)  # NaN is not itself
+    write_rows(tmp_path / SAMPLES_FILE, [sample(**fields)] * 2)
+    assert repr(rows_in(tmp_path)) == repr([sample(**fields)] * 2)  # NaN is not itself
 
 
 def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
-    write_samples(tmp_path / SAMPLES_FILE, rows("a"))
-    write_samples(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
+    write_rows(tmp_path / SAMPLES_FILE, rows("a"))
+    write_rows(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
     with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
-        read_samples(tmp_path, "layer")
+        read_samples(tmp_path, kind="layer")
 
 
 def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "samples.parquet"
-    write_samples(path, [sample()])
+    write_rows(path, [sample()])
     table = pq.read_table(path)
     pq.write_table(table.rename_columns(["xxxx", *table.schema.names[1:]]), path)
     path.write_bytes(path.read_bytes().replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
@@ -307,7 +357,7 @@ def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
 
 def test_a_format_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "samples.parquet"
-    write_samples(path, [sample()])
+    write_rows(path, [sample()])
     table = pq.read_table(path)
     for word in (b"\xff", b"[" * 50_000):
         pq.write_table(table.replace_schema_metadata({b"calib_samples_format": word}), path)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from tests.helpers import filled as f
 from tests.helpers.browser import Page
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 from tests.reports.page.hostile import HOSTILE, hostile
 
+from calib.fitting.sections.collective_rows import grouped
+from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import thinned
 from calib.reports.figures.collectives import repetitions_of
 from calib.reports.figures.fits import (
@@ -129,9 +131,12 @@ def test_repetitions_are_the_rows_that_feed_the_fit() -> None:
             ("stride", 2),
         )
     ]
-    dots = repetitions_of(f.collective(2), [*others, *good])
-    assert dots == [(8, 1e-6), (8, 2e-6), (8, 3e-6)]
-    assert repetitions_of(f.collective(2), others[:-1]) == []
+
+    def dots(rows: list[Sample]) -> list[tuple[float, float]]:
+        return repetitions_of(f.collective(2), grouped(as_samples(rows).usable))
+
+    assert dots([*others, *good]) == [(8, 1e-6), (8, 2e-6), (8, 3e-6)]
+    assert dots(others[:-1]) == []
 
 
 def test_thinning_keeps_both_ends_and_is_the_same_twice() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.browser import Page
-from tests.helpers.rows import sample
+from tests.helpers.rows import as_samples, sample
 from tests.reports.page.hostile import HOSTILE
 from tests.reports.records import parameters, point, samples
 
@@ -54,7 +54,7 @@ def report(name: str = "vgg16_mini", cluster: str = "laptop") -> ReportData:
         parameters=parameters(cluster, [name]),
         cluster=cluster_of(name, torch="2.9.1"),
         calibrated_on=cluster_of(name, torch="2.9.0"),
-        samples=samples(),
+        samples=as_samples(samples()),
     )
 
 
@@ -110,7 +110,7 @@ def test_layers_of_no_model_that_was_run_are_not_listed() -> None:
 def test_repetitions_of_other_questions_are_not_counted() -> None:
     """Cold buffers and calls that start at a time feed no fit, and are not drawn either."""
     others = [sample(nbytes=8, cold=True), sample(nbytes=8, start="window")]
-    data = dataclasses.replace(report(), samples=[*samples(3), *others])
+    data = dataclasses.replace(report(), samples=as_samples([*samples(3), *others]))
     points = len(parameters().collectives[0].points)
     assert f"16 MiB, {3 * points} repetitions." in render(data)
 

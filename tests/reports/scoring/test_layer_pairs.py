@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import as_samples, constant, rows_of
 from tests.oracle.handmade import layer_time, linear, mlp
 from tests.reports.records import parameters
 
@@ -86,7 +86,7 @@ def everything(of: InPlaceCase) -> list[Sample]:
 def pairs(
     samples: Sequence[Sample], of: Parameters | None = None, model: ModelSpec = MODEL
 ) -> dict[str, LayerPair]:
-    found = layer_pairs(of or machine(), samples, {"hand": model})
+    found = layer_pairs(of or machine(), as_samples(samples), {"hand": model})
     assert len({pair.name for pair in found}) == len(found)
     return {pair.name: pair for pair in found}
 
@@ -121,10 +121,10 @@ def test_the_median_over_repetitions() -> None:
 def test_what_is_left_out() -> None:
     samples = everything(case())
     assert list(pairs(samples, machine(left_out=["relu1"]))) == ["fc1", "fc2", "loss"]
-    assert layer_pairs(machine(), samples, {}) == []
+    assert layer_pairs(machine(), as_samples(samples), {}) == []
     of_another = everything(case(model="no such model"))
-    assert layer_pairs(machine(), of_another) == []  # not registered here
-    assert layer_pairs(machine(), []) == []
+    assert layer_pairs(machine(), as_samples(of_another)) == []  # not registered here
+    assert layer_pairs(machine(), as_samples([])) == []
     without = [row for row in samples if row.key != "hand:fc1"]
     assert list(pairs(without)) == ["relu1", "fc2", "loss"]
 
