@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from calib.oracle.division import STRATEGIES, Division, Schedule, traits_of
+from calib.foundation.division import STRATEGIES, Division, Schedule, traits_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
 

@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Range
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram, layer_program

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.driver.ranks import ranks_per_node
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division, traits_of
 from calib.oracle.sweep import Variant
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
@@ -49,9 +49,8 @@ class Point:
     @property
     def planned(self) -> PlannedPoint:
         """As night.json has it."""
-        of = self.division
         return PlannedPoint(
-            model=self.model, strategy=of.strategy, p=of.p, label=self.label, file=self.file
+            model=self.model, division=self.division, label=self.label, file=self.file
         )
 
     def path(self, run: Path) -> Path:

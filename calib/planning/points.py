@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster
-from calib.oracle.division import Division, traits_of
 from calib.oracle.layout.shards import divide
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import groups

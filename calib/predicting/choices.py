@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
 
+from calib.foundation.division import STRATEGIES, taking
 from calib.foundation.errors import InputError
 from calib.options import MOST
-from calib.oracle.division import STRATEGIES, taking, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
-from calib.oracle.sweep import EVERY, Choices, Variant, variant_name
+from calib.oracle.sweep import EVERY, Choices, Variant
 from calib.planning.points import batch_of
 
 MOST_NUMBERS = 100_000
@@ -139,18 +139,8 @@ def check_layers(choices: Choices, model: ModelSpec) -> None:
 
 
 def named(projection: Projection) -> str:
-    """Strategy and layout: data+filter 16 groups of 4, pipeline 4 micro-batches, spatial grid 4x2."""
-    of, details, traits = projection, projection.details, traits_of(projection.strategy)
-    name = variant_name(of.strategy, "overlap" in details, "sharded_optimizer" in details)
-    words = [name]
-    if traits.hybrid and of.p % of.inner == 0 and of.inner > 1:
-        words.append(f"{of.p // of.inner} groups of {of.inner}")
-    if traits.cuts == "image" and len([n for n in of.grid if n > 1]) > 1:
-        words.append(f"grid {'x'.join(map(str, of.grid))}")
-    if traits.stages:
-        words.append(f"{of.segments} micro-batches")
-        words += [details["schedule"]] if details.get("schedule", "gpipe") != "gpipe" else []
-    return " ".join(words)
+    """Strategy and layout: data+filter, 16 groups of 4; data, overlapped; spatial, grid 4x2."""
+    return projection.division.words
 
 
 def choices_of(

@@ -11,12 +11,12 @@ from pathlib import Path
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.oracle.costs.in_place import PLAN
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.predict import project
+from calib.oracle.predict import project, without_time
 from calib.oracle.projection import Form, Projection
 from calib.oracle.sweep import Choices, Variant
 from calib.oracle.what_if.changes import apply, notes_of
@@ -74,29 +74,8 @@ class Predictor:
 
     def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
         """The answer where the oracle has none."""
-        details = {"overlap": "yes"} if division.overlap else {}
-        details |= {"sharded_optimizer": "yes"} if division.sharded_optimizer else {}
-        each, rest = divmod(division.batch, division.p)
-        return self._noted(
-            Projection(
-                model=model.name,
-                strategy=division.strategy,
-                form=self.form,
-                p=division.p,
-                batch=division.batch,
-                batch_per_pe=division.batch / division.p if rest else each,
-                inner=division.inner,
-                segments=division.segments,
-                grid=division.grid,
-                details=details,
-                phases={},
-                bytes_per_pe=0,
-                bytes_by_part={},
-                feasible=False,
-                limits=[reason],
-            ),
-            division,
-        )
+        found = without_time(model, division, self.form, self.optimizer, [reason])
+        return self._noted(found, division)
 
     def _noted(self, found: Projection, division: Division) -> Projection:
         """With what was changed in the parameters among its notes, and commands filled in."""

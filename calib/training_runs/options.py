@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
+from calib.foundation.division import Division, Gradients, Schedule, taking
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division, Gradients, Schedule, taking
 from calib.oracle.layout.shards import fitted, require_possible
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec

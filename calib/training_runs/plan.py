@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
-from calib.oracle.division import Division
 from calib.reports.scoring.accuracy import score
 from calib.reports.words import number, percent
 from calib.search.plan import Plan

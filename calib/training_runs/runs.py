@@ -13,13 +13,13 @@ from itertools import count
 from pathlib import Path
 
 from calib.driver.ranks import ranks_per_node
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
 from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
-from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import say
 from calib.training.job import Settings

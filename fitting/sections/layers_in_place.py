@@ -131,14 +131,21 @@ def _of_case(
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
     if not case.layer_ranks:
         _shared_out(
-            case.segments, direction, slowest_rank(phase), phase, named, layers, alone, found
+            case.division.segments,
+            direction,
+            slowest_rank(phase),
+            phase,
+            named,
+            layers,
+            alone,
+            found,
         )
         return
     for rank in sorted(set(case.layer_ranks)):
         own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
         rows = by_launch(phase).values()
         whole = hull([s.rank_seconds[rank] for s in launch] for launch in rows)
-        _shared_out(case.segments, direction, whole, phase, own, layers, alone, found)
+        _shared_out(case.division.segments, direction, whole, phase, own, layers, alone, found)
 
 
 def _shared_out(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.model.layer import Layer
@@ -47,7 +47,7 @@ def divide(
 
 def fitted(model: ModelSpec, division: Division) -> Division:
     """The same, with the best layout of a model's parts where none was chosen."""
-    if division.traits.cuts == "image" and not division.grid_is_chosen:
+    if division.traits.cuts == "image" and not division.grid:
         return replace(division, grid=best_grid(model, division.parts, division.split_until))
     return division
 
@@ -93,7 +93,7 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
         names = [layer.name for layer in model.layers]
         if division.split_until and division.split_until not in names:
             return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
-        return why_no_grid(model, division.grid, division.split_until)
+        return why_no_grid(model, division.cells, division.split_until)
     found = _narrowest(model, division)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
@@ -141,6 +141,12 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     return _split(model, division)[0]
 
 
+def last_split(model: ModelSpec, division: Division) -> str:
+    """The name of the last layer that a spatial strategy splits; "" of others."""
+    cut = division.traits.cuts == "image" and division.parts > 1
+    return split_layers(model, division)[-1].name if cut else ""
+
+
 def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
     """The indices of `split_layers`."""
     return _split(model, division)[1]
@@ -182,7 +188,7 @@ def _split_end(model: ModelSpec, division: Division) -> int:
     """How many layers a spatial strategy splits: all that can be, or until the one that was named."""
     key = ("split end", division.geometry)
     if key not in model.cache:
-        possible = first_whole_layer(model, division.grid)
+        possible = first_whole_layer(model, division.cells)
         names = [layer.name for layer in model.layers]
         if division.split_until in names:
             possible = min(possible, names.index(division.split_until) + 1)
@@ -210,7 +216,7 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
 def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
     if division.traits.cuts == "image":
-        sizes = part_sizes(shape, division.grid)
+        sizes = part_sizes(shape, division.cells)
         distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
         return [spatial_part(shape, lengths) for lengths in distinct]
     if division.traits.cuts == "channels":
@@ -224,7 +230,7 @@ def largest_part(shape: LayerShape, division: Division) -> LayerShape:
     """The part of a split layer that takes longest: that of the rank the others wait for."""
     if division.traits.cuts == "image":
         whole = shape.output_shape[1:]
-        return spatial_part(shape, tuple(map(_largest, whole, division.grid)))
+        return spatial_part(shape, tuple(map(_largest, whole, division.cells)))
     axis = _axis(division)
     part = channel_part if axis == "channel" else filter_part
     return part(shape, _largest(_width(shape, axis), division.parts))

@@ -17,9 +17,9 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 

@@ -11,10 +11,10 @@ the paper's framework did. Two variants (Division):
 
 from __future__ import annotations
 
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec

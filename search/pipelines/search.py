@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import PhaseTime

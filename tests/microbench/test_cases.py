@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.helpers.divided import model_case
 
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.cases import CollectiveCase, LayerCase, Plan, TensorsCase
 
 LAYER = LayerShape(
     kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
@@ -20,15 +21,7 @@ CASES = [
     CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=1024),
     LayerCase(ranks=2, layer=LAYER, batch=8),
     TensorsCase(ranks=2, operation="pack", key="abc", shapes=((3, 4), (3,), ())),
-    InPlaceCase(
-        ranks=2,
-        model="m",
-        batch=8,
-        layer_keys=("a", "b"),
-        activation_bytes=1,
-        tensors_key="abc",
-        gradient_bytes=2,
-    ),
+    model_case(layer_keys=("a", "b"), activation_bytes=1, tensors_key="abc", gradient_bytes=2),
 ]
 
 
@@ -47,7 +40,7 @@ GOLDEN = [
     "8e60b976d36ee67d",
     "9d3ea846e35c38bd",
     "3b05d90a69647597",
-    "3ed116862657c4ec",
+    "9fbd7e6919071f74",
 ]
 
 

@@ -21,7 +21,7 @@ from tests.oracle.simulated import (
     wire,
 )
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import tensors_key

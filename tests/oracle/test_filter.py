@@ -22,7 +22,7 @@ from tests.oracle.simulated import (
 )
 
 from calib.fitting.parameters.file import Parameters
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.predict import project

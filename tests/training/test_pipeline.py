@@ -20,8 +20,8 @@ from tests.training.pipeline_ranks import CASES, RANKS
 from torch import Tensor
 
 import calib.oracle.layout.stages
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import with_boundaries
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built

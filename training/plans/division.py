@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.search.plan import Plan
@@ -25,15 +25,11 @@ DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 class LayerwiseDivision(Division):
     """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
 
-    No strategy of the registry (calib.oracle.division.STRATEGIES) is of this kind: `strategy` is
+    No strategy of the registry (calib.foundation.division.STRATEGIES) is of this kind: `strategy` is
     layerwise.
     """
 
-    configurations: tuple[Configuration, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        if self.strategy != LAYERWISE:
-            raise InputError(f"a configuration for each layer is {LAYERWISE}, not {self.strategy}")
+    configurations: tuple[Configuration, ...] = field(kw_only=True)
 
     @property
     def faults(self) -> list[str]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, require_possible, split_layers
 from calib.oracle.layout.spatial import part_sizes
 from calib.oracle.model.layer import Layer
@@ -73,7 +73,7 @@ def make(task: Task) -> Worker:
         _synchronize(task, program, [])
         return Worker(task, program, whole, exchange)
     cell = ImageCell(
-        division.grid, place_of(division, teams.world.rank).cell, teams.group, task.clock
+        division.cells, place_of(division, teams.world.rank).cell, teams.group, task.clock
     )
     split = split_layers(program.spec, division)
     if not task.options.synchronized_batch_norm:
@@ -95,8 +95,8 @@ def _require_values(split: list[Layer], division: Division) -> None:
     """Refuse a batch norm of which some part would see one value of a channel: torch stops there."""
     for layer in split:
         if layer.shape.kind == "batch_norm":
-            smallest = [min(sizes) for sizes in part_sizes(layer.shape, division.grid)]
-            whole = layer.shape.output_shape[1 + len(division.grid) :]
+            smallest = [min(sizes) for sizes in part_sizes(layer.shape, division.cells)]
+            whole = layer.shape.output_shape[1 + len(division.cells) :]
             if division.local_batch * math.prod([*smallest, *whole]) == 1:
                 raise InputError(
                     f"{layer.name} would normalise over one value of each channel: take a larger "

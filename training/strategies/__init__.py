@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
-from calib.oracle.division import STRATEGIES
 from calib.training.worker import Task, Worker
 
 PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import with_boundaries
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram

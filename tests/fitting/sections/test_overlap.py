@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
+from tests.helpers.divided import model_case
 from tests.helpers.rows import constant
 from tests.reports.records import estimate
 
@@ -26,15 +27,7 @@ NAMES = ("forward", "backward", "exchange", "pack", "unpack", "update")
 
 
 def case(model: str, ranks: int = 2) -> InPlaceCase:
-    return InPlaceCase(
-        ranks=ranks,
-        model=model,
-        batch=8,
-        layer_keys=(),
-        activation_bytes=0,
-        tensors_key="t",
-        gradient_bytes=4,
-    )
+    return model_case(model, ranks, tensors_key="t", gradient_bytes=4)
 
 
 def without(model: str, ranks: int = 2) -> list[Sample]:
