@@ -16,7 +16,7 @@ from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import Layout, model_layers, refuse
+from calib.training_runs.options import Layout, model_layers
 from calib.training_runs.runs import needs_layers
 
 # of a calibration, what `calib calibrate` trains
@@ -132,9 +132,9 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     layers = model_layers(model) if needs_layers(strategy, p) else None
     layout = Layout(segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_pe)
-    division = layout.division(Variant(strategy), p, batch, layers, ranks_per_node(launcher))
-    refuse(division, Settings(), layers)
-    return division
+    return layout.division(
+        Variant(strategy), p, batch, layers, ranks_per_node(launcher), Settings()
+    )
 
 
 def settings_of(point: Point, iterations: int, seed: int, hang_s: float) -> Settings:

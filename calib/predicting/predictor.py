@@ -58,9 +58,9 @@ class Predictor:
         """One projection. One that lacks a parameter says so in its limits, and has no time."""
         node = self.machine.parameters.ranks_per_node
         division = self.choices.division(model, variant, p, batch.of(p, node), node)
-        if division.traits.hybrid and division.inner == 1 < p and not self.choices.inner:
-            reason = f"p = {p} is not p1 x p2 with both at least 2 (--inner takes others)"
-            return self._without_time(model, division, reason)
+        why = self.choices.why_no_groups(variant.strategy, p)
+        if why:
+            return self._without_time(model, division, f"{why} (--inner takes others)")
         try:
             found = project(
                 model, division, self.machine, self.form, self.optimizer, self.samples, self.explain

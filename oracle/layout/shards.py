@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import pairwise
 
 from calib.foundation.division import Division
@@ -36,11 +37,13 @@ class Shard:
 def divide(
     model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
 ) -> Division:
-    """The division of a model; images are cut along the height where that does not end the split early.
+    """The division of a model, as `possible_division`."""
+    return possible_division(model, Division(strategy, p, batch, inner, segments))
 
-    Raises InputError with the PE limit and the reason where the model cannot be divided so.
-    """
-    found = fitted(model, Division(strategy, p, batch, inner, segments))
+
+def possible_division(model: ModelSpec, division: Division) -> Division:
+    """The same, fitted. Raises InputError with the PE limit and the reason where it is impossible."""
+    found = fitted(model, division)
     require_possible(model, found)
     return found
 
@@ -79,9 +82,21 @@ def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
             f"{len(model.layers)} layers, one for each stage"
         ]
-    borders = (0, *division.boundaries, len(model.layers))
-    if any(a >= b for a, b in pairwise(borders)):
-        return [f"stage boundaries {division.boundaries} of {model.name} leave a stage empty"]
+    return why_no_layers(model, "", division.boundaries)
+
+
+def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
+    """What names a layer that the model does not have, by its name or its number; empty: nothing."""
+    names = [layer.name for layer in model.layers]
+    if split_until and split_until not in names:
+        near = get_close_matches(split_until, names, n=3)
+        guess = f"did you mean {', '.join(near)}?" if near else f"it has {names[0]} to {names[-1]}"
+        return [f"split_until {split_until!r}: {model.name} has no such layer; {guess}"]
+    if any(a >= b for a, b in pairwise((0, *boundaries, len(names)))):
+        return [
+            f"stage boundaries {','.join(map(str, boundaries))}: numbers must rise from 1 to "
+            f"{len(names) - 1} ({model.name} has {len(names)} layers, the first is 0)"
+        ]
     return []
 
 
@@ -90,10 +105,9 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     if division.parts == 1:
         return []
     if division.traits.cuts == "image":
-        names = [layer.name for layer in model.layers]
-        if division.split_until and division.split_until not in names:
-            return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
-        return why_no_grid(model, division.cells, division.split_until)
+        return why_no_layers(model, division.split_until, ()) or why_no_grid(
+            model, division.cells, division.split_until
+        )
     found = _narrowest(model, division)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]

@@ -478,10 +478,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "data", "--schedule", "gpipe"), "--schedule is of pipeline"),
         (("--strategy", "all,data"), "give it alone"),
         (("--strategy", "spatial", "--split-until", "fc9"), "no such layer; did you mean fc"),
-        (
-            ("--strategy", "pipeline", "-p", "3", "--boundaries", "2,99"),
-            "--boundaries 2,99: numbers",
-        ),
+        (("--strategy", "pipeline", "-p", "3", "--boundaries", "2,99"), "boundaries 2,99: numbers"),
         (("--strategy", "pipeline", "-p", "3", "--boundaries", "3,2"), "must rise from 1 to"),
         (("--strategy", "data", "--csv", ""), "--csv . is a directory"),
         (("--strategy", "data", "--plot", ""), "--plot . is a directory"),

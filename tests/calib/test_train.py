@@ -222,7 +222,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"), "known: gpipe, 1f1b"),
         (("--strategy", "pipeline", "-p", "2", "--segments", "3"), "3 segments do not divide"),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
-        (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "--boundaries"),
+        (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "numbers must rise"),
         (
             ("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
             "bn1 normalises one micro-batch after the other",
