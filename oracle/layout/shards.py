@@ -34,13 +34,6 @@ class Shard:
     split: bool
 
 
-def divide(
-    model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
-) -> Division:
-    """The division of a model, as `possible_division`."""
-    return possible_division(model, Division(strategy, p, batch, inner, segments))
-
-
 def possible_division(model: ModelSpec, division: Division) -> Division:
     """The same, fitted. Raises InputError with the PE limit and the reason where it is impossible."""
     found = fitted(model, division)

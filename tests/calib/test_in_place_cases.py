@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 from tests.calib.planning.clusters import cluster
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
 from calib.foundation.division import STRATEGIES, Division
 from calib.microbench.cases import CollectiveCase, InPlaceCase
-from calib.oracle.layout.shards import divide, rank_shards
+from calib.oracle.layout.shards import rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import gradient_messages, layer_flows
 from calib.oracle.model.spec import ModelSpec, tensors_key

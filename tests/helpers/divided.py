@@ -7,6 +7,8 @@ from typing import Any
 
 from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
+from calib.oracle.layout.shards import possible_division
+from calib.oracle.model.spec import ModelSpec
 
 FIELDS = {field.name for field in fields(Division)}
 
@@ -19,6 +21,13 @@ def divided(content: dict[str, Any]) -> dict[str, Any]:
     if each is not None and "batch" not in of:
         of["batch"] = round(of["p"] * each)
     return {**rest, "division": Division(**of)}
+
+
+def divide(
+    model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
+) -> Division:
+    """The division of a model, fitted. Raises InputError with the reason where it is impossible."""
+    return possible_division(model, Division(strategy, p, batch, inner, segments))
 
 
 def model_case(model: str = "m", ranks: int = 2, batch: int = 8, **more: Any) -> InPlaceCase:

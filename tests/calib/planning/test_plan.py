@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.calib.planning.clusters import cluster
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from calib.microbench.groups import fits
-from calib.oracle.layout.shards import divide, rank_parameters, rank_shards
+from calib.oracle.layout.shards import rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.sweep import groups

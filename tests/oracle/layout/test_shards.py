@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 from tests.oracle.shapes import conv, model_of, pool, relu, small, windowed
 
@@ -21,7 +22,6 @@ from calib.oracle.layout.grids import best_grid
 from calib.oracle.layout.shards import (
     Shard,
     channel_part,
-    divide,
     filter_part,
     rank_parameters,
     rank_shards,
