@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from benchmarks.training_loops import RANKS, in_turn, make_step, milliseconds, plain_loop
+from calib.foundation.division import Division
 from calib.foundation.statistics import median
-from calib.oracle.division import Division
 from calib.training.models import ModelEntry, entry
 
 if TYPE_CHECKING:

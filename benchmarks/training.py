@@ -33,9 +33,9 @@ from benchmarks.training_loops import (
     plain_loop,
     ratios,
 )
+from calib.foundation.division import Division
 from calib.foundation.statistics import median
 from calib.microbench.machine.launchers import launch_line
-from calib.oracle.division import Division
 from calib.training.models import entry
 
 if TYPE_CHECKING:

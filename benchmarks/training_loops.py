@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from calib.foundation.division import Division
 from calib.foundation.statistics import median, median_interval
-from calib.oracle.division import Division
 from calib.training.models import ModelEntry, built
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import CalibError
-from calib.oracle.division import STRATEGIES, traits_of
 from calib.oracle.projection import Projection
 
 MOST_PES = 16  # in a command
@@ -37,14 +37,18 @@ def plan_of(models: str, points: Sequence[Projection]) -> str:
 
     That is where they have neither a batch nor a batch per PE in common.
     """
-    each, whole = {x.batch_per_pe for x in points}, {x.batch for x in points}
+    each, whole = {x.batch_per_pe for x in points}, {x.division.batch for x in points}
     if len(each) > 1 < len(whole):
         return plan_of(models, points[:1])
     same = len(each) == 1 and isinstance(points[0].batch_per_pe, int)
-    batch = f"--batch-per-pe {points[0].batch_per_pe}" if same else f"--batch {points[0].batch}"
+    batch = (
+        f"--batch-per-pe {points[0].batch_per_pe}"
+        if same
+        else f"--batch {points[0].division.batch}"
+    )
     names = dict.fromkeys(x.strategy for x in points)
     strategies = "all" if {*names} == {*STRATEGIES} else ",".join(names)
     pes = ",".join(map(str, sorted({x.p for x in points})[:MOST_PES]))
-    cut = [f" --segments {x.segments}" for x in points if traits_of(x.strategy).stages][:1]
+    cut = [f" --segments {x.division.segments}" for x in points if traits_of(x.strategy).stages][:1]
     options = f"--strategies {strategies} -p {pes} {batch}{''.join(cut)} -o plan.toml"
     return f"`calib plan --models {shlex.quote(models)} {options}`"

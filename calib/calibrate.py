@@ -16,6 +16,7 @@ from calib.driver.probe import probe
 from calib.driver.ranks import default_ranks
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
@@ -24,7 +25,6 @@ from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
 from calib.planning.plan import plan_for_run

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.collectives import Operation
+from calib.foundation.division import Divided
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.names import DtypeName, ModelName
@@ -231,7 +232,7 @@ class TensorsCase(CaseBase):
         return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks"
 
 
-class InPlaceCase(CaseBase):
+class InPlaceCase(Divided, CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
     Every rank runs its part under the strategy, and meets the others in messages of one item: what is
@@ -242,7 +243,6 @@ class InPlaceCase(CaseBase):
 
     kind: Literal["in_place"] = Field(default="in_place", description="kind of case")
     model: ModelName
-    batch: Count = Field(description="mini-batch, samples")
     layer_keys: tuple[str, ...] = Field(description="of its layers, one for each use")
     activation_bytes: WholeBytes = Field(description="outputs of all layers for the batch")
     tensors_key: str = Field(description="key of the list of its weights")
@@ -259,13 +259,6 @@ class InPlaceCase(CaseBase):
         description="token: ranks meet in messages of one item; a library: iterations of data "
         "parallelism that exchange all gradients by it, overlapped with the backward and not",
     )
-    strategy: str = Field(default="", description='"" is serial, on several ranks data')
-    inner: Ranks = Field(default=1, description="p2 of a hybrid")
-    segments: Count = Field(default=1, description="micro-batches of a pipeline")
-    grid: tuple[Ranks, ...] = Field(default=(), description="parts of an image")
-    boundaries: tuple[CountOrNone, ...] = Field(
-        default=(), description="first layer of each stage of a pipeline but the first"
-    )
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
     layer_ranks: tuple[KnownRanks, ...] = Field(
         default=(), description="which rank has the layer; empty where all have all"
@@ -278,11 +271,15 @@ class InPlaceCase(CaseBase):
     )
 
     @property
+    def batch(self) -> int:
+        """Samples that a rank runs at once."""
+        return self.division.local_batch
+
+    @property
     def label(self) -> str:
         """Short text for the progress bar."""
-        how = f" {self.strategy}" if self.strategy else ""
         by = f" with and without overlap by {self.exchange}" if self.is_overlap else ""
-        return f"{self.model}{how} in place{by} on {self.ranks} ranks"
+        return f"{self.model} {self.strategy} in place{by} on {self.ranks} ranks"
 
     @property
     def is_overlap(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calib.oracle.division import Division
+    from calib.foundation.division import Division
     from calib.oracle.predict import project
 
 __all__ = ["Division", "project"]
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return project
     if name == "Division":
-        from calib.oracle.division import Division
+        from calib.foundation.division import Division
 
         return Division
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from calib.foundation.division import STRATEGIES, Division, StrategyTraits
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import Cost
-from calib.oracle.division import STRATEGIES, Division, StrategyTraits
 from calib.oracle.projection import Bottleneck, Limit
 from calib.oracle.terms import Term, TermCause
 

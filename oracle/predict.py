@@ -6,13 +6,13 @@ from typing import Any
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
-from calib.oracle.layout.shards import fitted, split_layers, why_impossible
+from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
@@ -73,7 +73,8 @@ def project(
     chosen = strategy_named(strategy.strategy)
     reasons = why_impossible(model, division)
     if reasons:
-        return _impossible(model, division, form, reasons, chosen)
+        limit = chosen.limit(model, division)
+        return without_time(model, division, form, optimizer, reasons, limit)
     with possible(f"the prediction of {model.name} {division.strategy} p={division.p}"):
         return _possible(model, asked, division, machine, form, optimizer, samples, explain)
 
@@ -102,6 +103,7 @@ def _possible(
     limit = chosen.limit(model, division)
     return Projection(
         **_about(model, asked, form, optimizer),
+        split_ends_after=last_split(model, division),
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         samples=samples,
@@ -139,58 +141,28 @@ def _terms(
     return chosen.measured(model, division, costs), division
 
 
-def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = "") -> dict[str, Any]:
+def _about(model: ModelSpec, division: Division, form: Form, optimizer: str) -> dict[str, Any]:
     """The fields that say what was asked."""
-    each, rest = divmod(division.batch, division.p)
-    details = {"optimizer": optimizer} if optimizer else {}
-    if division.traits.stages:
-        details["schedule"] = division.schedule
-        if division.boundaries:
-            details["boundaries"] = ",".join(map(str, division.boundaries))
-    if division.split_until:
-        details["split_until"] = division.split_until
-    if optimizer and division.traits.cuts == "image" and division.parts > 1:
-        details["split_ends_after"] = split_layers(model, division)[-1].name
-    if division.gradients != "leaders":
-        details["gradients"] = division.gradients
-    if division.overlap:
-        details["overlap"] = "exchange during the backward"
-    if division.sharded_optimizer:
-        details["sharded_optimizer"] = "each PE updates 1/p of the weights"
-    return {
-        "model": model.name,
-        "strategy": division.strategy,
-        "form": form,
-        "p": division.p,
-        "batch_per_pe": division.batch / division.p if rest else each,
-        "batch": division.batch,
-        "inner": division.inner,
-        "segments": division.segments if division.traits.stages else 1,
-        "grid": division.grid,
-        "details": details,
-    }
+    return {"model": model.name, "division": division, "form": form, "optimizer": optimizer}
 
 
-def _impossible(
-    model: ModelSpec, division: Division, form: Form, reasons: list[str], chosen: Strategy
+def without_time(
+    model: ModelSpec,
+    division: Division,
+    form: Form,
+    optimizer: str,
+    reasons: list[str],
+    limit: Limit | None = None,
 ) -> Projection:
     """The answer where nothing can be computed."""
-    limit: Limit = chosen.limit(model, division)
     return Projection(
-        **_about(model, division, form),
+        **_about(model, division, form, optimizer),
         phases={},
-        total=None,
-        samples=None,
-        epoch=None,
         bytes_per_pe=0,
         bytes_by_part={},
-        peak_bytes=None,
-        limit=limit,
-        bottlenecks=[],
+        **({} if limit is None else {"limit": limit}),
         feasible=False,
         limits=reasons,
-        notes=[],
-        terms=[],
     )
 
 

@@ -6,17 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from calib.foundation.names import ModelName, RankCount, StrategyLabel
-from calib.foundation.quantities import (
-    Count,
-    Magnitude,
-    Ranks,
-    SignedMagnitude,
-    SignedRatio,
-    WholeBytes,
-)
+from calib.foundation.division import Divided
+from calib.foundation.names import ModelName, OptimizerName
+from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, WholeBytes
 from calib.foundation.records import BytesEstimate, Estimate
-from calib.oracle.division import Division, Gradients, Schedule
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
@@ -80,8 +73,8 @@ class TermTime(BaseModel):
     time: PhaseTime = Field(description="what comes out")
 
 
-class Projection(BaseModel):
-    """One iteration of one model under one strategy on p processing elements.
+class Projection(Divided):
+    """One iteration of one model, divided so.
 
     Where the strategy cannot divide the model, the batch or the PEs so, there are no phases and no
     total. Where it can but will not fit the memory, there are. `limits` has every reason.
@@ -90,21 +83,13 @@ class Projection(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     model: ModelName
-    strategy: StrategyLabel
     form: Form = Field(
         default="measured",
         description="measured: from what was measured in place; paper: ParaDL's equations as "
         "written",
     )
-    p: RankCount
-    batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
-    batch: Count = Field(description="global mini-batch B")
-    inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
-    segments: Count = Field(default=1, description="S of a pipeline")
-    grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
-    details: dict[str, str] = Field(
-        default_factory=dict, description="schedule, stages, overlap, optimizer, where a split ends"
-    )
+    optimizer: OptimizerName = "momentum"
+    split_ends_after: str = Field(default="", description="the last layer that is split")
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = Field(
         default=None, description="of an iteration; null where the strategy cannot divide it so"
@@ -128,28 +113,6 @@ class Projection(BaseModel):
     limits: list[str] = Field(default_factory=list, description="why it cannot run, if it cannot")
     notes: list[str] = Field(default_factory=list, description="what the numbers rest on")
     terms: list[TermTime] = Field(default_factory=list, description="where they were asked for")
-
-    @property
-    def division(self) -> Division:
-        """What it is of, so that it can be made again. Raises InputError where it is of nothing."""
-        details = self.details
-        borders = details.get("boundaries", "")
-        schedule: Schedule = "1f1b" if details.get("schedule") == "1f1b" else "gpipe"
-        gradients: Gradients = "all" if details.get("gradients") == "all" else "leaders"
-        return Division(
-            self.strategy,
-            self.p,
-            self.batch,
-            self.inner,
-            self.segments,
-            self.grid,
-            schedule,
-            tuple(int(word[:9]) for word in borders.split(",") if word.isdecimal()),
-            details.get("split_until", ""),
-            "overlap" in details,
-            "sharded_optimizer" in details,
-            gradients,
-        )
 
 
 def worst_basis(parts: list[Basis]) -> Basis:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from calib.oracle.division import STRATEGIES, Division, Schedule, traits_of
+from calib.foundation.division import STRATEGIES, Division, Schedule, traits_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
 
@@ -55,6 +55,13 @@ class Choices:
     boundaries: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     split_until: str = ""
+
+    def why_no_groups(self, strategy: str, p: int) -> str:
+        """Why no groups of a hybrid can be chosen on p ranks; "" where they can, or are given."""
+        given = self.inner or self.grid or p == 1
+        if given or not traits_of(strategy).hybrid or groups(p, p):
+            return ""
+        return f"p = {p} is not p1 x p2 with both at least 2"
 
     def division(
         self, model: ModelSpec | None, variant: Variant, p: int, batch: int, ranks_per_node: int

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from calib.foundation.division import Divided
 from calib.foundation.files import read_record, write_json
-from calib.foundation.names import ModelName, ProgramVersion, RankCount, StrategyLabel, UtcTime
+from calib.foundation.names import ModelName, ProgramVersion, UtcTime
 from calib.foundation.quantities import CountOrNone, FormatVersion, Seconds, Whole
 from calib.foundation.records import Record, TimeEstimate
 from calib.foundation.run_files import NIGHT_FILE
@@ -31,12 +32,10 @@ class Check(Record):
     measured: TimeEstimate = Field(description="seconds, tonight")
 
 
-class PlannedPoint(Record):
+class PlannedPoint(Divided, Record):
     """A training run that the night is to hold. `file` is relative to the run directory."""
 
     model: ModelName
-    strategy: StrategyLabel
-    p: RankCount
     label: str = Field(description="model, strategy with its layout, p")
     file: str = Field(description="of the training, relative to the run directory")
 

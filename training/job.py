@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
-from calib.foundation.errors import FileError, InputError
-from calib.foundation.files import check_version, read_json, write_json
-from calib.oracle.division import Division
-from calib.oracle.layout.partitions import Configuration
+from calib.foundation.division import Division
+from calib.foundation.errors import InputError
+from calib.foundation.files import read_record, write_json
+from calib.foundation.names import Fingerprint, ModelName
+from calib.foundation.quantities import FormatVersion
 from calib.training.own.options import Own
-from calib.training.plans.division import LAYERWISE, LayerwiseDivision
+from calib.training.plans.division import LayerwiseDivision
 from calib.training.teams import BACKENDS
 
 JOB_FILE = "ranks.job.json"  # beside ranks.log
@@ -56,75 +54,23 @@ class Settings:
                 raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
 
 
-@dataclass(frozen=True)
-class TrainingJob:
-    """What every rank of a run is told.
+class TrainingJob(BaseModel):
+    """What every rank of a run is told: job.json."""
 
-    `fingerprint` is the cluster's, where the driver knows it; `plan` the sha256 of the searched plan
-    that `division` is of, where it is of one.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    model: str
-    division: Division
-    settings: Settings
-    fingerprint: str = ""
-    plan: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """The content of job.json."""
-        return {
-            "format_version": JOB_FORMAT,
-            "model": self.model,
-            "division": _plain(self.division),
-            "settings": asdict(self.settings),
-            "fingerprint": self.fingerprint,
-            "plan": self.plan,
-        }
-
-    @classmethod
-    def of_plain(cls, content: Mapping[str, Any]) -> TrainingJob:
-        """The job of `plain`. Raises InputError for what no job can be."""
-        return cls(
-            content["model"],
-            _division(content["division"]),
-            _settings().validate_python(content["settings"]),
-            content["fingerprint"],
-            content["plan"],
-        )
+    format_version: FormatVersion = JOB_FORMAT
+    model: ModelName
+    division: LayerwiseDivision | Division = Field(description="how training is divided")
+    settings: Settings = Field(description="beside model and division")
+    fingerprint: Fingerprint = ""
+    plan: str = Field(default="", description="sha256 of the searched plan that the division is of")
 
     def write(self, path: Path) -> None:
         """Write job.json whole or not at all."""
-        write_json(path, self.plain())
+        write_json(path, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, path: Path) -> TrainingJob:
         """Read job.json. Raises FileError."""
-        content = read_json(path, "job")
-        check_version(content, JOB_FORMAT, f"job {path}")
-        try:
-            return cls.of_plain(content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{path} is no job: {error!r}") from error
-
-
-@cache
-def _settings() -> TypeAdapter[Settings]:
-    return TypeAdapter(Settings)
-
-
-def _plain(division: Division) -> dict[str, Any]:
-    names = [field.name for field in fields(division) if field.init]
-    content = {name: getattr(division, name) for name in names}
-    if isinstance(division, LayerwiseDivision):
-        content["configurations"] = [of.degrees for of in division.configurations]
-    return content
-
-
-def _division(content: Mapping[str, Any]) -> Division:
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
-    }
-    if given["strategy"] != LAYERWISE:
-        return Division(**given)
-    degrees = given.pop("configurations")
-    return LayerwiseDivision(**given, configurations=tuple(map(Configuration.of, degrees)))
+        return read_record(cls, path, "job", JOB_FORMAT)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any
+from typing import IO
 
 import torch
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.foundation.statistics import median
@@ -23,8 +24,7 @@ from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
 from calib.microbench.timing.watchdog import START_FACTOR, Report, beat, hang_seconds, watching
-from calib.oracle.division import Division
-from calib.oracle.layout.shards import split_layers
+from calib.oracle.layout.shards import last_split
 from calib.oracle.layout.stages import stage_names
 from calib.oracle.model.spec import ModelSpec
 from calib.training.checks.gradients import gradient_difference
@@ -280,10 +280,7 @@ def header_of(
     division, options, stopping = job.division, job.options, job.stopping
     return RunHeader(
         model=job.about.name,
-        p=division.p,
-        batch=division.batch,
-        batch_per_pe=samples_per_pe(division),
-        **layout_of(division),
+        division=division,
         **names_of(division, job.spec),
         plan=job.plan,
         exchange=exchange_word(division, options),
@@ -318,41 +315,15 @@ def shares_gpus(teams: Teams, placement: Placement) -> bool:
     return teams.world.device == "cuda" and placement.ranks_share_gpus
 
 
-def samples_per_pe(division: Division) -> int | float:
-    """B / p; whole where it is."""
-    each, rest = divmod(division.batch, division.p)
-    return division.batch / division.p if rest else each
-
-
-def layout_of(division: Division) -> dict[str, Any]:
-    """The fields of a header that a division has beside p and the batch."""
-    names = (
-        "strategy",
-        "inner",
-        "segments",
-        "schedule",
-        "boundaries",
-        "grid",
-        "split_until",
-        "overlap",
-        "sharded_optimizer",
-        "gradients",
-    )
-    found = {name: getattr(division, name) for name in names}
-    if isinstance(division, LayerwiseDivision):
-        found["plan_layout"] = division.layout
-    return found | ({} if division.traits.stages else {"segments": 1})
-
-
 def names_of(division: Division, spec: ModelSpec | None) -> dict[str, str]:
-    """The stages, and the last layer of a split, by the model's names; none without its layers."""
+    """The parts by the model's names, where it is known by layers; a plan's by its configurations."""
+    if isinstance(division, LayerwiseDivision):
+        return {"plan_layout": division.layout}
     if spec is None:
         return {}
     if division.traits.stages and division.p > 1:
         return {"stages": stage_names(spec, division.boundaries)}
-    if division.traits.cuts == "image" and division.parts > 1:
-        return {"split_ends_after": split_layers(spec, division)[-1].name}
-    return {}
+    return {"split_ends_after": last_split(spec, division)}
 
 
 def exchange_word(division: Division, options: Options) -> str:

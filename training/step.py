@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.training.clock import make_clock
 from calib.training.models import ModelEntry, built
 from calib.training.models.auxiliary import AuxiliaryLoss

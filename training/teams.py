@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from calib.foundation.division import Division
 from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
-from calib.oracle.division import Division
 
 # what a user calls a backend of torch.distributed -> library, device
 BACKENDS = {
@@ -45,7 +45,7 @@ def place_of(division: Division, pe: int) -> RankPart:
     if division.traits.stages:
         return RankPart(pe, 0, 0, pe, ())
     cell = []
-    for n in reversed(division.grid):
+    for n in reversed(division.cells):
         part, index = divmod(part, n)
         cell.append(index)
     return RankPart(pe, replica, pe % division.parts, 0, tuple(reversed(cell)))

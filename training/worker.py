@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Range
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram, layer_program
@@ -57,10 +57,14 @@ class Task:
     teams: Teams
     clock: PhaseClock
     options: Options = field(default_factory=Options)
+    _program: LayerProgram | None = field(default=None, init=False, repr=False)
 
+    @property
     def program(self) -> LayerProgram:
         """The module as a program of its layers; it shares the parameters of `module`."""
-        return layer_program(self.module, self.about)
+        if self._program is None:  # cached_property of Python 3.11 lets ranks that are threads wait
+            self._program = layer_program(self.module, self.about)
+        return self._program
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def show(runs: list[TrainingRun], paths: list[Path]) -> None:
                 head.model,
                 head.strategy,
                 str(head.p),
-                str(head.batch),
+                str(head.division.batch),
                 str(len(timed)),
                 str(head.warmup),
                 f"{total * 1e3:.4g}",

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from calib.driver.ranks import default_ranks
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.microbench.cases import Case, Plan
@@ -22,7 +23,6 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
 from calib.options import MOST, BatchPerPe, Json, Models, Ranks, model_list, number_list
-from calib.oracle.division import STRATEGIES
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.printing import print_json, say, table

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from calib.advice import plan_of
+from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
@@ -34,7 +35,6 @@ from calib.options import (
     Sharded,
     SplitUntil,
 )
-from calib.oracle.division import STRATEGIES, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
 from calib.oracle.sweep import Variant

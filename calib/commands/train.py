@@ -28,7 +28,7 @@ from calib.options import (
     Sharded,
     SplitUntil,
 )
-from calib.predicting.choices import whole_numbers
+from calib.predicting.choices import schedule_of, whole_numbers
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
 from calib.training_runs.options import (
     MAX_SEED,
@@ -37,7 +37,6 @@ from calib.training_runs.options import (
     gradients_of,
     model_entry,
     own_of,
-    schedule_of,
     share_of,
 )
 from calib.training_runs.plan import PlanFile, print_found

@@ -9,7 +9,7 @@ from typing import Any
 from calib.foundation.errors import FileError, InputError
 from calib.training.importers import table as tables
 from calib.training.importers import torch_profiler
-from calib.training.importers.records import Case, Circumstances, check_case, run_of
+from calib.training.importers.records import Case, Circumstances, division_of, run_of
 from calib.training.importers.trace_stream import GZIP
 from calib.training.run.record import TrainingRun
 
@@ -66,7 +66,7 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
         raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
     ranks, traces = torch_profiler.ranks_of(traces, given["p"])
     case = Case(given["model"], given["strategy"], ranks, given["batch"])
-    check_case(case, said.about.inner, said.about.segments)
+    division_of(case, said.about.inner, said.about.segments)
     steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)
     found = torch_profiler.circumstances_of(traces, ranks) | said.words
     about = replace(said.about, **found, source=f"imported from {names(paths)}")
@@ -86,7 +86,7 @@ def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
         for row in found.rows:
             if row.case not in checked:
                 try:
-                    check_case(row.case, about.inner, about.segments)
+                    division_of(row.case, about.inner, about.segments)
                 except InputError as error:
                     raise tables.at(path, row.line, error) from error
                 checked.add(row.case)

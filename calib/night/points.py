@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.driver.ranks import ranks_per_node
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division, traits_of
 from calib.oracle.sweep import Variant
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
@@ -16,7 +16,7 @@ from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import Layout, model_layers, refuse
+from calib.training_runs.options import Layout, model_layers
 from calib.training_runs.runs import needs_layers
 
 # of a calibration, what `calib calibrate` trains
@@ -49,9 +49,8 @@ class Point:
     @property
     def planned(self) -> PlannedPoint:
         """As night.json has it."""
-        of = self.division
         return PlannedPoint(
-            model=self.model, strategy=of.strategy, p=of.p, label=self.label, file=self.file
+            model=self.model, division=self.division, label=self.label, file=self.file
         )
 
     def path(self, run: Path) -> Path:
@@ -133,9 +132,9 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     layers = model_layers(model) if needs_layers(strategy, p) else None
     layout = Layout(segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_pe)
-    division = layout.division(Variant(strategy), p, batch, layers, ranks_per_node(launcher))
-    refuse(division, Settings(), layers)
-    return division
+    return layout.division(
+        Variant(strategy), p, batch, layers, ranks_per_node(launcher), Settings()
+    )
 
 
 def settings_of(point: Point, iterations: int, seed: int, hang_s: float) -> Settings:

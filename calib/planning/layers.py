@@ -146,7 +146,7 @@ def overlap_cases(request: Request, machine: Machine, points: Sequence[Point]) -
 
 def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
     """Whole iterations, and of what parts they are the sum."""
-    model, strategy = point.model, point.division.strategy
+    model = point.model
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
@@ -154,7 +154,7 @@ def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
     shapes = rank_parameters(model, division)
     return InPlaceCase(
         model=model.name,
-        batch=batch,
+        division=division,
         ranks=point.launch,
         optimizer=optimizer,
         layer_keys=tuple(of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces),
@@ -162,11 +162,6 @@ def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
         tensors_key=tensors_key(shapes),
         gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
-        strategy="" if division.traits.whole else strategy,
-        inner=division.inner,
-        segments=division.segments if division.traits.stages else 1,
-        grid=division.grid,
-        boundaries=division.boundaries,
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster
-from calib.oracle.division import Division, traits_of
-from calib.oracle.layout.shards import divide
+from calib.oracle.layout.shards import possible_division
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.sweep import groups
+from calib.oracle.sweep import Choices, Variant
 from calib.planning.request import Request
 from calib.training.models import entry, model_names
 
@@ -79,6 +78,7 @@ def points_of(
     One PE is serial, whatever the strategy. Raises InputError where no point is left.
     """
     points, left_out = [], []
+    choices = Choices(segments=request.segments)
     for name, p, strategy in (
         (name, p, strategy)
         for name in request.models
@@ -89,13 +89,14 @@ def points_of(
         batch = request.global_batch(p, own)
         if not traits_of(strategy).parallel and p > 1:
             continue
-        if traits_of(strategy).hybrid and p > 1 and not groups(p, machine.ranks_per_node):
-            left_out.append(f"{strategy} {p}: {p} is not p1 x p2 with both at least 2")
+        why = choices.why_no_groups(strategy, p)
+        if why:
+            left_out.append(f"{strategy} {p}: {why}")
             continue
+        variant = Variant(strategy if p > 1 else "serial")
         try:
-            division = _division(
-                request, machine, specs[name], strategy if p > 1 else "serial", p, batch
-            )
+            found = choices.division(specs[name], variant, p, batch, machine.ranks_per_node)
+            division = possible_division(specs[name], found)
         except InputError as error:
             named = specs[name].name in str(error)
             left_out.append(str(error) if named else f"{name} {strategy} {p}: {error}")
@@ -106,16 +107,3 @@ def points_of(
     return list({(point.label, point.launch): point for point in points}.values()), list(
         dict.fromkeys(left_out)
     )
-
-
-def _division(
-    request: Request, machine: Machine, model: ModelSpec, strategy: str, p: int, batch: int
-) -> Division:
-    """The division of a point; a hybrid's groups are as large as a node allows."""
-    if not traits_of(strategy).hybrid:
-        return divide(model, strategy, p, batch, segments=request.segments)
-    best, *others = groups(p, machine.ranks_per_node)
-    for inner in (best, *others):
-        with suppress(InputError):
-            return divide(model, strategy, p, batch, inner)
-    return divide(model, strategy, p, batch, best)  # raises, with the reason

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import pairwise
 
+from calib.foundation.division import STRATEGIES, Schedule, taking
 from calib.foundation.errors import InputError
 from calib.options import MOST
-from calib.oracle.division import STRATEGIES, taking, traits_of
+from calib.oracle.layout.shards import why_no_layers
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
-from calib.oracle.sweep import EVERY, Choices, Variant, variant_name
+from calib.oracle.sweep import EVERY, Choices, Variant
 from calib.planning.points import batch_of
 
 MOST_NUMBERS = 100_000
@@ -126,31 +125,22 @@ def check_options(given: Mapping[str, object], chosen: Sequence[Variant]) -> Non
 
 def check_layers(choices: Choices, model: ModelSpec) -> None:
     """Raise InputError for a layer that the model does not have, by name or by number."""
-    names, until, borders = [x.name for x in model.layers], choices.split_until, choices.boundaries
-    if until and until not in names:
-        near = get_close_matches(until, names, n=3)
-        guess = f"did you mean {', '.join(near)}?" if near else f"it has {names[0]} to {names[-1]}"
-        raise InputError(f"--split-until {until!r}: {model.name} has no such layer; {guess}")
-    if borders and (borders[-1] >= len(names) or any(a >= b for a, b in pairwise(borders))):
-        raise InputError(
-            f"--boundaries {','.join(map(str, borders))}: numbers must rise from 1 to "
-            f"{len(names) - 1} ({model.name} has {len(names)} layers, the first is 0)"
-        )
+    reasons = why_no_layers(model, choices.split_until, choices.boundaries)
+    if reasons:
+        raise InputError(reasons[0])
 
 
 def named(projection: Projection) -> str:
-    """Strategy and layout: data+filter 16 groups of 4, pipeline 4 micro-batches, spatial grid 4x2."""
-    of, details, traits = projection, projection.details, traits_of(projection.strategy)
-    name = variant_name(of.strategy, "overlap" in details, "sharded_optimizer" in details)
-    words = [name]
-    if traits.hybrid and of.p % of.inner == 0 and of.inner > 1:
-        words.append(f"{of.p // of.inner} groups of {of.inner}")
-    if traits.cuts == "image" and len([n for n in of.grid if n > 1]) > 1:
-        words.append(f"grid {'x'.join(map(str, of.grid))}")
-    if traits.stages:
-        words.append(f"{of.segments} micro-batches")
-        words += [details["schedule"]] if details.get("schedule", "gpipe") != "gpipe" else []
-    return " ".join(words)
+    """Strategy and layout: data+filter, 16 groups of 4; data, overlapped; spatial, grid 4x2."""
+    return projection.division.words
+
+
+def schedule_of(name: str | None) -> Schedule | None:
+    """The schedule of --schedule. Raises InputError."""
+    found: dict[str | None, Schedule | None] = {None: None, "gpipe": "gpipe", "1f1b": "1f1b"}
+    if name in found:
+        return found[name]
+    raise InputError(f"unknown schedule {name!r}; known: gpipe, 1f1b")
 
 
 def choices_of(
@@ -162,12 +152,10 @@ def choices_of(
     split_until: str,
 ) -> Choices:
     """What the options give the strategies. Raises InputError."""
-    if schedule not in (None, "gpipe", "1f1b"):
-        raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
     return Choices(
         inner or 0,
         segments or 4,
-        "1f1b" if schedule == "1f1b" else "gpipe",
+        schedule_of(schedule) or "gpipe",
         whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
         whole_numbers(grid, "x", "--grid", "4x2"),
         split_until,

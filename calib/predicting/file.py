@@ -17,12 +17,12 @@ from pathlib import Path
 
 from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
+from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.foundation.words import number, signed_percent
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted, predicted_of, same
@@ -210,8 +210,9 @@ class _Kept:
         layers = self.record.models_sha256.get(kept.model)
         if layers is not None and layers != spec_of(kept.model).sha256:
             raise FileError(f"{kept.model} has other layers now")
-        optimizer = kept.details.get("optimizer", "momentum")
-        again = projected(machine, kept.model, kept.division, kept.form, optimizer, kept.samples)
+        again = projected(
+            machine, kept.model, kept.division, kept.form, kept.optimizer, kept.samples
+        )
         if again.total is None:
             raise FileError("; ".join(again.limits))
         return again

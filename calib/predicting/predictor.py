@@ -11,11 +11,11 @@ from calib.advice import plan_of
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.predict import project
+from calib.oracle.predict import project, without_time
 from calib.oracle.projection import Form, Projection
 from calib.oracle.sweep import Choices, Variant
 from calib.oracle.what_if.changes import apply, notes_of
@@ -51,9 +51,9 @@ class Predictor:
         """One projection. One that lacks a parameter says so in its limits, and has no time."""
         node = self.machine.parameters.ranks_per_node
         division = self.choices.division(model, variant, p, batch.of(p, node), node)
-        if division.traits.hybrid and division.inner == 1 < p and not self.choices.inner:
-            reason = f"p = {p} is not p1 x p2 with both at least 2 (--inner takes others)"
-            return self._without_time(model, division, reason)
+        why = self.choices.why_no_groups(variant.strategy, p)
+        if why:
+            return self._without_time(model, division, f"{why} (--inner takes others)")
         try:
             found = project(
                 model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
@@ -67,28 +67,7 @@ class Predictor:
 
     def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
         """The answer where the oracle has none."""
-        details = {"overlap": "yes"} if division.overlap else {}
-        details |= {"sharded_optimizer": "yes"} if division.sharded_optimizer else {}
-        each, rest = divmod(division.batch, division.p)
-        return self._noted(
-            Projection(
-                model=model.name,
-                strategy=division.strategy,
-                form=self.form,
-                p=division.p,
-                batch=division.batch,
-                batch_per_pe=division.batch / division.p if rest else each,
-                inner=division.inner,
-                segments=division.segments,
-                grid=division.grid,
-                details=details,
-                phases={},
-                bytes_per_pe=0,
-                bytes_by_part={},
-                feasible=False,
-                limits=[reason],
-            )
-        )
+        return self._noted(without_time(model, division, self.form, self.optimizer, [reason]))
 
     def _noted(self, found: Projection) -> Projection:
         """With what was changed in the parameters among its notes."""

@@ -67,22 +67,22 @@ WHOLE = {"p", "inner", "batch", "segments", "limit_pes", "bytes_per_pe"}
 
 def row_of(of: Projection) -> list[Cell]:
     """The values of COLUMNS; None where there is none."""
-    details, total, peak, phases = of.details, of.total, of.peak_bytes, of.phases
+    division, total, peak, phases = of.division, of.total, of.peak_bytes, of.phases
     worst = next((b for b in of.bottlenecks if b.share is not None), None)
     return [
         of.model,
-        of.strategy,
+        division.strategy,
         of.form,
-        of.p,
-        of.inner,
-        of.batch,
-        float(of.batch_per_pe),
-        of.segments,
-        details.get("schedule", ""),
-        "x".join(map(str, of.grid)),
-        "overlap" in details,
-        "sharded_optimizer" in details,
-        details.get("optimizer", ""),
+        division.p,
+        division.inner,
+        division.batch,
+        float(division.batch_per_pe),
+        division.segments,
+        division.schedule if division.traits.stages else "",
+        "x".join(map(str, division.cells)),
+        division.overlap,
+        division.sharded_optimizer,
+        of.optimizer,
         of.feasible,
         *((*total.numbers, total.basis) if total else (None,) * 4),
         *(phases[phase].value if phase in phases else None for phase in PHASES),

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
+from calib.foundation.division import Division, Gradients, Schedule, taking
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division, Gradients, Schedule, taking
-from calib.oracle.layout.shards import fitted, require_possible
+from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import Choices, Variant
-from calib.predicting.choices import check_layers, check_options, variants
+from calib.predicting.choices import check_options, variants
+from calib.training.allowed import why_not_trained
 from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
@@ -111,12 +112,18 @@ class Layout:
         return found
 
     def division(
-        self, variant: Variant, p: int, batch: int, model: ModelSpec | None, ranks_per_node: int
+        self,
+        variant: Variant,
+        p: int,
+        batch: int,
+        model: ModelSpec | None,
+        ranks_per_node: int,
+        settings: Settings,
     ) -> Division:
         """The division of a strategy on p ranks, all of it said: grid, stages, groups.
 
-        `model` is not needed for serial and data. Raises InputError with the reason where it cannot
-        be.
+        `model` is not needed for serial and data. Raises InputError with the reason where training
+        cannot run it.
         """
         inner = p // self.groups if self.groups else self.inner
         choices = Choices(
@@ -127,51 +134,25 @@ class Layout:
             self.grid,
             self.split_until,
         )
-        if model is not None:
-            check_layers(choices, model)
+        why = choices.why_no_groups(variant.strategy, p)
+        if why:
+            raise InputError(f"{variant.strategy}: {why} (--groups takes others)")
         found = choices.division(model, variant, p, batch, ranks_per_node)
         if self.gradients and "gradients" in found.traits.options:
             found = replace(found, gradients=self.gradients)
-        if found.traits.hybrid and found.inner == 1 < p and not inner and not self.grid:
-            raise InputError(
-                f"{found.strategy}: p = {p} is not p1 x p2 with both at least 2 (--groups takes others)"
-            )
-        if model is None:
-            if found.faults:
-                raise InputError(found.faults[0])
-            return found
-        found = fitted(model, found)
-        require_possible(model, found)
-        return with_boundaries(model, found)
+        if model is not None:
+            found = fitted(model, found)
+        require_trained(found, settings, model)
+        return found if model is None else with_boundaries(model, found)
 
 
-def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> None:
-    """Raise InputError for what a division of `model` can be and training has not."""
-    if division.strategy == "layerwise" and (
-        settings.synchronized_batch_norm or settings.dtype == "bfloat16"
-    ):
-        raise InputError(
-            "a plan per layer is trained without --sync-batch-norm, in float32 or float64"
-        )
-    if settings.ddp and "overlap" not in division.traits.options:
-        raise InputError(f"--ddp is of data parallelism; {division.strategy} has none of it")
-    if division.sharded_optimizer and (division.overlap or settings.ddp):
-        raise InputError(
-            "--sharded-optimizer takes its gradients after the backward: train it without --overlap "
-            "and --ddp"
-        )
-    if division.schedule == "1f1b" and division.segments < division.p:
-        raise InputError(
-            f"1F1B needs a segment for each stage: p = {division.p}, but --segments is "
-            f"{division.segments}"
-        )
-    norms = [x for x in model.layers if x.shape.kind == "batch_norm"] if model else []
-    pipeline = division.traits.stages and division.p > 1 and division.segments > 1
-    if settings.synchronized_batch_norm and pipeline and norms:
-        raise InputError(
-            f"pipeline: {norms[0].name} normalises one micro-batch after the other, which "
-            "--sync-batch-norm cannot synchronise"
-        )
+def require_trained(division: Division, settings: Settings, model: ModelSpec | None) -> None:
+    """Raise InputError for what training cannot run."""
+    reasons = why_not_trained(
+        division, model, settings.dtype, settings.synchronized_batch_norm, settings.ddp
+    )
+    if reasons:
+        raise InputError(reasons[0])
 
 
 def batch_of_all(about: ModelEntry, p: int, batch_per_pe: int | None, batch: int | None) -> int:
@@ -179,15 +160,6 @@ def batch_of_all(about: ModelEntry, p: int, batch_per_pe: int | None, batch: int
     if batch is not None and batch_per_pe is not None:
         raise InputError("give --batch or --batch-per-pe, not both")
     return batch if batch is not None else p * (batch_per_pe or about.batch_per_pe)
-
-
-def schedule_of(name: str | None) -> Schedule | None:
-    """The schedule of --schedule. Raises InputError."""
-    if name in (None, "gpipe"):
-        return None if name is None else "gpipe"
-    if name == "1f1b":
-        return "1f1b"
-    raise InputError(f"unknown schedule {name!r}; known: gpipe, 1f1b")
 
 
 def gradients_of(name: str | None) -> Gradients | None:

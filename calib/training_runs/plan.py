@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
 from calib.foundation.words import estimate_words, number, percent
-from calib.oracle.division import Division
 from calib.reports.scoring.accuracy import score
 from calib.search.plan import Plan
 from calib.terminal.printing import print_json, say

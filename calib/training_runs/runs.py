@@ -13,19 +13,19 @@ from itertools import count
 from pathlib import Path
 
 from calib.driver.ranks import ranks_per_node
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
 from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
-from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers, refuse
+from calib.training_runs.options import Layout, model_layers, require_trained
 from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
@@ -70,7 +70,7 @@ class Asked:
     def _divisions(self) -> tuple[list[Division], list[str]]:
         if self.plan is not None:
             division = self.plan.division(self.model, self.settings.own)
-            refuse(division, self.settings, self._layers(division.strategy))
+            require_trained(division, self.settings, self._layers(division.strategy))
             return [division], []
         chosen = self.layout.chosen(self.strategy, self.p)
         if self.strategy.strip() == "all":
@@ -80,8 +80,9 @@ class Asked:
         for variant in chosen:
             try:
                 spec = self._layers(variant.strategy)
-                division = self.layout.division(variant, self.p, self.batch, spec, node)
-                refuse(division, self.settings, spec)
+                division = self.layout.division(
+                    variant, self.p, self.batch, spec, node, self.settings
+                )
             except InputError as error:
                 named = str(error).startswith(variant.strategy) or not self.several
                 reasons.append(str(error) if named else f"{variant.name}: {error}")

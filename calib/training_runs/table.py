@@ -125,7 +125,7 @@ def show(runs: list[TrainingRun]) -> None:
             ]
         )
     head = runs[0].header
-    title = f"{head.model} on p = {head.p}, B = {head.batch} samples: medians in ms"
+    title = f"{head.model} on p = {head.p}, B = {head.division.batch} samples: medians in ms"
     columns = ["strategy", "layout", "iteration [95%]", *phases, "peak MiB", "equal to serial"]
     table(title, columns, rows)
     if any(run.header.oversubscribed for run in runs):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from calib.driver.listen import Event
 from calib.driver.ranks import RanksEnded, default_ranks, emit, join_ranks, run_ranks
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.division import Division
 from calib.rundir import prepare_training
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
@@ -93,7 +93,9 @@ def train(
     prepare_training(path)
     log = path.absolute().parent / LOG_FILE
     job = log.with_name(JOB_FILE)
-    TrainingJob(model, division, settings, fingerprint, plan).write(job)
+    TrainingJob(
+        model=model, division=division, settings=settings, fingerprint=fingerprint, plan=plan
+    ).write(job)
     arguments = ["train", "--job", str(job), "-o", str(path.absolute())]
     with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
 
@@ -130,17 +132,22 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
         plan = asked.plan.digest if asked.plan else ""
         divisions, reasons = asked.runs()
         runs = [
-            (TrainingJob(asked.model, division, asked.settings, plan=plan), path)
+            (
+                TrainingJob(
+                    model=asked.model, division=division, settings=asked.settings, plan=plan
+                ),
+                path,
+            )
             for division, path in divisions
         ]
     # late: it imports PyTorch, for which the driver has no use
     from calib.training_runs.rank import run_as_rank
 
     found = []
-    told = [[job.plain(), str(path)] for job, path in runs]
+    told = [[job.model_dump(mode="json"), str(path)] for job, path in runs]
     for content, name in communicator.broadcast_object(told):
         path = Path(name)
-        run_as_rank(communicator, TrainingJob.of_plain(content), path, quiet=as_json)
+        run_as_rank(communicator, TrainingJob.model_validate(content), path, quiet=as_json)
         if communicator.rank == 0:
             run = whole_run(path)
             found.append((run, path))

@@ -69,7 +69,8 @@ def compositions(
             continue
         total, count, nbytes = parts
         typical = of_first_rank if phase in MET else of_slowest_rank
-        about = " ".join(filter(None, [case.model, case.strategy, "x", str(case.batch)]))
+        how = "" if case.division.traits.whole else case.strategy
+        about = " ".join(filter(None, [case.model, how, "x", str(case.batch)]))
         found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
             rows[phase, active].append(found)
@@ -152,10 +153,9 @@ def _meetings(
 ) -> tuple[float, int, int] | None:
     """Calls of the smallest message that was measured, one after the other."""
     seconds, count = 0.0, 0
-    among = case.inner if case.inner > 1 else case.ranks  # a group of a hybrid
     for of, operation, n in case.meetings:
         if of == phase:
-            smallest = _smallest(operation, among, active_ranks, collectives)
+            smallest = _smallest(operation, case.division.parts, active_ranks, collectives)
             if smallest is None:
                 return None
             seconds, count = seconds + n * smallest, count + n

@@ -129,13 +129,22 @@ def _of_case(
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
     if not case.layer_ranks:
         _shared_out(
-            case.segments, direction, slowest_rank(phase), phase, named, layers, alone, found
+            case.division.segments,
+            direction,
+            slowest_rank(phase),
+            phase,
+            named,
+            layers,
+            alone,
+            found,
         )
         return
     whole = of_ranks(phase)
     for rank in sorted(set(case.layer_ranks)):
         own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
-        _shared_out(case.segments, direction, whole[rank], phase, own, layers, alone, found)
+        _shared_out(
+            case.division.segments, direction, whole[rank], phase, own, layers, alone, found
+        )
 
 
 def _shared_out(

@@ -77,7 +77,9 @@ def memory_reuses(
     notes: dict[str, None] = {}
     for end in ends:
         case = cases.get(end.case_id)
-        if case is None or case.strategy or not end.repetitions or not end.memory:
+        if case is None or not case.division.traits.whole:
+            continue  # of the two, alone or with all weights, the naive sum is the same
+        if not end.repetitions or not end.memory:
             continue
         try:
             naive = naive_bytes(case)
@@ -88,7 +90,7 @@ def memory_reuses(
             peak = end.memory.get(name, 0)
             if peak > 0 and naive.total > 0:
                 device = "cuda" if "peak_reserved" in end.memory else "cpu"
-                key = device, family(case), measure
+                key = device, case.strategy, measure
                 rows[key].append((case.model, naive, float(peak)))
                 counts[key].append((float(case.live_bytes), float(peak)))
     found = [
@@ -116,14 +118,6 @@ def live_check(rows: Sequence[tuple[float, float]]) -> LiveCheck | None:
         error_factor=error_factor([c for c, _ in rows], [m for _, m in rows]),
         n=len(rows),
     )
-
-
-def family(case: InPlaceCase) -> str:
-    """The strategy family that a case in place trains in: alone, or each rank with all weights.
-
-    Both have the same naive sum; the buffer that gradients are exchanged in is in the factors of data.
-    """
-    return "serial" if case.ranks == 1 else "data"
 
 
 def _fitted(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import pairwise
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.model.layer import Layer
@@ -33,37 +34,22 @@ class Shard:
     split: bool
 
 
-def divide(
-    model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
-) -> Division:
-    """Divide a model; images are cut along their height unless that ends the split early.
-
-    Parameters
-    ----------
-    model
-        Its layers.
-    strategy
-        A name of STRATEGIES.
-    p, batch
-        Ranks, and the global mini-batch B.
-    inner
-        p2 of a hybrid: ranks that share samples.
-    segments
-        Micro-batches of a pipeline.
+def possible_division(model: ModelSpec, division: Division) -> Division:
+    """Fit a division to a model; images are cut along their height unless that ends the split early.
 
     Raises
     ------
     InputError
         The model cannot be divided so: the limit on ranks, and its reason.
     """
-    found = fitted(model, Division(strategy, p, batch, inner, segments))
+    found = fitted(model, division)
     require_possible(model, found)
     return found
 
 
 def fitted(model: ModelSpec, division: Division) -> Division:
     """The same, with the best layout of a model's parts where none was chosen."""
-    if division.traits.cuts == "image" and not division.grid_is_chosen:
+    if division.traits.cuts == "image" and not division.grid:
         return replace(division, grid=best_grid(model, division.parts, division.split_until))
     return division
 
@@ -95,9 +81,21 @@ def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
             f"{len(model.layers)} layers, one for each stage"
         ]
-    borders = (0, *division.boundaries, len(model.layers))
-    if any(a >= b for a, b in pairwise(borders)):
-        return [f"stage boundaries {division.boundaries} of {model.name} leave a stage empty"]
+    return why_no_layers(model, "", division.boundaries)
+
+
+def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
+    """What names a layer that the model does not have, by its name or its number; empty: nothing."""
+    names = [layer.name for layer in model.layers]
+    if split_until and split_until not in names:
+        near = get_close_matches(split_until, names, n=3)
+        guess = f"did you mean {', '.join(near)}?" if near else f"it has {names[0]} to {names[-1]}"
+        return [f"split_until {split_until!r}: {model.name} has no such layer; {guess}"]
+    if any(a >= b for a, b in pairwise((0, *boundaries, len(names)))):
+        return [
+            f"stage boundaries {','.join(map(str, boundaries))}: numbers must rise from 1 to "
+            f"{len(names) - 1} ({model.name} has {len(names)} layers, the first is 0)"
+        ]
     return []
 
 
@@ -106,10 +104,9 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     if division.parts == 1:
         return []
     if division.traits.cuts == "image":
-        names = [layer.name for layer in model.layers]
-        if division.split_until and division.split_until not in names:
-            return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
-        return why_no_grid(model, division.grid, division.split_until)
+        return why_no_layers(model, division.split_until, ()) or why_no_grid(
+            model, division.cells, division.split_until
+        )
     found = _narrowest(model, division)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
@@ -157,6 +154,12 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     return _split(model, division)[0]
 
 
+def last_split(model: ModelSpec, division: Division) -> str:
+    """The name of the last layer that a spatial strategy splits; "" of others."""
+    cut = division.traits.cuts == "image" and division.parts > 1
+    return split_layers(model, division)[-1].name if cut else ""
+
+
 def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
     """The indices of `split_layers`."""
     return _split(model, division)[1]
@@ -198,7 +201,7 @@ def _split_end(model: ModelSpec, division: Division) -> int:
     """How many layers a spatial strategy splits: all that can be, or until the one that was named."""
     key = ("split end", division.geometry)
     if key not in model.cache:
-        possible = first_whole_layer(model, division.grid)
+        possible = first_whole_layer(model, division.cells)
         names = [layer.name for layer in model.layers]
         if division.split_until in names:
             possible = min(possible, names.index(division.split_until) + 1)
@@ -226,7 +229,7 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
 def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
     if division.traits.cuts == "image":
-        sizes = part_sizes(shape, division.grid)
+        sizes = part_sizes(shape, division.cells)
         distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
         return [spatial_part(shape, lengths) for lengths in distinct]
     if division.traits.cuts == "channels":
@@ -240,7 +243,7 @@ def largest_part(shape: LayerShape, division: Division) -> LayerShape:
     """The part of a split layer that takes longest: that of the rank the others wait for."""
     if division.traits.cuts == "image":
         whole = shape.output_shape[1:]
-        return spatial_part(shape, tuple(map(_largest, whole, division.grid)))
+        return spatial_part(shape, tuple(map(_largest, whole, division.cells)))
     axis = _axis(division)
     part = channel_part if axis == "channel" else filter_part
     return part(shape, _largest(_width(shape, axis), division.parts))

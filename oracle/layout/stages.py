@@ -17,9 +17,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from calib.foundation.errors import InputError
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 
@@ -179,26 +178,13 @@ def activations_before(model: ModelSpec) -> list[int]:
 
 
 def with_boundaries(model: ModelSpec, division: Division) -> Division:
-    """A pipeline with the boundaries of its stages; balanced by forward FLOPs where it has none.
+    """A possible pipeline with the boundaries of its stages, balanced by forward FLOPs by default.
 
-    A division of another strategy is as it was. Raises InputError for more stages than layers, and
-    for boundaries that are not in the order of the layers.
+    A division of another strategy is as it was.
     """
-    if not division.traits.stages or division.p == 1:
+    if not division.traits.stages or division.p == 1 or division.boundaries:
         return division
-    count = len(model.layers)
-    if division.p > count:
-        raise InputError(
-            f"pipeline on p = {division.p}: {model.name} has {count} layers (with its loss), and every "
-            "stage needs one"
-        )
-    boundaries = division.boundaries or balanced(operations(model), division.p)
-    if any(a >= b for a, b in pairwise((0, *boundaries, count))):
-        raise InputError(
-            f"stage boundaries {', '.join(map(str, boundaries))} are not increasing numbers of layers "
-            f"from 1 to {count - 1} of {model.name}"
-        )
-    return replace(division, boundaries=boundaries)
+    return replace(division, boundaries=balanced(operations(model), division.p))
 
 
 def stages_waves(division: Division) -> list[int]:

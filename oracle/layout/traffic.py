@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
+from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.repeats import kinds_of, repeats
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
@@ -127,7 +127,7 @@ def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message
         message_bytes(flow.items * division.local_batch, item_bytes),
         division.parts,
         groups=division.replicas,
-        grid=division.grid if flow.operation == "halo" else (),
+        grid=division.cells if flow.operation == "halo" else (),
         why=flow.why,
     )
 
@@ -196,7 +196,7 @@ def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """
     kinds, split = kinds_of(model), split_places(model, division)
     layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
-    both = {kind: halo_items(layer.shape, division.grid) for kind, layer in layers.items()}
+    both = {kind: halo_items(layer.shape, division.cells) for kind, layer in layers.items()}
     x, dy = ({kind: items[way] for kind, items in both.items()} for way in (0, 1))
     back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
     ends = _split_ends(model, len(split))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from calib.foundation.division import Division
 from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
 from calib.oracle.model.layer import Layer

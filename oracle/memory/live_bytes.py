@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
-from calib.oracle.division import Division
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import largest_part, split_flags, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
@@ -174,8 +174,8 @@ class SpatialLayers(WholeLayers):
     def __init__(self, model: ModelSpec, division: Division, cell: int) -> None:
         super().__init__(model)
         self._until = len(split_places(model, division))
-        self._grid = division.grid
-        self._at = [min(cell, parts - 1) for parts in division.grid]
+        self._grid = division.cells
+        self._at = [min(cell, parts - 1) for parts in division.cells]
         self._place = {layer.name: index for index, layer in enumerate(model.layers)}
         self._input_shape = model.input_shape
         self._known: dict[int, tuple[LayerShape, list[PartRows]]] = {}

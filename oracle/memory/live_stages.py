@@ -12,8 +12,8 @@ import functools
 import math
 from typing import NamedTuple
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves
 from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.memory.live_bytes import (
     batch_line,

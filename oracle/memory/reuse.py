@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
+from calib.foundation.division import Division
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
-from calib.oracle.division import Division
 
 # what must fit a device is all that is on it; where that was not measured, what comes nearest
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")

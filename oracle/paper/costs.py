@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import FREE, Select, Workload, tensors, workload
 from calib.oracle.model.spec import ModelSpec
 

@@ -1,6 +1,6 @@
 """Parallel strategies, one file each: terms, memory and limit of one iteration.
 
-The registry is STRATEGIES of oracle/division.py.
+The registry is STRATEGIES of foundation/division.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Direction
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.traffic import Flow, flow_message, gradient_messages, grouped_flows
 from calib.oracle.layout.workload import Select, Workload, workload
 from calib.oracle.model.spec import ModelSpec

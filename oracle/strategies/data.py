@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec

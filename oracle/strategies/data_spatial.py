@@ -8,9 +8,9 @@ allgather in the group are AR(p2, W), and p2 rings at once carry W/p2 each.
 
 from __future__ import annotations
 
+from calib.foundation.division import Division
 from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit

@@ -9,8 +9,8 @@ convolutions.
 
 from __future__ import annotations
 
+from calib.foundation.division import Division
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit

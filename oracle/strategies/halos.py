@@ -10,8 +10,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Direction, Shape, split_sizes
-from calib.oracle.division import Division
 from calib.oracle.layout.repeats import repeats
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
@@ -44,7 +44,7 @@ def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
                 if direction == "backward" and layer.shape.kind != "conv":
                     continue
                 of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
-                for about in _joins_of(layer, division.grid, direction) if n else ():
+                for about in _joins_of(layer, division.cells, direction) if n else ():
                     of[about] += n
         ends = Counter((division.parts, items) for items in end_items(model, division))
         found["the parts of y, where the split ends"] = ends
@@ -105,7 +105,7 @@ def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[i
         sums = {direction: (0, 0) for direction in TENSORS}
         for layer, (count, _) in _windowed(model, division):
             for direction in TENSORS:
-                n, items = _paper_halos_of(layer, division.grid, direction)
+                n, items = _paper_halos_of(layer, division.cells, direction)
                 before = sums[direction]
                 sums[direction] = before[0] + count * n, before[1] + count * items
         model.cache[key] = {d: found for d, found in sums.items() if found[0]}

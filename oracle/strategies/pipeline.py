@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import (
     Borders,
     activations_before,

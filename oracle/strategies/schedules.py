@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from calib.oracle.division import Schedule
+from calib.foundation.division import Schedule
 
 # (first stage, first stage after, how often): slots of one direction on a path
 Span = tuple[int, int, int]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from calib.foundation.division import Division
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec

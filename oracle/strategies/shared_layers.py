@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import naive_parts, replicated_parts

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 
+from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.grids import most_cuts
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import DIMENSIONS

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import (
     Crossing,
     by_stage,

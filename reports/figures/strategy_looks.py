@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib.oracle.division import STRATEGIES
+from calib.foundation.division import STRATEGIES
 
 # at least 3:1 on the light and on the dark panel
 COLOURS = (

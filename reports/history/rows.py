@@ -48,7 +48,9 @@ def work_of(accuracy: Accuracy) -> str:
     """
     alone = accuracy.p == 1
     batch = float(accuracy.batch_per_pe)
-    parts = {"parts": accuracy.parts} if accuracy.parts and not alone else {}
+    of = accuracy.division
+    stages = {"boundaries": of.boundaries} if of.boundaries and not alone else {}
+    until = {"split_until": of.split_until} if of.split_until and not alone else {}
     return json.dumps(
         {
             "model": accuracy.model,
@@ -60,7 +62,8 @@ def work_of(accuracy: Accuracy) -> str:
             "optimizer": accuracy.optimizer,
             "dtype": accuracy.dtype,
             "threads_per_rank": accuracy.threads_per_rank,
-            **parts,
+            **stages,
+            **until,
         },
         separators=(",", ":"),
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.cost import total
 from calib.oracle.costs.link import Link
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.published import PublishedCosts

@@ -13,16 +13,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from calib.foundation.division import Divided
 from calib.foundation.names import (
     DtypeName,
     Fingerprint,
-    LayoutWords,
     LibraryName,
     ModelName,
     OptimizerName,
     Oversubscribed,
-    RankCount,
-    StrategyLabel,
     UtcTime,
 )
 from calib.foundation.quantities import (
@@ -35,7 +33,7 @@ from calib.foundation.quantities import (
 )
 from calib.foundation.records import BytesEstimate, Estimate, Record, TimeEstimate
 from calib.oracle.projection import Basis, PhaseTime
-from calib.training.run.lines import TIMED_PHASES
+from calib.training.run.lines import TIMED_PHASES, GradientExchange, layout_of
 
 # 1 - |predicted - measured| / measured, of any two times that can be
 Score = Annotated[float, Field(ge=-MAX_FLOPS / LEAST_SECONDS, le=1, allow_inf_nan=False)]
@@ -64,14 +62,11 @@ class MemoryAccuracy(Record):
     covered: bool = Field(description="whether the measured peak lies in the predicted interval")
 
 
-class Accuracy(Record):
+class Accuracy(Divided, Record):
     """One prediction against one complete training run."""
 
     model: ModelName
-    strategy: StrategyLabel
-    p: RankCount
-    batch_per_pe: Count | Magnitude = Field(gt=0, description="samples per rank: B / p")
-    layout: LayoutWords = ""
+    exchange: GradientExchange = ""
     total: PhaseAccuracy = Field(description="of the iteration")
     phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
     interquartile_spread: Magnitude | None = Field(
@@ -94,7 +89,6 @@ class Accuracy(Record):
     memory: MemoryAccuracy | None = Field(
         default=None, description="null where no peak was predicted or none measured"
     )
-    parts: str = Field(default="", description="stages of a pipeline, where a split ends")
     run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
 
     @property
@@ -103,14 +97,17 @@ class Accuracy(Record):
         return self.total.accuracy is not None and not self.oversubscribed
 
     @property
-    def work(self) -> tuple[str | float, ...]:
+    def layout(self) -> str:
+        """What the strategy and p leave open, in words; and how gradients were exchanged."""
+        return layout_of(self.division, self.exchange)
+
+    @property
+    def work(self) -> tuple[object, ...]:
         """Equal for runs of the same work: on one PE every strategy is the serial one."""
-        how = (
-            ("", "", "") if self.p == 1 else (self.strategy, self.layout + self.parts, self.library)
-        )
-        size = (self.model, self.p, self.batch_per_pe)
+        of = self.division
+        how = (of.p, of.batch) if of.p == 1 else (of, self.layout, self.library)
         where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
-        return (*size, *how, *where)
+        return (self.model, *how, *where)
 
 
 def score(predicted: float, measured: float) -> float | None:

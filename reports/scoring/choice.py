@@ -91,15 +91,11 @@ def choices(accuracies: Iterable[Accuracy]) -> Choices | None:
     )
 
 
-def _batch(point: Accuracy) -> int:
-    return round(point.p * point.batch_per_pe)
-
-
 def _group(point: Accuracy) -> tuple[object, ...]:
     return (
         point.model,
         point.p,
-        _batch(point),
+        point.division.batch,
         point.optimizer,
         point.dtype,
         point.library,
@@ -118,7 +114,7 @@ def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
     return Choice(
         model=point.model,
         p=point.p,
-        batch=_batch(point),
+        batch=point.division.batch,
         options=options,
         picked=options.index(picked),
         right=regret == 0,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, quantile
@@ -28,8 +30,6 @@ LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
 UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
 NO_TIME = Estimate.exactly(0.0)
 NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
-# the fields that a projection and the run of its case have in common
-CASE_FIELDS = ("model", "strategy", "p", "batch", "inner", "segments", "grid")
 
 
 def _measure(values: Sequence[float]) -> Estimate:
@@ -39,33 +39,22 @@ def _measure(values: Sequence[float]) -> Estimate:
     return Estimate(value=median(values), low=low, high=high)
 
 
-def _case(of: Projection | RunHeader) -> tuple[object, ...]:
-    return tuple(getattr(of, name) for name in CASE_FIELDS)
+def _case(of: Projection | RunHeader) -> tuple[str, Division]:
+    return of.model, replace(of.division, boundaries=())
 
 
 def is_of(projection: Projection, run: TrainingRun) -> bool:
-    """Whether a projection is of what a run did: the model, the division and the batch.
+    """Whether a projection is of what a run did: the model, the division and the optimizer.
 
-    What a projection does not say (stages that it balances itself) may be anything.
+    Stages that a projection balances itself may be any.
     """
     return _case(projection) == _case(run.header) and _says(projection, run.header)
 
 
 def _says(projection: Projection, head: RunHeader) -> bool:
-    """Whether all that the projection of a case says beyond CASE_FIELDS is so in the run."""
-    details = projection.details
-    said = {
-        "schedule": head.schedule,
-        "boundaries": ",".join(map(str, head.boundaries)),
-        "optimizer": head.optimizer,
-    }
-    return (
-        all(details.get(name, value) == value for name, value in said.items())
-        and details.get("gradients", "leaders") == head.gradients
-        and details.get("split_until", "") == head.split_until
-        and ("overlap" in details) == head.overlap
-        and ("sharded_optimizer" in details) == head.sharded_optimizer
-    )
+    """Whether what the projection of a case says beyond `_case` is so in the run."""
+    stages = projection.division.boundaries
+    return projection.optimizer == head.optimizer and stages in ((), head.division.boundaries)
 
 
 class Lookup:
@@ -201,10 +190,8 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
 
     return Accuracy(
         model=head.model,
-        strategy=head.strategy,
-        p=head.p,
-        batch_per_pe=head.batch_per_pe,
-        layout=head.layout,
+        division=head.division,
+        exchange=head.exchange,
         total=compare(total, measured),
         phases={name: phase(name) for name in TIMED_PHASES},
         interquartile_spread=spread,
@@ -219,7 +206,6 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         threads_per_rank=head.threads_per_rank,
         cluster_fingerprint=head.cluster_fingerprint,
         started=head.started,
-        parts=" ".join(filter(None, [head.stages, head.split_until])),
         memory=memory_accuracy(projection, run),
         run_id=run_id(head),
     )

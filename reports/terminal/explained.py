@@ -15,8 +15,8 @@ def lines(projection: Projection) -> list[str]:
     if projection.total is None:
         return []
     found = [f"total {seconds(projection.total.value)} ="]
-    if "split_ends_after" in projection.details:
-        found.append(f"  the split ends after {projection.details['split_ends_after']}")
+    if projection.split_ends_after:
+        found.append(f"  the split ends after {projection.split_ends_after}")
     for phase in PHASES:
         terms = [term for term in projection.terms if term.phase == phase]
         if not terms or phase not in projection.phases:

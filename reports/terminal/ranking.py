@@ -53,7 +53,7 @@ def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
     rank = {id(x): str(k) for k, x in enumerate((x for x in order if x.feasible), 1)}
     lead = [[rank.get(id(x), "-"), named(x)] for x in order]
     title = (
-        f"{plain(first.model)} on p = {first.p}, B = {first.batch} samples "
+        f"{plain(first.model)} on p = {first.p}, B = {first.division.batch} samples "
         f"({_each(first)} per PE){_form(first)}: predicted iteration, {SHARES}"
     )
     verdict = fastest([x for x in order if x.feasible], named)
@@ -80,7 +80,9 @@ def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
     first = projections[0]
     timed = [x for x in projections if x.total is not None]
     names = list(dict.fromkeys(map(named, timed)))
-    lead = [[str(x.p), *([named(x)] if len(names) > 1 else []), str(x.batch)] for x in timed]
+    lead = [
+        [str(x.p), *([named(x)] if len(names) > 1 else []), str(x.division.batch)] for x in timed
+    ]
     columns = ["p", *(["layout"] if len(names) > 1 else []), "B"]
     what = names[0] if len(names) == 1 else first.strategy
     title = f"{plain(first.model)}, {what}{_form(first)}: predicted iteration, {SHARES}"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.cost import NOTHING, Cost
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec

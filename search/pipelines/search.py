@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.search.links import machine_of

@@ -17,10 +17,10 @@ from itertools import accumulate
 import numpy as np
 
 from calib.foundation.arrays import Floats
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES, Direction
 from calib.oracle.cost import Cost, total
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calib.calibrate import points_of
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 
 
 def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:

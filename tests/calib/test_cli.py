@@ -23,7 +23,7 @@ from tests.training.launching import completed, python
 
 from calib import __version__, app
 from calib.fitting.parameters.file import Parameters
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES
@@ -271,11 +271,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
 def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
     done = inside.calib(here, *PREDICT, "-p", "4,1,2", "--batch", "8", "--json")
     found = json.loads(done.stdout)
-    assert [(x["p"], x["batch_per_pe"], x["batch"]) for x in found] == [
-        (1, 8, 8),
-        (2, 4, 8),
-        (4, 2, 8),
-    ]
+    assert [(x["division"]["p"], x["division"]["batch"]) for x in found] == [(1, 8), (2, 8), (4, 8)]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,11 @@ def run_file(model: str, strategy: str, p: int) -> str:
     return f"training/{model}-{strategy}-p{p}.jsonl"
 
 
+def point_of(row: dict[str, Any]) -> tuple[str, str, int]:
+    """Model, strategy and p of a record in JSON."""
+    return row["model"], row["division"]["strategy"], row["division"]["p"]
+
+
 def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) -> set[str]:
     """Keys of a model's layers that no launch on p ranks had time for, alone or in a whole model.
 
@@ -169,11 +174,7 @@ def test_every_point_has_a_measured_and_a_predicted_time(
     done: Calibration, point: tuple[str, str, int]
 ) -> None:
     p = point[2]
-    rows = [
-        row
-        for row in done.json("report.json")["accuracies"]
-        if (row["model"], row["strategy"], row["p"]) == point
-    ]
+    rows = [row for row in done.json("report.json")["accuracies"] if point_of(row) == point]
     assert len(rows) == 1
     total = rows[0]["total"]
     assert total["measured"]["value"] > 0 and total["predicted"]["value"] > 0
@@ -201,13 +202,11 @@ def test_gradients_equal_the_serial_ones(done: Calibration, model: str) -> None:
 
 def test_accuracy_is_one_minus_the_relative_error(done: Calibration) -> None:
     """Again from predictions.json and the lines of run.jsonl, with nothing of reports/."""
-    predicted = {
-        (x["model"], x["strategy"], x["p"]): x for x in done.json("predictions.json")["projections"]
-    }
+    predicted = {point_of(x): x for x in done.json("predictions.json")["projections"]}
     rows = done.json("report.json")["accuracies"]
     assert len(rows) == len(POINTS)
     for row in rows:
-        point = row["model"], row["strategy"], row["p"]
+        point = point_of(row)
         totals = []
         for line in done.files[run_file(*point)].decode().splitlines():
             record = json.loads(line)
@@ -276,7 +275,7 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     assert taken == {"forward", "backward", "pack", "exchange", "update"}
     assert found["total"]["basis"] == found["phases"]["exchange"]["basis"] == "extrapolated"
     assert found["total"]["low"] < found["total"]["value"] < found["total"]["high"]
-    assert (found["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)
+    assert (found["division"]["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)
     assert found["bytes_per_pe"] == sum(found["bytes_by_part"].values())
     # on as many nodes as 64 PEs take where one has those of this machine
     said = re.compile(r"allreduce on 64 PEs( of \d+ nodes)? was not measured")
@@ -293,7 +292,7 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
     expected = next(
         x
         for x in done.json("predictions.json")["projections"]
-        if (x["model"], x["strategy"]) == ("vgg16-mini", "serial")
+        if point_of(x) == ("vgg16-mini", "serial", 1)
     )
     (found,) = json.loads(call.stdout)
     for of in (

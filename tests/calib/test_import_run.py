@@ -57,7 +57,7 @@ def test_a_trace_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (2, False, 5e-4),
     ]
     (said,) = json.loads(capsys.readouterr().out)
-    assert said["path"] == str(output) and said["header"]["strategy"] == "serial"
+    assert said["path"] == str(output) and said["header"]["division"]["strategy"] == "serial"
     # of serial training nothing is sent; forward and backward are not told
     assert found.timed[0].known_phases == ("halo", "layerwise", "pack", "exchange")
 

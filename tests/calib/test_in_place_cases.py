@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import pytest
 from tests.calib.planning.clusters import cluster
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.microbench.cases import CollectiveCase, InPlaceCase
-from calib.oracle.division import STRATEGIES, Division
-from calib.oracle.layout.shards import divide, rank_shards
+from calib.oracle.layout.shards import rank_shards
+from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import gradient_messages, layer_flows
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.planning.layers import in_place_case
@@ -56,8 +57,7 @@ def test_layers_are_the_first_parts_of_a_rank(vgg: ModelSpec, strategy: str, p: 
     items = sum(first[name].layer.output_items for name in running)
     assert case.activation_bytes == 4 * division.local_batch * items
     assert (case.batch, case.ranks) == (division.local_batch, p)
-    assert case.strategy == ("" if strategy in ("serial", "data") else strategy)
-    assert (case.inner, case.grid) == (division.inner, division.grid)
+    assert case.division == with_boundaries(vgg, division)
     counts = Counter((f.phase, f.operation) for f in layer_flows(vgg, division))
     assert {(phase, operation): n for phase, operation, n in case.meetings} == counts
     assert bool(case.meetings) == bool(case.copies) == (division.parts > 1)
@@ -81,7 +81,7 @@ def test_filter_by_hand() -> None:
 def test_equal_copies_are_counted() -> None:
     """Two layers with 6 outputs in a group of two, on 8 of 16 samples."""
     case = case_of(mlp([12, 6, 6, 4]), Division("data+filter", 4, 16, 2))
-    assert (case.batch, case.inner) == (8, 2)
+    assert case.batch == 8
     assert {(way, n, count) for way, _, _, n, count in case.copies} == {
         (way, 4 * 8 * items, count)
         for way in ("concat", "split")
@@ -114,9 +114,9 @@ def test_halos_and_their_parts(vgg: ModelSpec) -> None:
 def test_stages(vgg: ModelSpec) -> None:
     """Each layer on one rank, in their order; as a micro-batch has it."""
     case = case_of(vgg, division_of(vgg, "pipeline", 2))
-    assert (case.segments, case.batch) == (4, 4)
+    assert case.batch == 4
     assert case.layer_ranks == tuple(sorted(case.layer_ranks)) and set(case.layer_ranks) == {0, 1}
-    (border,) = case.boundaries
+    (border,) = case.division.boundaries
     names = [layer.name for layer in vgg.layers]
     for name, rank in zip(case.layer_names, case.layer_ranks, strict=True):
         assert rank == (names.index(name) >= border)
@@ -128,8 +128,8 @@ def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     plan = draft(request, cluster(4), {VGG: vgg}).plan
     models = [case for case in plan.cases if isinstance(case, InPlaceCase)]
     found = [case for case in models if not case.is_overlap]
-    both = ["", "channel", "filter", "pipeline", "spatial"]
-    expected = [("", 1), *((s, p) for p in (2, 4) for s in both)]
+    both = ["data", "channel", "filter", "pipeline", "spatial"]
+    expected = [("serial", 1), *((s, p) for p in (2, 4) for s in both)]
     expected += [("data+filter", 4), ("data+spatial", 4)]
     assert sorted((case.strategy, case.ranks) for case in found) == sorted(expected)
     assert len({case.id for case in found}) == len(found)
@@ -160,24 +160,10 @@ def test_what_it_says_of_itself(vgg: ModelSpec) -> None:
     assert case.label == f"{VGG} spatial in place on 2 ranks"
     assert case.model_copy(update={"live_bytes": 1}).id == case.id
     others = {
-        "strategy": "filter",
-        "inner": 2,
-        "segments": 2,
-        "grid": (1, 2),
+        "division": Division("spatial", 2, 2 * case.batch),
         "copies": (),
         "meetings": (),
         "layer_names": (),
-        "boundaries": (1,),
     }
     ids = {case.model_copy(update={name: value}).id for name, value in others.items()}
     assert len(ids | {case.id}) == len(others) + 1
-    plain = InPlaceCase(
-        ranks=2,
-        model="m",
-        batch=8,
-        layer_keys=("k",),
-        activation_bytes=1,
-        tensors_key="t",
-        gradient_bytes=math.prod((2, 2)),
-    )
-    assert plain.label == "m in place on 2 ranks"

@@ -80,7 +80,7 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     assert list(night.failed) == [DATA] and night.finished >= night.started
     assert (night.iterations, night.check_budget_s, night.seed) == (6, 1.0, 0)
     report = content(run / "report.json")
-    assert [a["strategy"] for a in report["accuracies"]] == ["serial"]
+    assert [a["division"]["strategy"] for a in report["accuracies"]] == ["serial"]
     assert (run / "report.html").exists()
     trained = TrainingRun.read(run / "training/cosmoflow-mini-serial-p1.jsonl")
     assert len(trained.timed) == 6

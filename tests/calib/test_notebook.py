@@ -20,6 +20,7 @@ from tests.reports.history_entries import accuracy, entry
 from torch import nn
 
 import calib
+from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.manifest import CaseEnd
@@ -27,7 +28,6 @@ from calib.microbench.records.parts import write_part
 from calib.microbench.records.samples import read_samples, write_samples
 from calib.notebook import Run
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted
 from calib.oracle.trace.tracing import trace

@@ -109,7 +109,7 @@ def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPa
     assert "exactly the sizes that the strategies send" in stdout
     assert "allreduce, 2 at once, 2 apart" in stdout
     assert "duplicates dropped" in stderr
-    assert "left out: data+filter 2: 2 is not p1 x p2 with both at least 2" in stderr
+    assert "left out: data+filter 2: p = 2 is not p1 x p2 with both at least 2" in stderr
 
 
 def test_cases_are_listed(machine: Path) -> None:

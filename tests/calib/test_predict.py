@@ -20,9 +20,9 @@ from tests.helpers.filled import memory, of_two_clusters
 from tests.helpers.words import words_of
 from tests.oracle.handmade import conv, estimate, machine, mlp
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, groups
@@ -180,11 +180,11 @@ def test_the_default_layouts_need_no_model() -> None:
 @pytest.mark.parametrize(
     ("options", "field", "expected"),
     [
-        (("--overlap",), "details.overlap", "exchange during the backward"),
-        (("--optimizer", "adam"), "details.optimizer", "adam"),
+        (("--overlap",), "division.overlap", True),
+        (("--optimizer", "adam"), "optimizer", "adam"),
         (("--form", "paper"), "form", "paper"),
-        (("--batch-per-node", "6"), "batch", 12),
-        (("--batch", "8"), "batch_per_pe", 2),
+        (("--batch-per-node", "6"), "division.batch", 12),
+        (("--batch", "8"), "division.batch", 8),
         (("--samples", "1600"), "samples", 1600),
     ],
 )
@@ -202,11 +202,11 @@ def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
     found = predicted(
         here, "-p", "6", "--inner", "3", "--batch-per-pe", "4", strategy="data+filter"
     )
-    assert (found["inner"], found["batch"]) == (3, 24)
+    assert (found["division"]["inner"], found["division"]["batch"]) == (3, 24)
     options = ("-p", "2", "--segments", "2", "--schedule", "1f1b", "--boundaries", "3")
     found = predicted(here, *options, "--batch-per-pe", "4", strategy="pipeline")
-    assert (found["segments"], found["details"]["schedule"]) == (2, "1f1b")
-    assert found["details"]["boundaries"] == "3"
+    of = found["division"]
+    assert (of["segments"], of["schedule"], of["boundaries"]) == (2, "1f1b", [3])
 
 
 # answers
@@ -227,7 +227,7 @@ def test_all_strategies_are_ranked(here: Path) -> None:
         "data",
         "filter",
         "channel",
-        "pipeline 4 micro-batches",
+        "pipeline, 4 micro-batches",
     }
     assert all(float(a[2]) <= float(b[2]) for a, b in pairwise(order))
     assert done.stdout.count("e+") == done.stdout.count("e-") == 0
@@ -407,23 +407,20 @@ def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
     total = PhaseTime(value=seconds, low=seconds - margin, high=seconds + margin, basis="measured")
     return Projection(
         model="m",
-        strategy="data",
-        p=2,
-        batch_per_pe=1,
-        batch=2,
+        division=Division("data", 2, 2),
         phases={},
         total=total,
         bytes_per_pe=0,
         bytes_by_part={},
         feasible=feasible,
-        details={"name": f"{seconds:g}"},
+        optimizer=f"{seconds:g}",  # what it is called by here
         notes=[f"an allreduce of {seconds:g} B"],
     )
 
 
 def test_order_verdict_and_notes() -> None:
     def name(x: Projection) -> str:
-        return x.details["name"]
+        return x.optimizer
 
     all_four = [answer(3, 0.1), answer(1, 0.1, feasible=False), answer(2, 0.1), answer(2.1, 0.2)]
     order = ranked(all_four)
@@ -450,7 +447,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
     slow, quick = phases(0.020), phases(0.010)
     assert not may_be_faster(slow, quick)
     assert may_be_faster(phases(0.0115), quick)
-    assert fastest([quick, slow], lambda x: x.details["name"]) == "Fastest: 1.01."
+    assert fastest([quick, slow], lambda x: x.optimizer) == "Fastest: 1.01."
 
 
 # mistakes
@@ -468,10 +465,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "data", "--schedule", "gpipe"), "--schedule is of pipeline"),
         (("--strategy", "all,data"), "give it alone"),
         (("--strategy", "spatial", "--split-until", "fc9"), "no such layer; did you mean fc"),
-        (
-            ("--strategy", "pipeline", "-p", "3", "--boundaries", "2,99"),
-            "--boundaries 2,99: numbers",
-        ),
+        (("--strategy", "pipeline", "-p", "3", "--boundaries", "2,99"), "boundaries 2,99: numbers"),
         (("--strategy", "pipeline", "-p", "3", "--boundaries", "3,2"), "must rise from 1 to"),
         (("--strategy", "data", "--csv", ""), "--csv . is a directory"),
         (("--strategy", "data", "--plot", ""), "--plot . is a directory"),
@@ -557,14 +551,14 @@ def test_a_reason_of_several_is_said_once() -> None:
         answer(k, 0.1, feasible=False).model_copy(update={"limits": ["too large", *more]})
         for k, more in ((1, []), (2, ["odd"]), (3, []))
     ]
-    assert refused_because(three, lambda x: x.details["name"]) == ["All: too large", "2: odd"]
+    assert refused_because(three, lambda x: x.optimizer) == ["All: too large", "2: odd"]
 
 
 def test_groups_and_grids_are_told_apart() -> None:
     of = answer(1, 0.1).model_copy(
-        update={"strategy": "data+spatial", "p": 8, "inner": 4, "grid": (2, 2)}
+        update={"division": Division("data+spatial", 8, 8, 4, grid=(2, 2))}
     )
-    assert named(of) == "data+spatial 2 groups of 4 grid 2x2"
+    assert named(of) == "data+spatial, 2 groups of 4, grid 2x2"
 
 
 def test_what_memory_is_of_stands_in_the_legend_alone() -> None:

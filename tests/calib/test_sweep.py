@@ -176,7 +176,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("-o", "t.txt"), "must end in"),
         (("-o", ""), "-o .: the name must end in"),
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
-        (("--boundaries", "1,99"), "--boundaries 1,99: numbers must rise"),
+        (("--boundaries", "1,99"), "boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
     ],
 )

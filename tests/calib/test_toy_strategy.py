@@ -46,13 +46,13 @@ def make(task):
     exchange = OneByOne([h.parameter for h in held], task.teams.world)
     return Worker(task, task.module, held, exchange)
 """
-REGISTRY = "calib/oracle/division.py"
+REGISTRY = "calib/foundation/division.py"
 LINE = '    "toy": StrategyTraits("toy", replicas=True),\n'
 SCORE = """
 import sys
 from pathlib import Path
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.predict import project
 from calib.fitting.parameters.file import Parameters
 from calib.predicting.file import write_predictions
@@ -120,9 +120,9 @@ def test_a_toy_strategy_from_the_command_line_to_a_score(site: Path, tmp_path: P
         "--parameters",
         str(run / "parameters.json"),
     )
-    strategies = {row["strategy"]: row for row in json.loads(predicted)}
+    strategies = {row["division"]["strategy"]: row for row in json.loads(predicted)}
     assert strategies["toy"]["total"]["value"] > 0
     python("-m", "calib", "train", *of, "--strategy", "toy", "--iterations", "6", "-o", "toy.jsonl")
     header = json.loads((tmp_path / "toy.jsonl").read_text().splitlines()[0])
-    assert header["strategy"] == "toy" and header["gradient_difference"] < 1e-5
+    assert header["division"]["strategy"] == "toy" and header["gradient_difference"] < 1e-5
     assert python("-c", SCORE, str(run)).split() == ["toy", "2", "True", "True"]

@@ -9,7 +9,7 @@ import socket
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import assume, given
@@ -20,16 +20,17 @@ from tests.reports.records import iteration, run
 
 from calib.driver.ranks import words_of
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
+from calib.training.teams import make_teams
 from calib.training_runs.options import MAX_SEED, Layout, model_layers, share_of
 from calib.training_runs.runs import Asked, fingerprint_beside, slug
 from calib.training_runs.table import show, summarize, summary
@@ -60,7 +61,7 @@ def test_the_example_of_the_issue() -> None:
 def test_everything_that_a_strategy_leaves_open_is_said() -> None:
     """Grid and stages are those that training takes: a rank must not choose again."""
     spatial = only("spatial", 2)
-    assert spatial == fitted(VGG, Division("spatial", 2, 8)) and spatial.grid_is_chosen
+    assert spatial == fitted(VGG, Division("spatial", 2, 8))
     pipeline = only("pipeline", 2, segments=2, schedule="1f1b")
     assert (pipeline.segments, pipeline.schedule) == (2, "1f1b")
     (border,) = pipeline.boundaries
@@ -158,8 +159,10 @@ def given(division: Division) -> None:
     """Assert that a rank has the job that it is told of."""
     own = Own((3, 32, 32), "mse", 10, "mine:step")
     settings = Settings(dtype="float64", precision=0.01, seed=7, own=own)
-    job = TrainingJob("mine:net", division, settings, "f" * 16, "0" * 64)
-    assert TrainingJob.of_plain(json.loads(json.dumps(job.plain()))) == job
+    job = TrainingJob(
+        model="mine:net", division=division, settings=settings, fingerprint="f" * 16, plan="0" * 64
+    )
+    assert TrainingJob.model_validate_json(job.model_dump_json()) == job
 
 
 def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
@@ -171,10 +174,10 @@ def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
     ("content", "said"),
     [
         ("", "not JSON"),
-        ("[]", "is no job"),
+        ("[]", "job .* valid dictionary"),
         ('{"format_version": 2}', "format"),
-        ('{"format_version": 1}', "is no job"),
-        ('{"format_version": 1, "model": "m", "division": {"nosuch": 1}}', "is no job"),
+        ('{"format_version": 1}', "model: Field required"),
+        ('{"format_version": 1, "model": "m", "division": {"nosuch": 1}}', "division"),
     ],
 )
 def test_a_job_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, said: str) -> None:
@@ -215,7 +218,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--strategy", "spatial", "-p", "2", "--split-until", "conv9"), "no such layer"),
         (("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"), "known: gpipe, 1f1b"),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
-        (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "--boundaries"),
+        (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "numbers must rise"),
         (
             ("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
             "bn1 normalises one micro-batch after the other",
@@ -492,7 +495,7 @@ def test_an_error_of_the_users_code_names_its_line(tmp_path: Path) -> None:
         "theirs.py, line 2 `return x.nosuch`: a stage failed; because of AttributeError: " in said
     )
     with pytest.raises(KeyError) as of_ours:
-        TrainingJob.of_plain({})
+        make_teams(cast(Any, Alone()), Division("serial", 1, 1), "nosuch")
     assert words_of(of_ours.value).startswith("KeyError on a rank: ")
 
 

@@ -12,8 +12,8 @@ from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.training.launching import needs_mpiexec
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.projection import PhaseTime
 from calib.search.plan import Certificate, Plan, PlanLayer, PlanStage, Searched
@@ -109,8 +109,8 @@ def test_a_plan_is_the_division(here: Path) -> None:
     assert (division.p, division.batch, division.strategy) == (2, 8, "layerwise")
     assert division.configurations[0] == Configuration(channel=2)
     assert division.configurations[-1] == Configuration(2)
-    job = TrainingJob("vgg16-mini", division, Settings())
-    assert TrainingJob.of_plain(json.loads(json.dumps(job.plain()))) == job
+    job = TrainingJob(model="vgg16-mini", division=division, settings=Settings())
+    assert TrainingJob.model_validate_json(job.model_dump_json()) == job
 
 
 def test_a_pipeline_is_the_strategy(here: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate, parameters
 
@@ -41,17 +42,7 @@ MEETINGS = [
 
 
 def case(number: int, ranks: int = 2, **more: Any) -> InPlaceCase:
-    content: dict[str, Any] = {
-        "ranks": ranks,
-        "model": f"m{number}",
-        "batch": 8,
-        "layer_keys": (),
-        "activation_bytes": 0,
-        "tensors_key": "",
-        "gradient_bytes": 0,
-        "strategy": "filter",
-    }
-    return InPlaceCase(**(content | more))
+    return model_case(f"m{number}", ranks, **({"tensors_key": "", "strategy": "filter"} | more))
 
 
 def composed(

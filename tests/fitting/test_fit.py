@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of, table_of
 from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
@@ -24,15 +25,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape
 from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
-from calib.microbench.cases import (
-    Case,
-    CollectiveCase,
-    InPlaceCase,
-    LayerCase,
-    Plan,
-    TensorsCase,
-    read_plan,
-)
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
 from calib.microbench.importers import read_file
 from calib.microbench.importers.machine import cluster_of
 from calib.microbench.importers.machine import write_run as write_run_of_logs
@@ -66,10 +59,8 @@ TENSORS = [
     TensorsCase(ranks=2, operation="pack", key=f"k{n}", shapes=((n,),) * n) for n in (1, 5, 20, 60)
 ]
 MODELS = [
-    InPlaceCase(
-        ranks=2,
-        model=f"m{n}",
-        batch=8,
+    model_case(
+        f"m{n}",
         layer_keys=tuple(c.key for c in LAYERS[: n + 2]),
         activation_bytes=10**n,
         tensors_key="k5",

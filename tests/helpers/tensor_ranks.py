@@ -18,7 +18,7 @@ import calib.training.checks.gradients
 import calib.training.footprint
 import calib.training.step
 import calib.training.worker
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.layer_program import LayerProgram
 from calib.training.models import ModelEntry
 from calib.training.teams import Teams, teams_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calib.oracle.division import STRATEGIES
+from calib.foundation.division import STRATEGIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from tests.helpers import year as plan
+from tests.helpers.divided import divided
 from tests.helpers.year import (
     ABSENT,
     APART,
@@ -129,8 +130,7 @@ def planned(i: int) -> PlannedPoint:
     how = f"{point.strategy} ({head.layout})" if head.layout else point.strategy
     return PlannedPoint(
         model=point.model,
-        strategy=point.strategy,
-        p=point.p,
+        division=head.division,
         label=f"{point.model} {how} p={point.p}",
         file=f"{TRAINING}/{point.file}",
     )
@@ -142,10 +142,6 @@ def headers() -> list[RunHeader]:
     return [
         RunHeader(
             model=point.model,
-            strategy=point.strategy,
-            p=point.p,
-            batch_per_pe=BATCH_PER_PE,
-            batch=BATCH_PER_PE * point.p,
             optimizer="momentum",
             dtype="float32",
             seed=0,
@@ -156,7 +152,15 @@ def headers() -> list[RunHeader]:
             threads_per_rank=1,
             gradient_difference=2e-7,
             started="",
-            **{"oversubscribed": False, **point.more},
+            **divided(
+                {
+                    "strategy": point.strategy,
+                    "p": point.p,
+                    "batch_per_pe": BATCH_PER_PE,
+                    "oversubscribed": False,
+                    **point.more,
+                }
+            ),
         )
         for point in POINTS
     ]
@@ -174,22 +178,11 @@ def projections(replaced: bool) -> list[Projection]:
 
 
 def _projection(head: RunHeader, seconds: list[float], margin: float, peak: int) -> Projection:
-    details = {"optimizer": head.optimizer}
-    details |= {"schedule": head.schedule} if head.strategy == "pipeline" else {}
-    details |= {"overlap": "yes"} if head.overlap else {}
-    details |= {"sharded_optimizer": "yes"} if head.sharded_optimizer else {}
-    details |= {"gradients": head.gradients} if head.strategy == "data+spatial" else {}
     total, peak_bytes = _time(sum(seconds), margin), (1 + plan.MEMORY_ERROR) * peak
     return Projection(
         model=head.model,
-        strategy=head.strategy,
-        p=head.p,
-        batch_per_pe=head.batch_per_pe,
-        batch=head.batch,
-        inner=head.inner,
-        segments=head.segments,
-        grid=head.grid,
-        details=details,
+        division=head.division,
+        optimizer=head.optimizer,
         total=total,
         phases={name: _time(each, margin) for name, each in zip(PHASES, seconds, strict=True)},
         bytes_per_pe=2 * peak,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.helpers.divided import model_case
 from tests.helpers.words import words_of
 
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.cases import CollectiveCase, LayerCase, Plan, TensorsCase
 
 LAYER = LayerShape(
     kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
@@ -21,15 +22,7 @@ CASES = [
     CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=1024),
     LayerCase(ranks=2, layer=LAYER, batch=8),
     TensorsCase(ranks=2, operation="pack", key="abc", shapes=((3, 4), (3,), ())),
-    InPlaceCase(
-        ranks=2,
-        model="m",
-        batch=8,
-        layer_keys=("a", "b"),
-        activation_bytes=1,
-        tensors_key="abc",
-        gradient_bytes=2,
-    ),
+    model_case(layer_keys=("a", "b"), activation_bytes=1, tensors_key="abc", gradient_bytes=2),
 ]
 
 
@@ -44,7 +37,7 @@ def test_golden_ids() -> None:
 
 
 GOLDEN = words_of(
-    "890aec077b6a4e67 8e60b976d36ee67d 9d3ea846e35c38bd 3b05d90a69647597 3ed116862657c4ec"
+    "890aec077b6a4e67 8e60b976d36ee67d 9d3ea846e35c38bd 3b05d90a69647597 9fbd7e6919071f74"
 )
 
 

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import pytest
+from tests.helpers.divided import model_case
 
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.samples import Sample
 from calib.microbench.rows import case_end, to_table
@@ -105,15 +106,7 @@ def test_an_update_says_its_optimizer() -> None:
 
 
 def test_a_layer_in_place_is_a_row_of_its_own() -> None:
-    case = InPlaceCase(
-        ranks=1,
-        model="m",
-        batch=4,
-        layer_keys=("a",),
-        activation_bytes=1,
-        tensors_key="t",
-        gradient_bytes=1,
-    )
+    case = model_case(ranks=1, layer_keys=("a",))
     result = Repetitions(
         ranks={"forward": [[1.0]] * 3, "layer_forward:features.0": [[0.5]] * 2}, warmup=1
     )

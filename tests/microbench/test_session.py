@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.rows import rows_in, sample, table_of
 
@@ -30,23 +31,11 @@ from calib.microbench.session import (
 from calib.microbench.timing.repeat import Repetitions
 
 
-def in_place(model: str, ranks: int = 1) -> InPlaceCase:
-    return InPlaceCase(
-        ranks=ranks,
-        model=model,
-        batch=4,
-        layer_keys=("a",),
-        activation_bytes=1,
-        tensors_key="t",
-        gradient_bytes=1,
-    )
-
-
 def plan(*cases: Case, seed: int = 0, budget: float = 0.01) -> Plan:
     return Plan(cases=cases, budget_seconds=budget, seed=seed, launches=2)
 
 
-TEN = plan(*(in_place(f"m{i}") for i in range(10)))
+TEN = plan(*(model_case(f"m{i}", 1) for i in range(10)))
 
 
 def manifest() -> Manifest:
@@ -126,7 +115,7 @@ def test_order_is_a_seeded_shuffle() -> None:
 
 def test_only_the_cases_of_this_size_run(tmp_path: Path) -> None:
     runner = Runner()
-    launch(tmp_path, plan(in_place("one"), in_place("two", 2)), runner)
+    launch(tmp_path, plan(model_case("one", 1), model_case("two", 2)), runner)
     assert runner.ran == ["one"]
 
 
@@ -144,7 +133,7 @@ def test_seed_of_data_is_that_of_the_case(tmp_path: Path) -> None:
 
 
 def test_rows_say_what_was_measured(tmp_path: Path) -> None:
-    launch(tmp_path, plan(in_place("m", 2)), Runner(), number=1, ranks=2)
+    launch(tmp_path, plan(model_case("m", 2)), Runner(), number=1, ranks=2)
     rows = rows_in(tmp_path)
     assert [r.seconds for r in rows] == [2.0, 3.0, 4.0, 5.0]
     assert [r.rank_seconds for r in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
@@ -152,8 +141,8 @@ def test_rows_say_what_was_measured(tmp_path: Path) -> None:
     assert [r.warmup for r in rows] == [True, False, False, False]
     assert [r.repetition for r in rows] == [0, 1, 2, 3]
     row = rows[0]
-    assert (row.case_id, row.kind, row.operation) == (in_place("m", 2).id, "in_place", "forward")
-    assert (row.key, row.batch, row.ranks, row.launch, row.level) == ("m", 4, 2, 1, "node")
+    assert (row.case_id, row.kind, row.operation) == (model_case("m", 2).id, "in_place", "forward")
+    assert (row.key, row.batch, row.ranks, row.launch, row.level) == ("m", 8, 2, 1, "node")
     record = Manifest.read(tmp_path)
     assert record.launches[0].ranks == 2 and record.launches[0].command == "a command"
     assert record.launches[0].finished >= record.launches[0].started > "2026"
@@ -319,7 +308,7 @@ def test_budget_is_shared_by_weight() -> None:
     """Two launches of 1 in-place case on one rank, and 2 collectives and 1 pack on two."""
     mixed = Plan(
         cases=(
-            in_place("m"),
+            model_case("m", 1),
             CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8),
             CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=16),
             TensorsCase(ranks=2, operation="pack", key="k", shapes=((1,),)),
@@ -376,7 +365,7 @@ def test_time_that_a_case_leaves_goes_to_the_others(
 
 
 def test_weights_by_kind_and_tier() -> None:
-    whole = in_place("m")
+    whole = model_case("m", 1)
     message = CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8)
     assert weight_of(whole) == WEIGHTS["in_place"] > weight_of(message) == WEIGHTS["collective"]
     tiers = [weight_of(message.model_copy(update={"tier": tier})) for tier in range(4)]
@@ -398,7 +387,7 @@ def test_later_tiers_come_later_and_are_left_out_first(
     now = 0.0
     monkeypatch.setattr("calib.microbench.session.perf_counter", lambda: now)
     tiers = [2, 0, 1, 0, 2, 1, 0, 1, 1, 0]
-    cases = [in_place(f"m{i}").model_copy(update={"tier": t}) for i, t in enumerate(tiers)]
+    cases = [model_case(f"m{i}", 1).model_copy(update={"tier": t}) for i, t in enumerate(tiers)]
     ten = plan(*cases, budget=200.0)
     for number in (0, 1):
         order = [case.tier for case in ordered_cases(ten, 1, number)]
@@ -421,7 +410,7 @@ def test_later_tiers_come_later_and_are_left_out_first(
 
 
 def test_tier_zero_is_never_left_out() -> None:
-    first = in_place("m")
+    first = model_case("m", 1)
     assert not is_left_out(first, 1e9, 1.0)
     second = first.model_copy(update={"tier": 1})
     assert [is_left_out(second, spent, 10.0) for spent in (20.0, 20.1)] == [False, True]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.oracle.bottlenecks import MATTERS, NEARLY_FULL, TABLE, bottlenecks
 from calib.oracle.cost import Cost, total
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.projection import Bottleneck, Limit, Phase
 from calib.oracle.terms import Term, TermCause, TermValue
 

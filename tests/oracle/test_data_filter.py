@@ -20,7 +20,7 @@ from tests.oracle.simulated import (
     tables,
 )
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.predict import project
 from calib.oracle.strategies import data_filter as strategy

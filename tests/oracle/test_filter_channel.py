@@ -12,7 +12,7 @@ from tests.oracle.handmade import linear, mlp, relu
 from tests.oracle.phases import seconds
 from tests.oracle.simulated import Network, measured_parts, network, networks, tables
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import tensors_key

@@ -18,9 +18,9 @@ from tests.oracle.simulated import Network, Tables, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.layers import DTYPE_BYTES
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection

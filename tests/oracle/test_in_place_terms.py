@@ -17,7 +17,7 @@ from tests.oracle.handmade import (
 )
 
 from calib.fitting.parameters.file import Composition, Parameters
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.traffic import layer_flows
 from calib.oracle.model.spec import ModelSpec

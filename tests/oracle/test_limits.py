@@ -12,8 +12,8 @@ from itertools import pairwise
 import pytest
 from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, allreduce_fit, machine
 
+from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection

@@ -25,13 +25,13 @@ from tests.oracle.simulated_pipeline import Times, makespan
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.division import Division, Schedule
 from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.costs.machine import Costs, Machine
-from calib.oracle.division import Division, Schedule
 from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec

@@ -31,10 +31,10 @@ from tests.oracle.shapes import conv, model_of
 from calib import oracle
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
-from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -98,7 +98,7 @@ def test_data_on_two_ranks_by_hand() -> None:
     assert found.phases["exchange"].high == pytest.approx(exchange + hypot(0.4e-3, 0.3 * exchange))
     low = exchange - hypot(0.4e-3, exchange - exchange / 1.3)
     assert found.phases["exchange"].low == pytest.approx(low)
-    assert (found.p, found.batch_per_pe, found.batch, found.feasible) == (2, 4, 8, True)
+    assert (found.p, found.batch_per_pe, found.division.batch, found.feasible) == (2, 4, 8, True)
 
 
 @given(widths=st.lists(st.integers(1, 64), min_size=2, max_size=6), batch=st.integers(1, 64))
@@ -137,7 +137,7 @@ def test_what_holds_for_every_projection(
                 for active in range(1, ranks_per_node + 1)
             ]
     found = each(mlp(widths), strategy, p, batch, machine(ranks_per_node=ranks_per_node, **changes))
-    assert found.batch == p * batch
+    assert found.division.batch == p * batch
     if strategy == "serial" and p > 1:
         assert (found.feasible, found.phases, found.total) == (False, {}, None)
         return
@@ -400,11 +400,11 @@ def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
     }
     for grid in ((4,), (2, 2), (1, 4)):
         found = project(model, Division("spatial", 4, 4, grid=grid), machine(**rows))
-        assert found.grid == grid
+        assert found.division.grid == grid
     best = project(model, Division("spatial", 4, 4), machine(**rows))
-    assert best.grid == best_grid(model, 4)
-    assert best.details["split_ends_after"] == "l2"  # then come flatten and the head
-    assert "split_ends_after" not in project(model, Division("spatial", 1, 4), machine()).details
+    assert best.division.grid == best_grid(model, 4)
+    assert best.split_ends_after == "l2"  # then come flatten and the head
+    assert project(model, Division("spatial", 1, 4), machine()).split_ends_after == ""
 
 
 def test_the_library_has_two_names() -> None:
@@ -417,8 +417,8 @@ def test_the_library_has_two_names() -> None:
 def test_unknown_strategy() -> None:
     with pytest.raises(InputError, match=r"unknown strategy 'dtaa'; known: serial, data"):
         strategy_named("dtaa")
-    with pytest.raises(InputError, match="known: serial, data"):
-        Division("tensor", 2, 4)
+    with pytest.raises(InputError, match="unknown strategy 'tensor'; known: serial, data"):
+        project(NET, Division("tensor", 2, 4), machine())
     with pytest.raises(InputError, match="unknown optimizer 'lamb'; known: sgd, momentum, adam"):
         each(NET, "data", 2, 4, machine(), optimizer="lamb")
 

@@ -9,7 +9,7 @@ from tests.oracle.cut import NET as CUT  # a net that spatial can cut
 from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
 
 from calib.fitting.parameters.file import Parameters
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import fitted
 from calib.oracle.predict import project
 from calib.oracle.predicted import same
@@ -52,8 +52,7 @@ def test_every_strategy_is_predicted_again(
     made = project(CUT.model, asked, everything(), form, "sgd", 1000)
     kept = Projection.model_validate_json(made.model_dump_json())
     assert made.total is not None and kept.division == fitted(CUT.model, asked)
-    optimizer = kept.details["optimizer"]
-    again = project(CUT.model, kept.division, everything(), kept.form, optimizer, kept.samples)
+    again = project(CUT.model, kept.division, everything(), kept.form, kept.optimizer, kept.samples)
     assert again == made and same(kept, again)
 
 

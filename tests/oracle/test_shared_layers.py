@@ -18,11 +18,11 @@ from tests.oracle.handmade import (
 from tests.oracle.phases import seconds
 from tests.oracle.simulated import Network, network, tables
 
+from calib.foundation.division import Division
 from calib.microbench.cases import TensorsCase
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Machine
 from calib.oracle.costs.tensors import TensorCosts
-from calib.oracle.division import Division
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project

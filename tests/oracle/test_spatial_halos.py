@@ -8,12 +8,12 @@ import math
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.helpers.divided import divide
 from tests.oracle.shapes import conv, model_of, pool
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
-from calib.oracle.division import Division
-from calib.oracle.layout.shards import divide
 from calib.oracle.layout.spatial import halo_rows
 from calib.oracle.layout.traffic import grouped_flows, halo_items, layer_flows, messages
 from calib.oracle.strategies.halos import JoinLoop, joins

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
+from tests.helpers.divided import divided
 
 from calib.foundation.records import Estimate
 from calib.oracle.projection import PhaseTime
@@ -44,7 +45,6 @@ def accuracy(
         "strategy": "data",
         "p": 2,
         "batch_per_pe": 8,
-        "layout": "",
         "total": pair(predicted, measured),
         "phases": parts,
         "interquartile_spread": 0.01,
@@ -62,7 +62,7 @@ def accuracy(
         "run_id": run_id,
         **of,
     }
-    return Accuracy.model_validate(content)
+    return Accuracy.model_validate(divided(content))
 
 
 def memory(predicted: float, measured: int) -> MemoryAccuracy:

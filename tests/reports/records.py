@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.helpers.divided import divided
 from tests.helpers.rows import sample
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
@@ -40,15 +41,13 @@ def projection(
     of = SHARES if shares is None else shares
     return Projection(
         model=model,
-        strategy=strategy,
-        p=p,
-        batch_per_pe=batch_per_pe,
-        batch=round(p * batch_per_pe),
         phases={phase: phase_time(of.get(phase, 0.0) * total) for phase in TIMED_PHASES},
         total=phase_time(total),
         bytes_per_pe=1000,
         bytes_by_part={"weights": 1000},
-        **more,
+        **divided(
+            {"strategy": strategy, "p": p, "batch_per_pe": batch_per_pe, "optimizer": "sgd", **more}
+        ),
     )
 
 
@@ -89,7 +88,6 @@ def run(
         "strategy": strategy,
         "p": p,
         "batch_per_pe": batch_per_pe,
-        "batch": round(p * batch_per_pe),
         "optimizer": "sgd",
         "dtype": "float32",
         "seed": 1,
@@ -105,7 +103,7 @@ def run(
         **header,
     }
     return TrainingRun(
-        header=RunHeader.model_validate(content),
+        header=RunHeader.model_validate(divided(content)),
         iterations=iterations,
         end=RunEnd(peak_rss_bytes=[1] * p, wall_seconds=1.0) if ended else None,
     )
@@ -116,7 +114,7 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
 
     Of 0 s, as a history may hold one: today such a run is not scored.
     """
-    keys = ("model", "strategy", "p", "batch_per_pe")
+    keys = ("model", "strategy", "p", "batch_per_pe", "optimizer")
     of: dict[str, Any] = {key: case[key] for key in keys if key in case}
     if measured:
         return pair(projection(predicted, **of), run([measured] * 8, **case))

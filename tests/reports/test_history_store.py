@@ -87,9 +87,9 @@ points = st.builds(
     measured=seconds,
     model=names,
     strategy=names,
-    layout=names,
+    overlap=st.booleans(),
     p=st.integers(1, 10**9),
-    batch_per_pe=st.one_of(st.integers(1, 2**53), st.floats(1e-9, 1e15)),
+    batch=st.integers(1, 2**53),
     phases=times,
     oversubscribed=st.booleans(),
     library=names,
@@ -209,7 +209,6 @@ def test_nothing_is_kept_of_what_is_refused(where: str) -> None:
     wrong = {
         "predicted_s is 1e-20": {"total": pair(1e-20, 0.1)},
         "measured_s is 1e-16": {"total": pair(0.1, 1e-16)},
-        "batch_per_pe is 1e-30": {"batch_per_pe": 1e-30},
         "run_id is over 200 characters": {"run_id": "a" * 201},
     }
     with History.open(where) as history:
@@ -227,7 +226,7 @@ def test_nothing_is_kept_of_what_is_refused(where: str) -> None:
 
 
 def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> None:
-    base = {"strategy": "data", "layout": "2 groups"}
+    base = {"strategy": "data", "overlap": True}
     same = [accuracy("1" * 16, **base), accuracy("2" * 16, 0.5, 0.6, **base, batch_per_pe=8.0)]
     same.append(accuracy("3" * 16, **base, cluster_fingerprint="0" * 16, n=99, started="x"))
     changes = {
@@ -235,7 +234,7 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
         "p": 4,
         "batch_per_pe": 0.5,
         "strategy": "filter",
-        "layout": "",
+        "overlap": False,
         "library": "mpi",
         "optimizer": "adam",
         "dtype": "float64",
@@ -245,7 +244,7 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
         accuracy(f"{k:016d}", **{**base, name: x}) for k, (name, x) in enumerate(changes.items())
     ]
     alone = [
-        accuracy("a" * 16, p=1, layout="x", library="mpi"),
+        accuracy("a" * 16, p=1, overlap=True, library="mpi"),
         accuracy("b" * 16, p=1),
         accuracy("c" * 16, p=1, strategy="serial"),
     ]

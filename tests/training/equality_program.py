@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 import calib.training.checks.gradients
 import calib.training.worker
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.training.checks.gradients import gradient_difference
 from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import LayerProgram

@@ -12,7 +12,7 @@ from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, jo
 from tests.training.rounding import DRAWN, WIDER, Noise, round_program, round_weights, rounded_loss
 from torch import Tensor
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.layer_program import layer_program
 from calib.training.models import built

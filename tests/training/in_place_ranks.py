@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.torch_short import FILLED
 from calib.microbench.timing.repeat import Repetitions
-from calib.oracle.division import Division
 from calib.oracle.trace.tracing import trace
 from calib.planning.layers import in_place_case
 from calib.planning.points import Point

@@ -13,9 +13,9 @@ import sys
 import torch
 from tests.helpers.layerwise import priced
 
+from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries

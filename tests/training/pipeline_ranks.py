@@ -18,10 +18,10 @@ import torch
 from tests.training.pipeline_models import ENTRIES, WIDE, watch
 from torch import Tensor
 
+from calib.foundation.division import Division, Schedule
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import PROGRESS
-from calib.oracle.division import Division, Schedule
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built

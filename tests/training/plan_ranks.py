@@ -26,8 +26,8 @@ from tests.training.plan_models import (
 )
 from torch import Tensor
 
+from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.training.checks.gradients import gradient_difference
 from calib.training.models import ModelEntry, built

@@ -11,7 +11,7 @@ import torch
 from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.clock import PhaseClock
 from calib.training.models import ModelEntry
 from calib.training.strategies import make_worker

@@ -17,7 +17,7 @@ from tests.training.launching import needs_mpiexec, run_script
 from tests.training.wide_model import EACH, SEED, STEPS, WIDE, wide
 from torch import Tensor, nn
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.traffic import gradient_messages
 from calib.oracle.trace.tracing import trace
 from calib.training.models import ModelEntry, built
@@ -164,7 +164,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from tests.training.wide_model import EACH, SEED, STEPS, WIDE
 from calib.training.step import TrainingStep
 from calib.training.teams import make_teams

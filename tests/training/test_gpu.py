@@ -25,7 +25,7 @@ EQUAL = """
 import json, sys
 from pathlib import Path
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.checks.gradients import gradient_difference
 from calib.training.models import entry
 from calib.training.teams import make_teams

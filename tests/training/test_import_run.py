@@ -28,7 +28,7 @@ from calib.training.importers.records import (
     Case,
     Circumstances,
     TimedIteration,
-    check_case,
+    division_of,
     iteration_of,
     paths_of,
     run_of,
@@ -74,7 +74,7 @@ def test_a_table_with_totals_alone_carries_them_and_no_phase(tmp_path: Path) -> 
     with pytest.raises(MeasurementError, match="forward is not known"):
         run.timed[0].phase_seconds("forward")
     head = run.header
-    assert (head.model, head.strategy, head.p, head.batch, head.batch_per_pe) == (
+    assert (head.model, head.strategy, head.p, head.division.batch, head.batch_per_pe) == (
         "net",
         "data",
         4,
@@ -239,7 +239,7 @@ def test_a_record_that_makes_no_sense_is_one_line(
 )
 def test_a_case_that_cannot_be(case: Case, inner: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        check_case(case, inner, 1)
+        division_of(case, inner, 1)
 
 
 def test_strategies_by_other_names() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.divided import model_case
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.training.in_place_ranks import (
@@ -25,11 +26,10 @@ from torch import Tensor, nn
 
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.timing.repeat import Repetitions
-from calib.oracle.division import Division
 from calib.training.clock import PhaseClock
 from calib.training.in_place import iterations as in_place
 from calib.training.in_place import overlap
-from calib.training.in_place.iterations import division_of, measure_in_place, modules_of, phases_of
+from calib.training.in_place.iterations import measure_in_place, modules_of, phases_of
 from calib.training.in_place.layers import LayerTimes
 from calib.training.layer_program import layer_program
 from calib.training.step import TrainingStep
@@ -74,7 +74,7 @@ def test_phases_and_layers(
     case = case_of(strategy, p)
     first, *others = measured(case)
     assert all(other.ranks == first.ranks for other in others)
-    assert set(phases_of(case, p)) == PHASES[strategy, p]
+    assert set(phases_of(case)) == PHASES[strategy, p]
     assert set(case.layer_names) == LAYERS | TWICE
     assert set(first.ranks) == PHASES[strategy, p] | hooks(LAYERS)
     assert {len(rows) for rows in first.ranks.values()} == {first.warmup + 6}
@@ -91,47 +91,10 @@ def test_phases_and_layers(
             assert kept.abs().max() > 0, "there was a gradient"
 
 
-@pytest.mark.parametrize(
-    ("strategy", "ranks", "more", "expected"),
-    [
-        ("", 1, {}, Division("serial", 1, 3)),
-        ("", 2, {}, Division("data", 2, 6)),
-        ("filter", 2, {}, Division("filter", 2, 3)),
-        ("pipeline", 2, {"segments": 4}, Division("pipeline", 2, 12, segments=4)),
-        ("data+filter", 4, {"inner": 2}, Division("data+filter", 4, 6, 2)),
-        ("spatial", 4, {"grid": (2, 2)}, Division("spatial", 4, 3, grid=(2, 2))),
-        (
-            "data+spatial",
-            8,
-            {"inner": 4, "grid": (4, 1)},
-            Division("data+spatial", 8, 6, 4, grid=(4, 1)),
-        ),
-    ],
-)
-def test_what_the_ranks_run(
-    strategy: str, ranks: int, more: dict[str, Any], expected: Division
-) -> None:
-    """`batch` samples at once on a rank."""
-    case = InPlaceCase(
-        ranks=ranks,
-        model="m",
-        batch=3,
-        layer_keys=(),
-        activation_bytes=0,
-        tensors_key="",
-        gradient_bytes=0,
-        strategy=strategy,
-        **more,
-    )
-    assert division_of(case, ranks) == expected and expected.local_batch == 3
-
-
 def test_groups_of_one_kind_exchange_as_that_does() -> None:
     """One group of filter has nobody to sum its gradients with; one group of spatial has."""
-    one_group = case_of("data+filter", 4).model_copy(update={"inner": 4})
-    assert not FLAT & set(phases_of(one_group, 4))
-    one_group = case_of("data+spatial", 4).model_copy(update={"inner": 4})
-    assert set(phases_of(one_group, 4)) >= FLAT
+    assert not FLAT & set(phases_of(model_case("m", 4, strategy="data+filter", inner=4)))
+    assert set(phases_of(model_case("m", 4, strategy="data+spatial", inner=4))) >= FLAT
 
 
 @needs_mpiexec

@@ -12,8 +12,8 @@ import torch
 from tests.helpers.tensor_ranks import on_ranks
 from torch import nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.training.models import built
 from calib.training.own.model import OwnModel, own_entry, own_layers
 from calib.training.own.options import is_own, own_name

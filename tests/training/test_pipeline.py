@@ -20,14 +20,15 @@ from tests.training.pipeline_ranks import CASES, RANKS
 from torch import Tensor
 
 import calib.oracle.layout.stages
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import with_boundaries
+from calib.training.allowed import why_not_trained
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
 from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.step import loss_function
-from calib.training.strategies.pipeline import make
+from calib.training.strategies import make_worker
 from calib.training.worker import Options, Task
 
 
@@ -197,8 +198,8 @@ def test_given_boundaries_and_other_strategies_stay() -> None:
 @pytest.mark.parametrize("boundaries", [(0, 3), (3, 3), (5, 4), (4, 1000)])
 def test_boundaries_that_are_no_stages_are_refused(boundaries: tuple[int, ...]) -> None:
     division = Division("pipeline", 3, 4, boundaries=boundaries)
-    with pytest.raises(InputError, match="are not increasing numbers of layers from 1 to"):
-        with_boundaries(SPECS["vgg"], division)
+    (why,) = why_not_trained(division, SPECS["vgg"])
+    assert "numbers must rise from 1 to" in why
 
 
 def test_more_stages_than_layers_are_refused() -> None:
@@ -207,8 +208,8 @@ def test_more_stages_than_layers_are_refused() -> None:
         len(with_boundaries(SPECS["two heads"], Division("pipeline", count, 4)).boundaries)
         == count - 1
     )
-    with pytest.raises(InputError, match=f"two heads has {count} layers"):
-        with_boundaries(SPECS["two heads"], Division("pipeline", count + 1, 4))
+    (why,) = why_not_trained(Division("pipeline", count + 1, 4), SPECS["two heads"])
+    assert f"it has only {count} layers" in why
 
 
 def refusal(division: Division, name: str, options: Options) -> str:
@@ -217,20 +218,20 @@ def refusal(division: Division, name: str, options: Options) -> str:
     module = built(ENTRIES[name], 0)
     task = Task(ENTRIES[name], module, nobody, division, nobody, nobody, options)
     with pytest.raises(InputError) as refused:
-        make(task)
+        make_worker(task)
     return str(refused.value)
 
 
 def test_1f1b_with_fewer_segments_than_stages_is_refused() -> None:
     division = Division("pipeline", 3, 4, segments=2, schedule="1f1b")
-    reason = "1F1B needs at least as many segments as stages: p = 3, but S = 2"
+    reason = "1F1B needs a segment for each stage: p = 3, but there are 2 segments"
     assert refusal(division, "vgg", Options()) == reason
 
 
 def test_synchronized_batch_norm_over_micro_batches_is_refused() -> None:
     division = Division("pipeline", 2, 4, segments=2)
     reason = refusal(division, "resnet", Options(synchronized_batch_norm=True))
-    assert reason.startswith("batch normalisation (bn1) cannot be synchronised")
+    assert reason == "bn1 normalises one micro-batch after the other, which cannot be synchronised"
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))

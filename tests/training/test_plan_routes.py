@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.plan_models import BATCH, configurations, spec_of
 
-from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration, items, needed, owned
-from calib.training.plans.division import LAYERWISE, LayerwiseDivision, checked, sharers
+from calib.training.allowed import why_not_trained
+from calib.training.plans.division import LAYERWISE, LayerwiseDivision, sharers
 from calib.training.plans.gradients import summers
 from calib.training.plans.routes import InputRoute, input_route, route
 
@@ -109,6 +109,7 @@ def test_a_division_of_more_parts_than_devices() -> None:
     plan = tuple(Configuration(4) for _ in SPEC.layers)
     division = LayerwiseDivision(LAYERWISE, 2, BATCH, configurations=plan)
     assert division.faults == ["a layer in 4 parts needs more than p = 2"]
-    with pytest.raises(InputError, match="stem cannot be cut by sample=4: 4 parts are more than"):
-        checked(SPEC, division)
+    assert why_not_trained(division, SPEC)[0].startswith(
+        "stem cannot be cut by sample=4: 4 parts are more than"
+    )
     assert division.sample_degrees == 4 and division.layout == f"{len(SPEC.layers)} x sample=4"

@@ -13,8 +13,8 @@ from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
 import calib.training.clock
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
-from calib.oracle.division import Division
 from calib.training.checks.gradients import gradient_difference
 from calib.training.clock import CudaClock
 from calib.training.layer_program import layer_program

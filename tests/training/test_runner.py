@@ -29,8 +29,8 @@ from tests.training.launching import (
 )
 from torch import nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
-from calib.oracle.division import Division
 from calib.training import footprint
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
@@ -335,7 +335,7 @@ TWICE = """
 import json, sys
 from pathlib import Path
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.models import entry
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
@@ -363,7 +363,7 @@ def test_a_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert len(set(first)) == len(first), "nothing was learned"
     head, end = runs[0].header, runs[0].end
     assert runs[0].complete and end is not None
-    assert (head.p, head.batch_per_pe, head.batch, head.seed) == (2, 2, 4, 7)
+    assert (head.p, head.batch_per_pe, head.division.batch, head.seed) == (2, 2, 4, 7)
     assert (head.backend, head.library, head.device) == ("mpi", "torch_mpi", "cpu")
     assert (head.cluster_fingerprint, head.launch) == ("f", "c")
     assert head.gradient_difference is not None and head.gradient_difference <= 1e-5
@@ -382,4 +382,4 @@ def test_the_record_is_json() -> None:
     job = Job(ABOUT, Division("data", 2, 8))
     (head, _) = run_ranks(2, lambda control: header(job, control))
     text = json.dumps(head.model_dump(), allow_nan=False)
-    assert json.loads(text)["batch_per_pe"] == 4 and "\n" not in text
+    assert json.loads(text)["division"]["p"] == 2 and "\n" not in text

@@ -24,8 +24,8 @@ from tests.training.spatial_runs import (
 )
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.spatial import part_ranges
 from calib.oracle.layout.traffic import messages, split_ends

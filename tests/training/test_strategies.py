@@ -10,8 +10,8 @@ import torch
 from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.strategies import strategy_named
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.models import entry

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
 from calib.microbench.timing.watchdog import beat, idle
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import part_ranges
 from calib.training.checks.serial import PiecewiseNorm, batch_chunks, define_norms, has_batch_norm
@@ -129,8 +129,7 @@ def _small(about: ModelEntry, division: Division) -> Division:
         return smallest(division, CUT_SAMPLES if has_batch_norm(_template(about)) else 1)
     cut = division.traits.cuts == "image" and division.parts > 1
     samples = (CUT_SAMPLES if cut else 2) if has_batch_norm(_template(about)) else 1
-    grid = division.grid if division.grid_is_chosen else ()
-    return replace(division, batch=samples * batch_chunks(division), grid=grid)
+    return replace(division, batch=samples * batch_chunks(division))
 
 
 def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:

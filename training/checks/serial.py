@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Shape
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, split_flags
 from calib.oracle.layout.spatial import part_ranges
 from calib.oracle.model.spec import ModelSpec
@@ -45,7 +45,7 @@ def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Slices]:
     shape: Shape = spec.layers[layer].shape.output_shape
     if division.traits.cuts != "image" or not split_flags(spec, division)[layer]:
         return [()]
-    cuts = [part_ranges(shape[1 + d], parts) for d, parts in enumerate(division.grid)]
+    cuts = [part_ranges(shape[1 + d], parts) for d, parts in enumerate(division.cells)]
     return [tuple(slice(*part) for part in cell) for cell in itertools.product(*cuts)]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from calib.foundation.division import Division
 from calib.microbench.tensors import flat_buffer
-from calib.oracle.division import Division
 from calib.training.teams import Teams
 from calib.training.worker import Held
 

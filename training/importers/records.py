@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from calib.foundation.division import STRATEGIES, Division, traits_of
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import write_whole
 from calib.foundation.quantities import possible
-from calib.oracle.division import STRATEGIES, Division, traits_of
 from calib.training.run.lines import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 
@@ -108,16 +108,26 @@ def absent_phases(case: Case) -> tuple[str, ...]:
     return ABSENT["serial"] if case.p == 1 else ABSENT.get(case.strategy, ())
 
 
-def check_case(case: Case, inner: int, segments: int) -> None:
-    """Raise InputError, one line, for a case that cannot be, whatever the model."""
+def division_of(case: Case, inner: int, segments: int) -> Division:
+    """How a case is divided: p2 and micro-batches count where its strategy has them.
+
+    Raises InputError, one line, for a case that cannot be, whatever the model.
+    """
     if not case.model or not case.model.isprintable():
         raise InputError(f"{short(case.model)} is no name of a model")
-    if traits_of(case.strategy).hybrid and inner == 1:
+    traits = traits_of(case.strategy)
+    if traits.hybrid and inner == 1:
         raise InputError(f"{case.strategy} needs p2, ranks that share their samples", wants="inner")
-    of_hybrid = inner if traits_of(case.strategy).hybrid else 1
-    faults = Division(case.strategy, case.p, case.batch, of_hybrid, segments).faults
-    if faults:
-        raise InputError(f"{case.model[:40]}: {faults[0]}")
+    found = Division(
+        case.strategy,
+        case.p,
+        case.batch,
+        inner if traits.hybrid else 1,
+        segments if traits.stages else 1,
+    )
+    if found.faults:
+        raise InputError(f"{case.model[:40]}: {found.faults[0]}")
+    return found
 
 
 def iteration_of(timed: TimedIteration) -> Iteration:
@@ -158,19 +168,13 @@ def _run_of(
     timed = [record for record in records if not record.warmup]
     if not timed:
         raise InputError(f"{case.model} {case.strategy} p={case.p}: every iteration is a warm-up")
-    each = case.batch // case.p if case.batch % case.p == 0 else case.batch / case.p
     more = list(notes)
     if not about.hosts:
         more.append("hosts, threads and whether ranks shared cores are not known")
     header = RunHeader(
         origin="imported",
         model=case.model,
-        strategy=case.strategy,
-        p=case.p,
-        batch_per_pe=each,
-        batch=case.batch,
-        inner=about.inner if traits_of(case.strategy).hybrid else 1,
-        segments=about.segments if traits_of(case.strategy).stages else 1,
+        division=division_of(case, about.inner, about.segments),
         optimizer=about.optimizer,
         dtype=about.dtype,
         seed=None,
@@ -213,7 +217,7 @@ def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[
         paths = []
         for run in runs:
             head = run.header
-            stem = f"{name or head.model}-{head.strategy}-p{head.p}-b{head.batch}"
+            stem = f"{name or head.model}-{head.strategy}-p{head.p}-b{head.division.batch}"
             stem = "".join(c if c.isalnum() or c in "+-._" else "-" for c in stem).lstrip(".")[:150]
             free, number = stem, 2
             while output / f"{free}.jsonl" in paths:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicator import Control
 from calib.microbench.memory import account, optimizer_tensors
@@ -28,7 +28,6 @@ from calib.microbench.timing.repeat import (
     repeat,
 )
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.training.in_place.layers import LayerTimes
 from calib.training.in_place.overlap import measure_overlap
 from calib.training.layer_program import LayerProgram
@@ -44,7 +43,6 @@ COMPUTED = ("forward", "backward")
 MET = ("halo", "layerwise")  # while layers run
 EXCHANGED = ("pack", "unpack")
 COPIES = "copies"  # of what "pack" has before gradients are packed
-SERIAL = ("", "serial", "data")
 
 
 def measure_in_place(
@@ -66,39 +64,24 @@ def measure_in_place(
     """
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
-    division = division_of(case, control.size)
+    division = case.division
     teams = (make or short_teams)(control, division)
     try:
         options = Options(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients of sums that were never made must lead nowhere
-        block = in_place_block(step, phases_of(case, control.size))
+        block = in_place_block(step, phases_of(case))
         result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
         modules = modules_of(step.worker.module, case.layer_names)
         result.ranks |= layer_rows(control, step, modules, result)
-        if case.strategy in SERIAL:
+        if division.traits.whole:
             memory = control.allgather_object(step_memory(step))
             result.memory = max(memory, key=lambda found: int(found["peak_live"]))
         step.close()
         return result
     finally:
         teams.close()
-
-
-def division_of(case: InPlaceCase, ranks: int) -> Division:
-    """What the ranks run: `case.batch` samples at once on each."""
-    strategy = case.strategy or ("serial" if ranks == 1 else "data")
-    of = Division(
-        strategy,
-        ranks,
-        case.batch,
-        case.inner,
-        case.segments,
-        case.grid,
-        boundaries=case.boundaries,
-    )
-    return replace(of, batch=case.batch * of.replicas * case.segments)
 
 
 def short_teams(control: Any, division: Division) -> Teams:
@@ -110,17 +93,17 @@ def short_teams(control: Any, division: Division) -> Teams:
     return teams_of(short(control), division)
 
 
-def phases_of(case: InPlaceCase, ranks: int) -> list[str]:
+def phases_of(case: InPlaceCase) -> list[str]:
     """The phases that the ranks of a case have: no work, no row.
 
     Of a pipeline only what its stages compute, each on its rank: what they wait is the schedule's.
     """
-    division = division_of(case, ranks)
+    division = case.division
     if division.traits.stages:
         return list(COMPUTED)
     met = sorted({phase for phase, _, _ in case.meetings})
     copies = [COPIES] if case.copies else []
-    exchanges = division.replicas > 1 or (ranks > 1 and division.traits.replicated)
+    exchanges = division.replicas > 1 or (division.p > 1 and division.traits.replicated)
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
 
 

@@ -15,7 +15,6 @@ from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
 from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
 from calib.training.models import entry
 from calib.training.step import TrainingStep
 from calib.training.teams import teams_of
@@ -32,7 +31,7 @@ def measure_overlap(
     The ranks begin an iteration together and wait for one another in its exchange only, as in
     training. `first_s` is the first overlapped iteration.
     """
-    plain = Division("data", control.size, case.batch * control.size)
+    plain = case.division
     teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, "cpu")), plain)
     try:
         about, options = entry(case.model), Options(optimizer=case.optimizer)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
-from calib.oracle.division import STRATEGIES
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.module import aside, build_module, member
 from calib.oracle.trace.tracing import trace

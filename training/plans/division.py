@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.search.plan import Plan
@@ -25,19 +25,15 @@ DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 class LayerwiseDivision(Division):
     """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
 
-    No strategy of the registry (calib.oracle.division.STRATEGIES) is of this kind: `strategy` is
+    No strategy of the registry (calib.foundation.division.STRATEGIES) is of this kind: `strategy` is
     layerwise.
     """
 
-    configurations: tuple[Configuration, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        if self.strategy != LAYERWISE:
-            raise InputError(f"a configuration for each layer is {LAYERWISE}, not {self.strategy}")
+    configurations: tuple[Configuration, ...] = field(kw_only=True)
 
     @property
     def faults(self) -> list[str]:
-        """Configurations of more parts than PEs; what a model says against them, `checked` finds."""
+        """Configurations of more parts than PEs; what a model says against them, `why_not_cut` finds."""
         most = max((of.parts for of in self.configurations), default=1)
         return [f"a layer in {most} parts needs more than p = {self.p}"] if most > self.p else []
 
@@ -60,27 +56,28 @@ class LayerwiseDivision(Division):
         return "; ".join(f"{count} x {words}" if count > 1 else words for words, count in runs)
 
 
-def checked(spec: ModelSpec, division: LayerwiseDivision) -> LayerwiseDivision:
-    """The division. Raises InputError, naming the layer, where a layer cannot be cut so."""
+def why_not_cut(spec: ModelSpec, division: LayerwiseDivision) -> list[str]:
+    """Why layers cannot be cut so, with their names."""
     if len(division.configurations) != len(spec.layers):
-        raise InputError(
+        return [
             f"a plan of {len(division.configurations)} layers is none of {spec.name}, which has "
             f"{len(spec.layers)}"
-        )
+        ]
+    found = []
     for layer, of in zip(spec.layers, division.configurations, strict=True):
         why = why_impossible(layer.shape, of, division.batch)
         if not why and of.parts > division.p:
             why = f"{of.parts} parts are more than the {division.p} devices"
         if why:
-            raise InputError(f"{layer.name} cannot be cut by {of}: {why}")
-    return division
+            found.append(f"{layer.name} cannot be cut by {of}: {why}")
+    return found
 
 
 def division_of(plan: Plan, spec: ModelSpec) -> Division:
     """How training divides `spec` under a plan.
 
     Raises InputError for a space that training cannot run, for layers that are not those of the model,
-    and for a configuration or stages that cannot be.
+    and for stages that are none; what cannot be trained of it, calib.training.allowed says.
     """
     if plan.space not in TRAINED:
         raise InputError(
@@ -102,8 +99,7 @@ def division_of(plan: Plan, spec: ModelSpec) -> Division:
         )
         raise InputError(f"the plan's layers are not those of {spec.name}: {words}")
     configurations = tuple(_configuration(layer.name, layer.degrees) for layer in plan.layers)
-    found = LayerwiseDivision(LAYERWISE, plan.p, plan.batch, configurations=configurations)
-    return checked(spec, found)
+    return LayerwiseDivision(LAYERWISE, plan.p, plan.batch, configurations=configurations)
 
 
 def _configuration(name: str, degrees: Mapping[str, int]) -> Configuration:
@@ -136,7 +132,7 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
     text = plan.details.get("microbatches", "1")
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
         raise InputError(f"microbatches={text} is not a whole number from 1 on")
-    found = Division(
+    return Division(
         "pipeline",
         plan.p,
         batch,
@@ -144,9 +140,6 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
         schedule="1f1b" if schedule == "1f1b" else "gpipe",
         boundaries=tuple(stage.first for stage in stages[1:]),
     )
-    if found.faults:
-        raise InputError(found.faults[0])
-    return found
 
 
 def sharers(of: Configuration) -> list[RankTuple]:

@@ -16,14 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calib.foundation.errors import InputError
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import INPUT
 from calib.training.layer_program import LayerProgram
-from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, checked, sharers
+from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
 from calib.training.plans.gradients import PlanGroups, SharedGradients, summers
 from calib.training.plans.layers import PartLayer, fill_of, part_layer
@@ -72,9 +71,8 @@ class _Builder:
 
     def __init__(self, task: Task, division: LayerwiseDivision, chain: ExchangeToken) -> None:
         self.task, self.division, self.chain = task, division, chain
-        self.source: LayerProgram = task.program()
+        self.source: LayerProgram = task.program
         self.spec: ModelSpec = self.source.spec
-        checked(self.spec, division)
         self.pe, self.world = task.teams.world.rank, task.teams.world
         self.groups = PlanGroups(self.world)
         self.like = next(task.module.parameters()).detach()
@@ -280,11 +278,7 @@ def _box_of(inputs: Tensor, of: InputRoute, fill: float) -> Tensor:
 
 
 def make(task: Task) -> Worker:
-    """This PE's work under a plan. Raises InputError where a layer cannot be cut or trained so."""
+    """This PE's work under a plan."""
     division = task.division
     assert isinstance(division, LayerwiseDivision)
-    if task.options.dtype == "bfloat16":
-        raise InputError("a plan per layer is trained in float32 or float64, not in bfloat16")
-    if task.options.synchronized_batch_norm or task.options.ddp:
-        raise InputError("a plan per layer has neither --sync-batch-norm nor --ddp")
     return LayerwiseWorker(task, division)

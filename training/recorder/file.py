@@ -18,7 +18,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_whole
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.records.manifest import utc_now
-from calib.training.importers.records import Case, check_case
+from calib.training.importers.records import Case, division_of
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 
 HOST_BYTES = 64  # of a host's name that is kept
@@ -71,7 +71,7 @@ def header_of(
     iterations: int | None,
 ) -> RunHeader:
     """The circumstances of a loop; collective. Raises InputError for a case that cannot be."""
-    check_case(case, inner, segments)
+    division = division_of(case, inner, segments)
     if ranks.joined and case.p != ranks.size:
         raise InputError(f"p = {case.p}, but torch.distributed has {ranks.size} ranks")
     hosts = ranks.words(platform.node())
@@ -83,16 +83,10 @@ def header_of(
     if ranks.size < case.p:
         notes.append(f"times of 1 of {case.p} ranks")
         hosts = gpus = []
-    whole = case.batch % case.p == 0
     return RunHeader(
         origin="recorded",
         model=case.model,
-        strategy=case.strategy,
-        p=case.p,
-        batch_per_pe=case.batch // case.p if whole else case.batch / case.p,
-        batch=case.batch,
-        inner=inner,
-        segments=segments,
+        division=division,
         optimizer=optimizer,
         dtype=dtype,
         seed=None,

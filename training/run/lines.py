@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.division import Divided, Division
+from calib.foundation.errors import MeasurementError
 from calib.foundation.names import (
     DeviceKind,
     DtypeName,
@@ -16,24 +16,18 @@ from calib.foundation.names import (
     ModelName,
     OptimizerName,
     Oversubscribed,
-    RankCount,
-    StrategyLabel,
     UtcTime,
 )
 from calib.foundation.quantities import (
     LEAST_SECONDS,
-    Count,
     CountOrNone,
     FormatVersion,
     KnownRanks,
-    Magnitude,
-    Ranks,
     Ratio,
     Seconds,
     Whole,
     WholeBytes,
 )
-from calib.oracle.division import Division, Schedule
 from calib.oracle.projection import PHASES
 
 RUN_FORMAT = 1
@@ -70,7 +64,12 @@ SHARED_PHASES = ("halo", "layerwise", "exchange")
 RankSeconds = Annotated[list[Seconds], Field(min_length=1)]
 
 
-class RunHeader(BaseModel):
+GradientExchange = Annotated[
+    str, Field(description="of gradients: none, flat, ddp, sharded, segmented, leaders, all")
+]
+
+
+class RunHeader(Divided):
     """What ran, where and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,34 +81,11 @@ class RunHeader(BaseModel):
         description="by calib; by somebody: recorded in their loop, imported from a file",
     )
     model: ModelName
-    strategy: StrategyLabel
-    p: RankCount
-    batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
-    batch: Count = Field(description="global mini-batch B")
-    inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
-    segments: Count = Field(default=1, description="S of a pipeline")
-    schedule: Schedule = Field(default="gpipe", description="of a pipeline")
-    boundaries: tuple[CountOrNone, ...] = Field(
-        default=(), description="first layer of each later stage"
-    )
     stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
-    grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
-    split_until: str = Field(
-        default="", description='the layer that a split was asked to end at; "" none'
-    )
     split_ends_after: str = Field(default="", description="the last layer that was split")
-    overlap: bool = Field(
-        default=False, description="whether the exchange of gradients runs beside the backward pass"
-    )
-    sharded_optimizer: bool = Field(
-        default=False, description="whether each rank updates a share of the weights"
-    )
-    gradients: str = Field(default="leaders", description="of data+spatial: leaders, all")
     plan: str = Field(default="", description="sha256 of the plan.json that was run")
     plan_layout: str = Field(default="", description="the layers' configurations, in their order")
-    exchange: str = Field(
-        default="", description="of gradients: none, flat, ddp, sharded, segmented, leaders, all"
-    )
+    exchange: GradientExchange = ""
     synchronized_batch_norm: bool = Field(
         default=False, description="whether batch norms have the statistics of all ranks"
     )
@@ -151,20 +127,15 @@ class RunHeader(BaseModel):
         return self.origin == "trained"
 
     @property
-    def division(self) -> Division:
-        """What ran, as the oracle takes it. Raises InputError for an unknown strategy."""
-        names = {field.name for field in fields(Division) if field.init}
-        return Division(**{name: getattr(self, name) for name in names if hasattr(self, name)})
-
-    @property
     def layout(self) -> str:
         """What the strategy and p leave open, in words; and how gradients were exchanged."""
-        try:
-            words = self.division.layout
-        except InputError:  # of training of somebody else, under a strategy that is none of ours
-            words = self.plan_layout
-        ddp = self.exchange == "ddp" and not self.overlap
-        return ", ".join(filter(None, [words, "DistributedDataParallel" * ddp]))
+        return self.plan_layout or layout_of(self.division, self.exchange)
+
+
+def layout_of(division: Division, exchange: str) -> str:
+    """The layout of a division in words, and DistributedDataParallel, which no prediction has."""
+    ddp = exchange == "ddp" and not division.overlap
+    return ", ".join(filter(None, [division.layout, "DistributedDataParallel" * ddp]))
 
 
 class Iteration(BaseModel):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.oracle.layout.partitions import Range
-from calib.oracle.layout.shards import require_possible, split_layers
+from calib.oracle.layout.shards import split_layers
 from calib.training.split.moves import Channels, GroupLink, cut, join, share, summed
 from calib.training.worker import Exchange, Held, Task, Worker, whole_parameters
 
@@ -103,16 +103,12 @@ class ChannelLayer(SplitLayer):
 
 
 def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -> Worker:
-    """The worker of filter, channel or data+filter; `exchange` makes that of what a PE holds.
-
-    Raises InputError where a layer has fewer filters (channels) than there are PEs to share it.
-    """
+    """The worker of filter, channel or data+filter; `exchange` makes that of what a PE holds."""
     division, group = task.division, task.teams.group
     if group is None:
         held = whole_parameters(task.module)
         return Worker(task, task.module, held, exchange(held))
-    program = task.program()
-    require_possible(program.spec, division)
+    program = task.program
     make = ChannelLayer if division.traits.cuts == "channels" else FilterLayer
     link = GroupLink(group, task.clock)
     ranges: dict[str, tuple[Range, ...]] = {}

@@ -6,18 +6,14 @@ prediction.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
-from calib.oracle.division import Division
-from calib.oracle.layout.shards import fitted, require_possible, split_layers
-from calib.oracle.layout.spatial import part_sizes
+from calib.oracle.layout.shards import split_layers
 from calib.oracle.model.layer import Layer
 from calib.oracle.trace.tracing import INPUT
 from calib.training.gradients.flat import FlatAllreduce
@@ -58,26 +54,18 @@ class SpatialWorker(Worker):
 
 
 def make(task: Task) -> Worker:
-    """The worker of spatial and of data+spatial; collective over the ranks of a group.
-
-    Raises InputError, in the oracle's words, where the model cannot be cut so.
-    """
+    """The worker of spatial and of data+spatial; collective over the ranks of a group."""
     teams, whole = task.teams, whole_parameters(task.module)
-    program = task.program()
-    division = fitted(program.spec, task.division)
-    require_possible(program.spec, division)
-    task = replace(task, division=division)
+    program, division = task.program, task.division
     if teams.group is None:
         weights = [held.parameter for held in whole]
         exchange = FlatAllreduce(weights, teams.world) if division.p > 1 else None
         _synchronize(task, program, [])
         return Worker(task, program, whole, exchange)
     cell = ImageCell(
-        division.grid, place_of(division, teams.world.rank).cell, teams.group, task.clock
+        division.cells, place_of(division, teams.world.rank).cell, teams.group, task.clock
     )
     split = split_layers(program.spec, division)
-    if not task.options.synchronized_batch_norm:
-        _require_values(split, division)
     layer_of = program.parameter_layers()
     _split(task, program, split, cell)
     _gather(program, {layer.name for layer in split}, cell)
@@ -89,19 +77,6 @@ def make(task: Task) -> Worker:
     ]
     grouped = GroupedGradients(held, teams, division)
     return SpatialWorker(task, program, held, grouped, cell)
-
-
-def _require_values(split: list[Layer], division: Division) -> None:
-    """Refuse a batch norm of which some part would see one value of a channel: torch stops there."""
-    for layer in split:
-        if layer.shape.kind == "batch_norm":
-            smallest = [min(sizes) for sizes in part_sizes(layer.shape, division.grid)]
-            whole = layer.shape.output_shape[1 + len(division.grid) :]
-            if division.local_batch * math.prod([*smallest, *whole]) == 1:
-                raise InputError(
-                    f"{layer.name} would normalise over one value of each channel: take a larger "
-                    "batch, fewer parts, or end the split before it (split_until)"
-                )
 
 
 def _split(task: Task, program: LayerProgram, split: list[Layer], cell: ImageCell) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from calib.foundation.errors import InputError
-from calib.oracle.division import STRATEGIES
+from calib.oracle.layout.shards import fitted
+from calib.oracle.layout.stages import with_boundaries
+from calib.training.allowed import why_not_trained
 from calib.training.worker import Task, Worker
 
 PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model
@@ -14,14 +16,20 @@ PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole m
 def make_worker(task: Task) -> Worker:
     """This rank's work under the division of `task`; collective over all ranks.
 
-    Raises InputError with the reason where the strategy cannot divide the model, the batch or the
-    ranks so.
+    Raises InputError with the reason where training cannot run so. The task's division then has its
+    grid and stages.
     """
-    division = task.division
-    if division.strategy not in (*STRATEGIES, PLANNED):
-        raise InputError(f"unknown strategy {division.strategy!r}; known: {', '.join(STRATEGIES)}")
-    if division.faults:
-        raise InputError(division.faults[0])
+    division, options, model = task.division, task.options, None
+    if division.p > 1 and not division.traits.whole and not division.faults:
+        model = task.program.spec
+        division = fitted(model, division)
+    reasons = why_not_trained(
+        division, model, options.dtype, options.synchronized_batch_norm, options.ddp
+    )
+    if reasons:
+        raise InputError(reasons[0])
+    if model is not None:
+        task.division = division = with_boundaries(model, division)
     if division.p != task.teams.world.size:
         size = task.teams.world.size
         raise InputError(f"{division.strategy} on p = {division.p}, but {size} ranks run")

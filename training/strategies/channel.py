@@ -11,5 +11,5 @@ from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:
-    """Raises InputError where a layer has fewer channels than p."""
+    """The parts of each layer that this rank has."""
     return make_shared(task, lambda held: None)

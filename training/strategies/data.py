@@ -9,7 +9,6 @@ Gradients are averaged in one of four ways, by the division and the run's option
 
 from __future__ import annotations
 
-from calib.foundation.errors import InputError
 from calib.training.gradients.ddp import DdpWorker
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.gradients.sharded import ShardedWorker
@@ -18,20 +17,11 @@ from calib.training.worker import Task, Worker, whole_parameters
 
 
 def make(task: Task) -> Worker:
-    """The module as it is; on one rank nothing is exchanged, and it is serial training.
-
-    Raises InputError for a sharded optimizer with DistributedDataParallel, which gives every PE all
-    gradients.
-    """
+    """The module as it is; on one rank nothing is exchanged, and it is serial training."""
     held, team, division = whole_parameters(task.module), task.teams.world, task.division
     if division.p == 1:
         return Worker(task, task.module, held)
     in_buckets = division.overlap or task.options.ddp
-    if division.sharded_optimizer and in_buckets:
-        raise InputError(
-            "a sharded optimizer takes its gradients after the backward; train it without overlap "
-            "and without DistributedDataParallel"
-        )
     if task.options.synchronized_batch_norm:
         synchronize(task.module, team, task.clock)
     if division.sharded_optimizer:

@@ -14,7 +14,7 @@ from calib.training.worker import Held, Task, Worker
 
 
 def make(task: Task) -> Worker:
-    """Raises InputError where a layer has fewer filters than p2."""
+    """The parts of each layer that this rank has."""
     across = task.teams.across
 
     def exchange(held: list[Held]) -> FlatAllreduce | None:

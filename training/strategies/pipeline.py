@@ -11,7 +11,6 @@ out by itself it sends as pickles. torch posts sends without waiting, and waits 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,10 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from calib.foundation.errors import InputError
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import Division
-from calib.oracle.layout.stages import with_boundaries
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram
 from calib.training.stages import ProgramStage, cut, item_types
@@ -69,9 +65,10 @@ class _TimedStage(PipelineStage):
 
 
 class PipelineWorker(Worker):
-    """One stage. `division` has the boundaries of all of them."""
+    """One stage of a division that has the boundaries of all."""
 
-    def __init__(self, task: Task, program: LayerProgram, division: Division) -> None:
+    def __init__(self, task: Task) -> None:
+        program, division = task.program, task.division
         stage = cut(program, division.boundaries, task.teams.place.stage)
         parameters = stage.program.graph.named_parameters()
         held = [Held(name, p, gradient="own") for name, p in parameters if p.requires_grad]
@@ -161,31 +158,5 @@ class PipelineWorker(Worker):
 
 
 def make(task: Task) -> Worker:
-    """This rank's stage; on one rank it is serial training, the whole batch at once.
-
-    Raises InputError where 1F1B has fewer segments than stages, for batch normalisation that is to be
-    synchronised over micro-batches, and as with_boundaries.
-    """
-    division = task.division
-    if division.p == 1:
-        return serial.make(task)
-    if division.schedule == "1f1b" and division.segments < division.p:
-        raise InputError(
-            f"1F1B needs at least as many segments as stages: p = {division.p}, but "
-            f"S = {division.segments}"
-        )
-    program = task.program()
-    layers = [layer for layer in program.spec.layers if layer.shape.kind == "batch_norm"]
-    norms = [layer.name for layer in layers]
-    for layer in layers:
-        if division.local_batch * math.prod(layer.shape.output_shape[1:]) == 1:
-            raise InputError(
-                f"{layer.name} would normalise over one value of each channel: take a larger batch or "
-                "fewer segments"
-            )
-    if task.options.synchronized_batch_norm and division.segments > 1 and norms:
-        raise InputError(
-            f"batch normalisation ({norms[0]}) cannot be synchronised over the micro-batches of a "
-            "pipeline: they run one after the other"
-        )
-    return PipelineWorker(task, program, with_boundaries(program.spec, division))
+    """This rank's stage; on one rank it is serial training, the whole batch at once."""
+    return serial.make(task) if task.division.p == 1 else PipelineWorker(task)

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.calib.planning.clusters import cluster
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.microbench.cases import (
     CollectiveCase,
@@ -23,8 +25,7 @@ from calib.microbench.cases import (
     TensorsCase,
 )
 from calib.microbench.groups import fits
-from calib.oracle.division import STRATEGIES
-from calib.oracle.layout.shards import divide, rank_parameters, rank_shards
+from calib.oracle.layout.shards import rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.sweep import groups
@@ -558,7 +559,7 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
         "data+spatial 2x4",
     ]
     assert left_out == [
-        f"{strategy} 2: 2 is not p1 x p2 with both at least 2"
+        f"{strategy} 2: p = 2 is not p1 x p2 with both at least 2"
         for strategy in ("data+filter", "data+spatial")
     ]
 
@@ -621,7 +622,7 @@ def test_ids_are_those_of_earlier_runs(specs: dict[str, ModelSpec]) -> None:
     golden = {
         "mpi allreduce 8 B on 4 ranks": "501702f0c018d236",
         "mpi halo 8 B on 4 ranks as 2x2": "3d20af7ee8e0804a",
-        "vgg16-mini in place on 2 ranks": "17dcd76b5773b08a",
+        "vgg16-mini data in place on 2 ranks": "0972cb6540e2d939",
         "linear -> 4x512 on 1 ranks": "0061da3b3e159ebf",
         "pack of 32 tensors on 2 ranks": "6dc4c771b2d1df0a",
     }

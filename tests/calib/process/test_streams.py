@@ -77,7 +77,7 @@ def test_what_people_are_told_may_be_lost(here: Path, tmp_path: Path) -> None:
     """Notes on stderr; the result is whole."""
     with FULL.open("w") as full, (tmp_path / "out").open("w+") as out:
         assert inside.ended((*PREDICT, "--json"), out, full) == 0
-    assert json.loads((tmp_path / "out").read_text())[0]["p"] == 1
+    assert json.loads((tmp_path / "out").read_text())[0]["division"]["p"] == 1
 
 
 @pytest.mark.parametrize("streams", [">&-", "<&- >&-", "<&- >&- 2>&-"])
@@ -91,7 +91,7 @@ def test_closed_from_the_start(here: Path, streams: str) -> None:
         last = done.stderr.splitlines()[-1].removeprefix("calib: error: ")
         assert last == "not all of the result was printed: stdout: Bad file descriptor"
         assert done.stderr.count("error") == 1
-    assert json.loads((here / "found.json").read_text())[0]["p"] == 1
+    assert json.loads((here / "found.json").read_text())[0]["division"]["p"] == 1
 
 
 def test_nothing_to_print_needs_no_stdout(here: Path) -> None:

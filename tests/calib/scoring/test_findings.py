@@ -23,6 +23,7 @@ from tests.reports.records import run as training_run
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import EditedWarning
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
@@ -181,8 +182,7 @@ def night_of(
     """A night that planned the run's training and two that are not there."""
     first = PlannedPoint(
         model="a",
-        strategy="serial",
-        p=1,
+        division=Division("serial", 1, 4),
         label="first",
         file=str(point().path(run).relative_to(run)),
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant
 from tests.reports.records import estimate, parameters
 
@@ -33,10 +34,8 @@ LOOP = parameters().model_copy()  # a line of 2 us + 0.5 ns/B, from 8 B to 16 Mi
 
 
 def model(name: str, keys: Sequence[int], activations: int, gradients: int = 4096) -> InPlaceCase:
-    return InPlaceCase(
-        ranks=2,
-        model=name,
-        batch=8,
+    return model_case(
+        name,
         layer_keys=tuple(f"l{i}" for i in keys),
         activation_bytes=activations,
         tensors_key=name,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate
 
@@ -42,17 +43,7 @@ ALONE = [alone(A, 1e-3, 2e-3), alone(B, 3e-3, 4e-3), alone(C, 5e-3, 0.0)]
 
 def case(layers: Mapping[str, str], model: str = "m", **more: Any) -> InPlaceCase:
     """A model of layers: name -> key."""
-    return InPlaceCase(
-        ranks=2,
-        model=model,
-        batch=8,
-        layer_names=tuple(layers),
-        layer_keys=tuple(layers.values()),
-        activation_bytes=0,
-        tensors_key="k",
-        gradient_bytes=0,
-        **more,
-    )
+    return model_case(model, layer_names=tuple(layers), layer_keys=tuple(layers.values()), **more)
 
 
 def hooked(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.helpers.divided import model_case
 
 from calib.fitting.parameters.memory import MemoryReuse
 from calib.fitting.sections.memory import memory_reuses, naive_bytes
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
@@ -42,19 +44,15 @@ def case(
     model: str = "m",
     optimizer: str = "momentum",
 ) -> InPlaceCase:
-    return InPlaceCase.model_validate(
-        {
-            "ranks": ranks,
-            "model": model,
-            "batch": batch,
-            "activation_bytes": 0,
-            "tensors_key": "t",
-            "layer_keys": [
-                layer.key(batch, needs_input_grad=n > 0) for n, layer in enumerate(layers)
-            ],
-            "gradient_bytes": 4 * sum(layer.parameter_items for layer in layers),
-            "optimizer": optimizer,
-        }
+    return model_case(
+        model,
+        ranks,
+        batch,
+        layer_keys=tuple(
+            layer.key(batch, needs_input_grad=n > 0) for n, layer in enumerate(layers)
+        ),
+        gradient_bytes=4 * sum(layer.parameter_items for layer in layers),
+        optimizer=optimizer,
     )
 
 
@@ -149,7 +147,7 @@ def test_three_models_tell_activations_from_the_rest() -> None:
 
 def test_families_devices_and_measures_are_apart() -> None:
     alone = MODELS[0]
-    both = alone.model_copy(update={"ranks": 2})
+    both = alone.model_copy(update={"ranks": 2, "division": Division("data", 2, 4)})
     total = naive_bytes(alone).total
     gpu = {"peak_live": total, "peak_reserved": 2 * total, "device_used": 3 * total}
     found, _ = memory_reuses(
@@ -188,8 +186,8 @@ def test_order_does_not_matter() -> None:
     assert memory_reuses(ends, known) == memory_reuses(ends[::-1], backwards)
 
 
-def counted(of: InPlaceCase, nbytes: int, strategy: str = "") -> InPlaceCase:
-    return of.model_copy(update={"live_bytes": nbytes, "strategy": strategy})
+def counted(of: InPlaceCase, nbytes: int, **more: object) -> InPlaceCase:
+    return of.model_copy(update={"live_bytes": nbytes, **more})
 
 
 def test_the_count_of_live_bytes_is_checked_and_not_fitted() -> None:
@@ -223,5 +221,5 @@ def test_a_count_does_not_change_what_is_measured() -> None:
 
 
 def test_other_strategies_have_other_sums() -> None:
-    cases = [counted(MODELS[0], 5000), counted(MODELS[1], 5000, "filter")]
+    cases = [counted(MODELS[0], 5000), counted(MODELS[1], 5000, division=Division("filter", 2, 2))]
     assert reuse(cases, [end(c, peak_live=5000) for c in cases]).models == ["a"]

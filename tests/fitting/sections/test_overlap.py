@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of
 from tests.reports.records import estimate
 
@@ -20,16 +21,7 @@ WITHOUT = {"a": (2.0, 3.0, 1.4), "b": (4.0, 1.0, 2.6), "c": (3.0, 2.0, 1.3), "d"
 
 
 def case(model: str, ranks: int = 2, exchange: Any = "torch_mpi") -> InPlaceCase:
-    return InPlaceCase(
-        ranks=ranks,
-        model=model,
-        batch=8,
-        layer_keys=(),
-        activation_bytes=0,
-        tensors_key="t",
-        gradient_bytes=4,
-        exchange=exchange,
-    )
+    return model_case(model, ranks, tensors_key="t", gradient_bytes=4, exchange=exchange)
 
 
 def rows(of: InPlaceCase, eta: float, slower: float = 1.0, launch: int = 0) -> list[Sample]:

@@ -29,12 +29,12 @@ from tests.oracle.handmade import (
 
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.work import FRESH_OVER_BYTES, work_of
+from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Direction, LayerShape
 from calib.oracle.cost import MACHINE, NOTHING, Cost, total
 from calib.oracle.costs import layers as layer_costs
 from calib.oracle.costs.layers import LayerCosts, PieceWork
-from calib.oracle.division import Division
 from calib.oracle.layout.workload import LayerPiece, Workload, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec

@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 from tests.oracle.shapes import conv, model_of, pool, relu, small, windowed
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, split_sizes
 from calib.microbench.layers.build import BuiltLayer, build_layer
-from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.grids import best_grid
 from calib.oracle.layout.shards import (
     Shard,
     channel_part,
-    divide,
     filter_part,
     rank_parameters,
     rank_shards,

@@ -24,8 +24,8 @@ from tests.oracle.handmade import LOOP_BYTE_S, LOOP_CALL_S, LOOP_TENSOR_S, machi
 from tests.oracle.shapes import conv, model_of, pool, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 
+from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid
 from calib.oracle.layout.shards import fitted, split_layers, why_impossible
 from calib.oracle.layout.spatial import why_whole

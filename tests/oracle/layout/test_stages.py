@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import linear, mlp, relu
 
+from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape
-from calib.oracle.division import Division
 from calib.oracle.layout.stages import balanced, crossings, stage_names, weights_before, with_stages
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 
 import pytest
+from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 from tests.oracle.shapes import conv, model_of, pool, relu
 
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.microbench.cases import CollectiveCase
-from calib.oracle.division import STRATEGIES, Division
-from calib.oracle.layout.shards import divide, rank_parameters
+from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.layout.traffic import Message, messages
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec

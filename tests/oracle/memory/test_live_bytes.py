@@ -11,7 +11,7 @@ from tests.oracle.handmade import estimate, machine, mlp
 from tests.oracle.memory.reuse import PARTS, reuse
 
 from calib.fitting.parameters.memory import STATES, LiveCheck
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.memory.peak import live_bytes

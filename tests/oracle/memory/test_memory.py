@@ -6,14 +6,14 @@ import math
 from typing import Any, Literal
 
 import pytest
+from tests.helpers.divided import model_case
 from tests.oracle.handmade import machine, mlp
 from tests.oracle.memory.reuse import FACTOR, PARTS, reuse
 
 from calib.fitting.parameters.memory import Form, MemoryReuse
 from calib.fitting.sections.memory import Naive, naive_bytes
+from calib.foundation.division import Division
 from calib.foundation.records import Estimate
-from calib.microbench.cases import InPlaceCase
-from calib.oracle.division import Division
 from calib.oracle.memory.naive import naive_parts, replicated_parts
 from calib.oracle.memory.reuse import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -44,11 +44,10 @@ def test_naive_sums_are_those_that_the_reuse_was_fitted_to(
     model, batch = spec(name), 6
     layers = [layer for layer in model.layers if not layer.shape.is_free]
     weights = 4 * sum(math.prod(shape) for shape in model.parameter_shapes)
-    case = InPlaceCase(
-        ranks=1,
-        model=name,
-        batch=batch,
-        activation_bytes=0,
+    case = model_case(
+        name,
+        1,
+        batch,
         gradient_bytes=weights,
         layer_keys=tuple(x.shape.key(batch, "float32", x.needs_input_grad) for x in layers),
         tensors_key=tensors_key(model.parameter_shapes),

@@ -20,10 +20,10 @@ from tests.oracle.handmade import (
     work_model,
 )
 
+from calib.foundation.division import Division
 from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.layout.workload import Select, workload
 from calib.oracle.model.spec import ModelSpec

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.simulated_pipeline import Times, makespan, program
 
-from calib.oracle.division import Schedule
+from calib.foundation.division import Schedule
 from calib.oracle.strategies.schedules import Span, critical_path
 
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")

@@ -30,8 +30,8 @@ from calib.fitting.parameters.collectives import (
 )
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.predict import project
 from calib.oracle.what_if.changes import KNOWN, apply, notes_of, parse
 

@@ -245,21 +245,18 @@ DIVISIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"strategy": "data+filter", "inner": 2}, {"strategy": "data+filter", "inner": 4}),
     ({"strategy": "spatial", "grid": (2, 2)}, {"strategy": "spatial", "grid": (4,)}),
     ({"strategy": "pipeline", "segments": 4}, {"strategy": "pipeline", "segments": 8}),
+    ({"strategy": "pipeline", "schedule": "gpipe"}, {"strategy": "pipeline", "schedule": "1f1b"}),
     (
-        {"strategy": "pipeline", "details": {"schedule": "gpipe"}},
-        {"strategy": "pipeline", "schedule": "1f1b"},
-    ),
-    (
-        {"strategy": "pipeline", "details": {"boundaries": "2,5,9"}},
+        {"strategy": "pipeline", "boundaries": (2, 5, 9)},
         {"strategy": "pipeline", "boundaries": (3, 5, 9)},
     ),
-    ({"details": {"overlap": "yes"}}, {}),
+    ({"overlap": True}, {}),
     ({}, {"sharded_optimizer": True}),
     (
-        {"strategy": "spatial", "grid": (4,), "details": {"split_until": "c"}},
+        {"strategy": "spatial", "grid": (4,), "split_until": "c"},
         {"strategy": "spatial", "grid": (4,)},
     ),
-    ({"details": {"optimizer": "adam"}}, {"optimizer": "momentum"}),
+    ({"optimizer": "adam"}, {"optimizer": "momentum"}),
     ({"batch_per_pe": 2}, {"batch_per_pe": 2.25}),
 ]
 
@@ -272,15 +269,7 @@ def test_a_prediction_of_another_division_is_none(
     other = projection(1.0, p=4, **predicted)
     scored, reasons = scored_and_not([other], [run([1.0] * 8, p=4, **ran)])
     assert scored == [] and reasons[0].endswith("has no prediction")
-    details = {
-        name: word
-        for name, word in (("overlap", "yes"), ("sharded_optimizer", "yes"))
-        if ran.get(name)
-    }
-    same = {
-        k: ran[k] for k in ("strategy", "inner", "grid", "segments", "batch_per_pe") if k in ran
-    }
-    own = projection(2.0, p=4, details=details, **same)
+    own = projection(2.0, p=4, **{k: v for k, v in ran.items() if k != "boundaries"})
     scored, reasons = scored_and_not([own, other], [run([1.0] * 8, p=4, **ran)])
     assert reasons == [] and scored[0].total.predicted.value == 2.0
 
@@ -299,11 +288,8 @@ def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
 
 
 def test_a_run_that_does_not_say_its_optimizer() -> None:
-    """It has a prediction where that leaves the optimizer open, too."""
-    ran = [run([1.0] * 8, optimizer="unknown")]
-    scored, reasons = scored_and_not([projection(1.0, details={"optimizer": "sgd"})], ran)
+    scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, optimizer="unknown")])
     assert scored == [] and "does not say its optimizer" in reasons[0]
-    assert scored_and_not([projection(1.0)], ran)[1] == []
 
 
 def test_a_group_that_shares_its_samples_has_a_part_of_one_per_pe() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.reports.records import projection, run
 
+from calib.foundation.division import Division
 from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.causes import causes
 from calib.reports.scoring.layer_pairs import LayerPair
@@ -82,10 +83,10 @@ def test_in_which_points() -> None:
 
 
 def test_a_batch_is_named_where_it_tells_cases_apart() -> None:
-    other = LONG.model_copy(update={"batch_per_pe": 0.25})
+    other = LONG.model_copy(update={"division": Division("data", 2, 9)})
     assert [x.what for x in causes([LONG, other])[0].cases] == [
         "vgg16_mini data p=2, 8 per PE",
-        "vgg16_mini data p=2, 0.25 per PE",
+        "vgg16_mini data p=2, 4.5 per PE",
     ]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of
 from tests.oracle.handmade import layer_time, linear, mlp
 from tests.reports.records import parameters
 
 from calib.fitting.parameters.file import Composition, Parameters
+from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.layers import in_place_case
 from calib.planning.points import Point
@@ -49,16 +50,7 @@ def machine(left_out: Sequence[str] = ()) -> Parameters:
 
 
 def case(optimizer: str = "momentum", model: str = "hand") -> InPlaceCase:
-    return InPlaceCase(
-        ranks=1,
-        model=model,
-        batch=BATCH,
-        layer_keys=(),
-        activation_bytes=0,
-        tensors_key="",
-        gradient_bytes=0,
-        optimizer=optimizer,
-    )
+    return model_case(model, 1, BATCH, optimizer=optimizer)
 
 
 def timed(of: InPlaceCase, name: str, forward: float, backward: float | None) -> list[Sample]:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.helpers.layerwise import priced
 from tests.search.layerwise.networks import Network
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec

@@ -11,8 +11,8 @@ from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import mlp
 from tests.search.layerwise.networks import Network
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.reports.figures.timeline import timeline_figure

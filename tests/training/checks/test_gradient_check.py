@@ -15,8 +15,8 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tensor_ranks import TensorRanks, on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
-from calib.oracle.division import Division
 from calib.training.checks.gradients import WithoutDropout, gradient_difference
 from calib.training.checks.serial import PiecewiseNorm, define_norms
 from calib.training.gradients import flat

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.divided import model_case
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
 
-from calib.microbench.cases import InPlaceCase
+from calib.foundation.division import Division
 from calib.microbench.timing.repeat import Repetitions
-from calib.oracle.division import Division
 from calib.training.in_place import iterations as in_place
 from calib.training.in_place.iterations import measure_in_place
 from calib.training.in_place.layers import LayerTimes, nodes_between
@@ -26,16 +26,7 @@ ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "unpack")
 
 def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
     """The fewest repetitions, on threads as ranks."""
-    case = InPlaceCase(
-        ranks=ranks,
-        model=model,
-        batch=2,
-        layer_keys=(),
-        activation_bytes=0,
-        tensors_key="k",
-        gradient_bytes=0,
-        **more,
-    )
+    case = model_case(model, ranks, 2, **more)
     with taking_turns(ranks):
         return results(
             run_ranks(ranks, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))

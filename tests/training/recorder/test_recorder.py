@@ -103,7 +103,7 @@ def test_phases_and_rest_of_a_loop(tmp_path: Path) -> None:
         assert iteration.loss is not None and math.isfinite(iteration.loss)
     assert run.iterations[0].loss == pytest.approx(iterate(*pair()).item(), rel=1e-6)
     head, end = run.header, run.end
-    assert (head.model, head.strategy, head.p, head.batch) == ("mine", "serial", 1, 3)
+    assert (head.model, head.strategy, head.p, head.division.batch) == ("mine", "serial", 1, 3)
     assert (head.iterations, head.warmup, head.optimizer) == (11, 1, "slowsgd")
     assert (head.dtype, head.seed, len(head.hosts), head.device) == ("float32", None, 1, "cpu")
     assert end is not None and end.wall_seconds == sum(i.total_seconds for i in run.timed)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calib.foundation.division import Division
 from calib.foundation.errors import FileError
-from calib.oracle.division import Division
 from calib.training.run.lines import (
     RUN_FORMAT,
     RUN_PHASES,
@@ -21,15 +21,12 @@ from calib.training.run.lines import (
     RunHeader,
 )
 from calib.training.run.record import TrainingRun
-from calib.training.runner import exchange_word, layout_of, samples_per_pe
+from calib.training.runner import exchange_word
 from calib.training.worker import Options
 
 HEADER = RunHeader(
     model="vgg16-mini",
-    strategy="data",
-    p=2,
-    batch_per_pe=8,
-    batch=16,
+    division=Division("data", 2, 16),
     optimizer="momentum",
     dtype="float32",
     seed=3,
@@ -235,15 +232,7 @@ def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
 )
 def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, layout: str) -> None:
     """Through a file and back; B / p may be less than one sample."""
-    head = HEADER.model_copy(
-        update={
-            **layout_of(division),
-            "p": division.p,
-            "batch": division.batch,
-            "batch_per_pe": samples_per_pe(division),
-            "hosts": ["a"] * division.p,
-        }
-    )
+    head = HEADER.model_copy(update={"division": division, "hosts": ["a"] * division.p})
     found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
     assert found.division == division and found.layout == layout
     assert found.batch_per_pe * division.p == division.batch

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.divided import FIELDS, divided
 
 from calib.foundation.errors import FileError
 from calib.training.importers.records import Case, Circumstances, TimedIteration, run_of, text_of
@@ -23,7 +24,6 @@ def header(p: int, **more: Any) -> RunHeader:
         "model": "vgg16-mini",
         "strategy": "data" if p > 1 else "serial",
         "p": p,
-        "batch_per_pe": 8,
         "batch": 8 * p,
         "optimizer": "momentum",
         "dtype": "float32",
@@ -39,7 +39,7 @@ def header(p: int, **more: Any) -> RunHeader:
         "started": "2026-11-21T00:00:00+00:00",
         "gradient_difference": 1e-9 if p > 1 else None,
     }
-    return RunHeader(**(content | more))
+    return RunHeader(**divided(content | more))
 
 
 def whole(p: int, **more: Any) -> Lines:
@@ -71,7 +71,11 @@ def test_what_contradicts_nothing_is_read(tmp_path: Path, p: int) -> None:
 
 
 def of_header(**changes: Any) -> Callable[[Lines], None]:
-    return lambda lines: lines[0].update(changes)
+    def change(lines: Lines) -> None:
+        for name, value in changes.items():
+            (lines[0]["division"] if name in FIELDS else lines[0])[name] = value
+
+    return change
 
 
 def of_end(**changes: Any) -> Callable[[Lines], None]:
@@ -110,8 +114,7 @@ FOUR = {
 }
 ONE = {"p": 1, "batch": 8, "strategy": "serial", "hosts": ["a"], "cores": [[0]], "order": [0]}
 CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
-    "p alone": (of_header(p=4), "8 samples per PE on p = 4 are not B = 16"),
-    "p and batch": (of_header(p=4, batch=32), "p is 4, but hosts has 2"),
+    "p": (of_header(p=4), "p is 4, but hosts has 2"),
     "p and all lists": (of_header(**FOUR), "p is 4, but the iterations have times of 2 rank"),
     "serial": (of_header(strategy="serial"), "serial runs on 1 PE, not on 2"),
     "serial of one": (of_header(**ONE), "p is 1, but the iterations have times of 2 rank"),

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
+from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
 from calib.training.clock import PhaseClock

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
-from calib.oracle.division import Division
+from calib.foundation.division import Division
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built

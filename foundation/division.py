@@ -1,13 +1,17 @@
-"""How a strategy divides training: the one strategy object of plans, predictions and training."""
+"""How training is divided over ranks: one record, inside every other that says what ran or will."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.errors import InputError
+from calib.foundation.names import RankCount, StrategyLabel
+from calib.foundation.quantities import Count, CountOrNone, Ranks
 
 Cut = Literal["", "image", "filters", "channels"]
 
@@ -62,15 +66,15 @@ STRATEGIES = {
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
     ),
 }
-UNKNOWN = StrategyTraits("")  # of training of somebody else, and of a plan that has no strategy
-# options that are refused where a strategy does not take them, as words
+UNKNOWN = StrategyTraits("")  # of a plan per layer, and of training of somebody else
+# options that are refused where a strategy does not take them: as words, and what they are without
 OPTION_WORDS = {
-    "boundaries": "stage boundaries",
-    "grid": "grid",
-    "split_until": "where the split ends",
-    "overlap": "overlap",
-    "sharded_optimizer": "sharded optimizer",
-    "gradients": "gradients by all PEs of a group",
+    "boundaries": ("stage boundaries", ()),
+    "grid": ("grid", ()),
+    "split_until": ("where the split ends", ""),
+    "overlap": ("overlap", False),
+    "sharded_optimizer": ("sharded optimizer", False),
+    "gradients": ("gradients by all PEs of a group", "leaders"),
 }
 
 
@@ -91,53 +95,65 @@ Gradients = Literal["leaders", "all"]
 
 @dataclass(frozen=True)
 class Division:
-    """How a strategy divides training over p PEs; `batch` is the global mini-batch B.
+    """How training is divided over p ranks: the field's parallel configuration.
 
-    `inner` is p2, the PEs of a hybrid that share their samples (p1 = p / p2 such groups). `segments`
-    is S of a pipeline (others ignore it), `schedule` the order of its micro-batches, `boundaries` the
-    index of the first layer of each stage but the first (none: balanced). `grid` is the layout of the
-    parts of an image, (height,), (height, width) or (height, width, depth), of as many PEs as share
-    it; without one a model's best is taken (oracle/layout/shards.py, fitted). `split_until` names the
-    last layer that a spatial strategy splits (none: the last that can be). `overlap`: gradients are
-    exchanged during the backward; `sharded_optimizer`: each PE updates 1/p of the weights, then they
-    are gathered (both of data). `gradients` of data+spatial: a leader of each group sums them across
-    the groups (the paper, section 4.5), or all PEs, each a 1/p2 of them.
+    Numbers that do not divide and options that a strategy does not take are no error but an answer,
+    `faults`: a record may tell of training of somebody else, under a strategy that is none of ours.
 
-    Raises InputError for what no model and no machine could make sense of. Numbers that do not divide
-    are no error but an answer: `faults`.
+    Raises
+    ------
+    InputError
+        For what no field can be: a number under 1, an unknown schedule.
     """
 
-    strategy: str
-    p: int
-    batch: int
-    inner: int = 1
-    segments: int = 1
-    grid: tuple[int, ...] = ()
-    schedule: Schedule = "gpipe"
-    boundaries: tuple[int, ...] = ()
-    split_until: str = ""
-    overlap: bool = False
-    sharded_optimizer: bool = False
-    gradients: Gradients = "leaders"
-    grid_is_chosen: bool = field(init=False, default=True, compare=False)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    strategy: StrategyLabel
+    p: RankCount
+    batch: Annotated[Count, Field(description="global mini-batch B, samples")]
+    inner: Annotated[
+        Ranks, Field(description="p2 of a hybrid: ranks that share samples, in p / p2 groups")
+    ] = 1
+    segments: Annotated[Count, Field(description="S of a pipeline: micro-batches")] = 1
+    grid: Annotated[
+        tuple[Ranks, ...],
+        Field(
+            description="parts of an image along height, width, depth; empty: not chosen, the best for "
+            "the model is taken"
+        ),
+    ] = ()
+    schedule: Annotated[Schedule, Field(description="order of a pipeline's micro-batches")] = (
+        "gpipe"
+    )
+    boundaries: Annotated[
+        tuple[CountOrNone, ...],
+        Field(description="index of the first layer of each later stage; empty: balanced"),
+    ] = ()
+    split_until: Annotated[
+        str, Field(description='the last layer that is split; "": the last that can be')
+    ] = ""
+    overlap: Annotated[
+        bool, Field(description="whether gradients are exchanged during the backward (data)")
+    ] = False
+    sharded_optimizer: Annotated[
+        bool,
+        Field(description="whether each rank updates 1/p of the weights, then they are gathered"),
+    ] = False
+    gradients: Annotated[
+        Gradients,
+        Field(
+            description="who sums them across the groups of data+spatial: a leader of each group "
+            "(ParaDL section 4.5), or all ranks, each a 1/p2 of them"
+        ),
+    ] = "leaders"
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise InputError(f"unknown strategy {self.strategy!r}; known: {', '.join(STRATEGIES)}")
         if min(self.p, self.batch, self.inner, self.segments, *self.grid, 1) < 1:
             raise InputError("p, the batch, p2, the segments and the grid must be at least 1")
         if self.schedule not in ("gpipe", "1f1b"):
             raise InputError(f"unknown schedule {self.schedule!r}; known: gpipe, 1f1b")
         if self.gradients not in ("leaders", "all"):
             raise InputError(f"unknown gradients {self.gradients!r}; known: leaders, all")
-        if self.traits.cuts == "image" and not self.grid:
-            object.__setattr__(self, "grid", (self.parts,))
-            object.__setattr__(self, "grid_is_chosen", False)
-        usual = {"gradients": "leaders"}
-        for option, words in OPTION_WORDS.items():
-            given = getattr(self, option) not in ((), "", False, usual.get(option))
-            if given and option not in self.traits.options:
-                raise InputError(f"{self.strategy} parallelism has no {words}")
 
     @cached_property
     def traits(self) -> StrategyTraits:
@@ -146,14 +162,20 @@ class Division:
 
     @property
     def faults(self) -> list[str]:
-        """Why these numbers cannot be, whatever the model; empty where they can."""
-        found = []
-        if self.traits.module and not self.traits.parallel and self.p > 1:
+        """Why this cannot be, whatever the model; empty where it can."""
+        if not self.traits.module:
+            return [f"unknown strategy {self.strategy!r}; known: {', '.join(STRATEGIES)}"]
+        found = [
+            f"{self.strategy} parallelism has no {words}"
+            for option, (words, without) in OPTION_WORDS.items()
+            if option not in self.traits.options and getattr(self, option) != without
+        ]
+        if not self.traits.parallel and self.p > 1:
             found.append(f"{self.strategy} runs on 1 PE, not on {self.p}")
         if self.traits.hybrid and self.p % self.inner:
             found.append(f"p = {self.p} is not p1 x p2 with p2 = {self.inner}")
-        elif self.grid and math.prod(self.grid) != self.parts:
-            found.append(f"grid {self.grid} is not a layout of {self.parts} PEs")
+        elif self.traits.cuts == "image" and math.prod(self.cells) != self.parts:
+            found.append(f"grid {self.cells} is not a layout of {self.parts} PEs")
         elif self.replicas > self.batch:
             what, of = ("p1", "group") if self.traits.hybrid else ("p", "PE")
             found.append(
@@ -186,6 +208,17 @@ class Division:
         return self.p if self.traits.cuts else 1
 
     @cached_property
+    def cells(self) -> tuple[int, ...]:
+        """The grid of the parts of an image; along the height where none is chosen."""
+        return self.grid or ((self.parts,) if self.traits.cuts == "image" else ())
+
+    @property
+    def batch_per_pe(self) -> int | float:
+        """B / p, samples; whole where it is."""
+        each, rest = divmod(self.batch, self.p)
+        return self.batch / self.p if rest else each
+
+    @cached_property
     def local_batch(self) -> int:
         """Samples that a rank runs at once: B/p, B/p1, or B/S in a pipeline."""
         segments = self.segments if self.traits.stages else 1
@@ -197,8 +230,8 @@ class Division:
         words = []
         if self.traits.hybrid and 1 < self.inner < self.p:
             words.append(f"{self.p // self.inner} groups of {self.inner}")
-        if self.traits.cuts == "image" and sum(n > 1 for n in self.grid) > 1:
-            words.append(f"grid {'x'.join(map(str, self.grid))}")
+        if self.traits.cuts == "image" and sum(n > 1 for n in self.cells) > 1:
+            words.append(f"grid {'x'.join(map(str, self.cells))}")
         if self.gradients != "leaders":
             words.append(f"{self.gradients} ranks exchange")
         if self.traits.stages:
@@ -207,8 +240,36 @@ class Division:
         marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
         return ", ".join([*words, *(word for word, marked in marks.items() if marked)])
 
+    @property
+    def words(self) -> str:
+        """The strategy and its layout: data, overlapped; data+filter, 2 groups of 2."""
+        return f"{self.strategy}, {self.layout}" if self.layout else self.strategy
+
     @cached_property
     def geometry(self) -> tuple[object, ...]:
         """Equal for divisions that cut a model into the same parts, whatever the batch and p1."""
         kind = "whole" if self.parts == 1 else self.strategy.removeprefix("data+")
-        return kind, self.parts, self.grid if self.parts > 1 else (), self.split_until
+        return kind, self.parts, self.cells if self.parts > 1 else (), self.split_until
+
+
+class Divided(BaseModel):
+    """Base of the records of what was, or will be, divided so."""
+
+    model_config = ConfigDict(frozen=True)
+
+    division: Division = Field(description="how training is divided")
+
+    @property
+    def strategy(self) -> str:
+        """Of its division."""
+        return self.division.strategy
+
+    @property
+    def p(self) -> int:
+        """Of its division: the number of ranks."""
+        return self.division.p
+
+    @property
+    def batch_per_pe(self) -> int | float:
+        """Of its division: B / p, samples."""
+        return self.division.batch_per_pe
