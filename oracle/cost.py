@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from calib.foundation.quantities import LEAST_SECONDS
 from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
@@ -34,7 +35,7 @@ class Cost(NamedTuple):
     def low(self) -> float:
         """Lower end of the 95% interval; below 0 only of what is taken off (overlap)."""
         low = self.seconds - math.sqrt(sum([e[1] * e[1] for e in self.errors]))
-        return low if self.seconds < 0 else max(0.0, low)
+        return low if self.seconds < 0 or low >= LEAST_SECONDS else 0.0
 
     @property
     def high(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.helpers.rows import constant
+from tests.helpers.rows import as_samples, constant
 
 from calib.fitting.parameters.memory import Partitions
 from calib.fitting.sections.partitions import partitions
@@ -46,7 +46,7 @@ def several(
     *given: tuple[list[Sample], dict[str, SparseCase]],
 ) -> tuple[list[Partitions], list[str]]:
     cases = {name: case for _, cases in given for name, case in cases.items()}
-    return partitions([row for rows, _ in given for row in rows], cases)
+    return partitions(as_samples(row for rows, _ in given for row in rows), cases)
 
 
 def test_a_known_variable() -> None:

@@ -135,7 +135,7 @@ def test_timer(
     assert f"overhead {overhead * 1e9:.0f} ns" in finding.found
 
 
-@pytest.mark.parametrize(("ranks", "verdict", "share"), [(2, "ok", "4.0"), (8, "warn", "1.0")])
+@pytest.mark.parametrize(("ranks", "verdict", "share"), [(2, "ok", "4"), (8, "warn", "1")])
 def test_memory(monkeypatch: pytest.MonkeyPatch, ranks: int, verdict: str, share: str) -> None:
     class Memory:
         available, total = 8 * 2**30, 8 * 2**30
