@@ -11,7 +11,7 @@ from calib.oracle.costs.machine import Machine
 from calib.search.layerwise.elimination import solve
 from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.nominal import nominal
-from calib.search.request import Devices, Request
+from calib.search.request import Devices, SearchRequest
 from calib.training.models.specs import spec
 
 MODEL = "inception-v3"
@@ -24,7 +24,9 @@ def layerwise() -> list[str]:
     """Layer-wise parallelism: tables and search of Inception-v3 on 4 and on 16 devices."""
     lines, machine, before = [], Machine(nominal("p100")), 0.0
     for devices in CLUSTERS:
-        request = Request(spec(MODEL), devices, machine, PER_DEVICE * devices.p, "elimination")
+        request = SearchRequest(
+            spec(MODEL), devices, machine, PER_DEVICE * devices.p, "elimination"
+        )
         start = process_time()
         made = tables_of(request, pricing_of(request)[0])
         built, times = process_time() - start, []

@@ -68,11 +68,11 @@ def block(control: MpiCommunicator, iterate: Callable[[], object], count: int) -
 def make_step(about: ModelEntry, strategy: str, teams: Teams, ddp: bool = False) -> TrainingStep:
     """Our step: the batch of the model on every PE under data, of one PE otherwise."""
     from calib.training.step import TrainingStep
-    from calib.training.worker import Options
+    from calib.training.worker import WorkerOptions
 
     replicas = RANKS if strategy == "data" else 1
     division = Division(strategy, RANKS, about.batch_per_pe * replicas, overlap=ddp)
-    return TrainingStep(about, division, SEED, teams, Options(ddp=ddp))
+    return TrainingStep(about, division, SEED, teams, WorkerOptions(ddp=ddp))
 
 
 def plain_loop(about: ModelEntry, rank: int, group: Any = None) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""The whole way: doctor, probe, measure, fit, predict, train, report, in one run directory."""
+"""The whole way: doctor, probe, measure, fit, predict, train, report."""
 
 from __future__ import annotations
 
@@ -199,12 +199,12 @@ def _planned(
     return plan_for_run(run, request, cluster)
 
 
-Point = tuple[str, Division]
+CalibrationPoint = tuple[str, Division]
 
 
 def points_of(
     models: Sequence[str], batch_per_pe: int | None, sizes: list[int], overlap: bool
-) -> list[Point]:
+) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks."""
     points = []
     for model in models:
@@ -216,7 +216,9 @@ def points_of(
     return points
 
 
-def _predict(run: Path, points: list[Point]) -> tuple[list[Projection], dict[Point, str]]:
+def _predict(
+    run: Path, points: list[CalibrationPoint]
+) -> tuple[list[Projection], dict[CalibrationPoint, str]]:
     """Project every point and write predictions.json; with the points that nothing predicts."""
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
@@ -230,7 +232,7 @@ def _predict(run: Path, points: list[Point]) -> tuple[list[Projection], dict[Poi
 
 
 def _train(
-    run: Path, points: list[Point], settings: Settings, launcher: str, fingerprint: str
+    run: Path, points: list[CalibrationPoint], settings: Settings, launcher: str, fingerprint: str
 ) -> None:
     """Train every point that has not been trained, one after the other."""
     for model, division in points:

@@ -1,4 +1,4 @@
-"""The entry: `calib` as a process of its own. Whatever ends a verb becomes one line and an exit code.
+"""The entry point. Whatever ends a verb becomes one line and an exit code.
 
 It imports little, so that signals are heard from the start; the verbs stand in calib/app.py.
 """

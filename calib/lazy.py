@@ -1,4 +1,4 @@
-"""Verbs of the command line that are imported when they are called, or their options asked for."""
+"""Verbs that are imported when called, or when their options are asked for."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the result.")]
-Ranks = Annotated[
+RanksOption = Annotated[
     int | None,
     typer.Option("--ranks", "-n", min=1, help="Ranks to start; default one per physical core."),
 ]
@@ -34,7 +34,7 @@ BatchPerPe = Annotated[
 
 # of what is predicted, searched or trained
 ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
-Settings = Annotated[
+SettingsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -49,8 +49,8 @@ Pes = Annotated[
 FormName = Annotated[
     str, typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations.")
 ]
-Optimizer = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
-Samples = Annotated[
+OptimizerOption = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
+SamplesOption = Annotated[
     int | None,
     typer.Option(min=1, max=10**12, help="Samples of an epoch, which is then predicted too."),
 ]
@@ -65,7 +65,7 @@ Grid = Annotated[
     str | None, typer.Option(help="Parts of an image along height, width, depth, as 4x2.")
 ]
 SplitUntil = Annotated[str, typer.Option(help="Last layer that a spatial strategy splits.")]
-Overlap = Annotated[
+OverlapOption = Annotated[
     bool, typer.Option("--overlap", help="Data: the exchange goes on during the backward.")
 ]
 Sharded = Annotated[

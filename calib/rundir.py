@@ -1,4 +1,4 @@
-"""One run directory holds everything of one calibration; `latest` beside it names the newest."""
+"""Run directories: one for everything of a calibration; `latest` names the newest."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SIGNATURE = {
 }
 
 
-class Entry(NamedTuple):
+class SchemaEntry(NamedTuple):
     """A record: its name, the file that holds it, what it is, and where it is defined (module:name).
 
     `version` is where the number of its format stands; "" where it has none, which is 1. `written`:
@@ -42,121 +42,121 @@ class Entry(NamedTuple):
 
 
 ENTRIES = (
-    Entry(
+    SchemaEntry(
         "cluster",
         "cluster.json",
         "hosts, devices, levels and versions of a machine",
         "calib.microbench.records.cluster:Cluster",
         "calib.microbench.records.cluster:CLUSTER_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "request", "plan.toml", "what is to be measured, as JSON", "calib.planning.request:Request"
     ),
-    Entry(
+    SchemaEntry(
         "plan", "plan.json", "the cases that follow from a request", "calib.microbench.cases:Plan"
     ),
-    Entry(
+    SchemaEntry(
         "manifest",
         "manifest.json",
         "circumstances of samples, and how every case ended",
         "calib.microbench.records.manifest:Manifest",
         "calib.microbench.records.manifest:MANIFEST_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "samples",
         "samples.parquet",
         "one row: one timed repetition of one case",
         "calib.microbench.records.samples:Sample",
         "calib.microbench.records.samples:SAMPLES_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         PARAMETERS,
         "parameters.json",
         "what a machine costs, and how sure that is",
         "calib.fitting.parameters.file:Parameters",
         "calib.fitting.parameters.file:FORMAT_VERSION",
     ),
-    Entry(
+    SchemaEntry(
         "model",
         "model.json",
         "the layers of a model with shapes, kinds and edges",
         "calib.oracle.model.spec:ModelSpec",
         "calib.oracle.model.spec:MODEL_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "projection",
         "in predictions.json",
         "one predicted iteration",
         "calib.oracle.projection:Projection",
     ),
-    Entry(
+    SchemaEntry(
         "predictions",
         "predictions.json",
         "what was predicted before training, and of what",
         "calib.oracle.predicted:Predicted",
         "calib.oracle.predicted:PREDICTED_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "search-plan",
         "of `calib search -o`",
         "what a search chose; --json prints a list",
         "calib.search.plan:Plan",
         "calib.search.plan:PLAN_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "training",
         "training/*.jsonl",
         "one line of a training run: header, iteration or end",
         "calib.training.run.lines:TrainingLine",
         "calib.training.run.record:RUN_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "accuracy",
         "in report.json and calib.db",
         "a prediction against a training",
         "calib.reports.scoring.accuracy:Accuracy",
     ),
-    Entry(
+    SchemaEntry(
         "report",
         "report.json",
         "all that a report says, as `calib report --json` prints it",
         "calib.reports.writers.plain:ReportDocument",
         written=True,
     ),
-    Entry(
+    SchemaEntry(
         "night",
         "night.json",
         "what a nightly run planned, and its short check",
         "calib.reports.night:Night",
         "calib.reports.night:NIGHT_FORMAT",
     ),
-    Entry(
+    SchemaEntry(
         "history",
         "in calib.db",
         "what one run directory adds to the history",
         "calib.reports.history.records:Entry",
     ),
-    Entry(
+    SchemaEntry(
         "acceptance",
         "in calib.db",
         "a step that somebody takes as it is",
         "calib.reports.history.records:Acceptance",
     ),
-    Entry(
+    SchemaEntry(
         "trend",
         "of `calib history --json`",
         "accuracy from night to night",
         "calib.reports.writers.history:TrendDocument",
         written=True,
     ),
-    Entry(
+    SchemaEntry(
         "doctor",
         "doctor.json",
         "what a machine can do and what will spoil its numbers",
         "calib.microbench.doctor:Findings",
         written=True,
     ),
-    Entry(
+    SchemaEntry(
         "about",
         "*.about.json",
         "the side file of `calib export`",
@@ -166,7 +166,7 @@ ENTRIES = (
 )
 
 
-def entry_named(name: str) -> Entry:
+def entry_named(name: str) -> SchemaEntry:
     """The record of that name. Raises InputError with the known ones."""
     found = next((entry for entry in ENTRIES if entry.name == name), None)
     if found is None:
@@ -214,13 +214,13 @@ def readme() -> str:
     )
 
 
-def version_of(entry: Entry) -> int:
+def version_of(entry: SchemaEntry) -> int:
     """The number of the record's format."""
     found: int = _named(entry.version) if entry.version else 1
     return found
 
 
-def schema_of(entry: Entry) -> dict[str, Any]:
+def schema_of(entry: SchemaEntry) -> dict[str, Any]:
     """The schema of a record as a JSON value."""
     from pydantic import TypeAdapter
 
@@ -241,7 +241,7 @@ def schema_of(entry: Entry) -> dict[str, Any]:
     return {**head, **made}
 
 
-def _close(record: dict[str, Any], entry: Entry, version: int) -> None:
+def _close(record: dict[str, Any], entry: SchemaEntry, version: int) -> None:
     """No unknown fields; of what is only written, all fields; formats up to that of the entry."""
     record.setdefault("additionalProperties", False)
     if entry.written:

@@ -1,1 +1,1 @@
-"""Turns samples into parameters with uncertainty. A pure function: no clock, device or MPI."""
+"""Samples -> parameters with uncertainty. Pure: no clock, device or MPI."""

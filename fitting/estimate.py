@@ -1,4 +1,4 @@
-"""From repetitions to an Estimate: median, with an interval that holds the launches' differences."""
+"""Repetitions -> Estimate: a median whose interval includes the scatter between launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hockney's law of collectives: t = a + b m, fitted."""
+"""Hockney's law t = a + b m, and the alpha and beta of one message that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Non-negative regression with relative errors, which is under every affine law of this room.
+"""Non-negative regression with relative errors, used by every affine law here.
 
 Conventions of scikit-learn: the constructor only stores, `fit` validates and returns self, what was
 learned ends in an underscore. Times span six decades, so residuals count relative to the time:

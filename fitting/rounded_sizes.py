@@ -1,4 +1,4 @@
-"""Sizes that are one size of a sweep, though every run rounded it to its own items and ranks.
+"""Match sizes of one sweep that each run rounded to its own items and ranks.
 
 nccl-tests gives each rank a multiple of 16 bytes, or of an item (before 2.13), so 32 MiB of a sweep are
 33553920 B on 40 ranks, 33554400 B on 10 and 33554432 B on 8; calib rounds up, to whole items. To a fit

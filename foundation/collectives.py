@@ -1,4 +1,4 @@
-"""The names of collective operations: the common word of measuring, fitting and predicting."""
+"""Names of collective operations, shared by measuring, fitting and predicting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with one clear line when they are wrong."""
+"""Files are written whole or not at all; a bad file is reported in one clear line."""
 
 from __future__ import annotations
 

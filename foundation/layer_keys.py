@@ -1,4 +1,4 @@
-"""The shape that a layer key names: the way back from LayerShape.key (foundation/layers.py)."""
+"""Parse a layer key back into its shape (the inverse of LayerShape.key)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of one layer: the common word of measuring (microbench), fitting and predicting.
+"""The shape of one layer, shared by measuring, fitting and predicting.
 
 Shapes are those of ONE sample, without the batch dimension; `key` adds batch, item type and
 whether the gradient of the input is needed, and is what a measured time is found by.

@@ -1,4 +1,4 @@
-"""Words that many records hold under one name, each with its description: a schema says it the same.
+"""Fields that many records share, each with its one description.
 
 Strings here are as open as files of other tools make them; what a program chooses from is a Literal
 where it is chosen.

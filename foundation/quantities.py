@@ -1,4 +1,4 @@
-"""What a number of a record may be: one type for each kind, with bounds beyond any machine.
+"""Types of the numbers in records: one for each kind, with bounds beyond any machine.
 
 A number outside of them is a mistake of units or a spoilt file, and is refused where it is read. Inside
 of them whatever is computed from a record is finite. Bounds are generous, and say what they rest on.

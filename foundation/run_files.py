@@ -1,4 +1,4 @@
-"""The names of the files in a run directory, and of what stands beside it."""
+"""Names of the files in and beside a run directory."""
 
 from __future__ import annotations
 

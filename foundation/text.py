@@ -1,4 +1,4 @@
-"""Text of others (names, paths, messages) as it may be shown."""
+"""Untrusted text (names, paths, messages) made safe to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can do and what will spoil its numbers, each with one line of advice."""
+"""What this machine can do, and what will spoil its numbers; one line of advice each."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.probe import cpu_device, gpu_devices
 from calib.microbench.timing.timer import measure_timer
 
-Verdict = Literal["ok", "warn", "bad"]
+DoctorVerdict = Literal["ok", "warn", "bad"]
 
 BUSY_SHARE = 0.10  # of all cores, used by other processes
 COARSE_TIMER_S = 1e-6
 LITTLE_MEMORY_BYTES = 2 * 2**30
 
 
-class Finding(BaseModel):
+class DoctorFinding(BaseModel):
     """One thing about the machine: ok, warn (numbers suffer), bad (cannot be measured)."""
 
     name: str = Field(description="what was looked at")
-    verdict: Verdict = Field(description="ok, warn (numbers suffer) or bad (cannot be measured)")
+    verdict: DoctorVerdict = Field(
+        description="ok, warn (numbers suffer) or bad (cannot be measured)"
+    )
     found: str = Field(description="what was found")
     advice: str = Field(description="what to do")
 
 
-Findings = list[Finding]  # doctor.json
+DoctorFindings = list[DoctorFinding]  # doctor.json
 
 
-def examine(ranks: int, launcher: str) -> list[Finding]:
+def examine(ranks: int, launcher: str) -> list[DoctorFinding]:
     """All findings for a calibration with `ranks` ranks under `launcher`."""
     return [
         cores(ranks),
@@ -53,46 +55,48 @@ def examine(ranks: int, launcher: str) -> list[Finding]:
     ]
 
 
-def can_measure(findings: list[Finding]) -> bool:
+def can_measure(findings: list[DoctorFinding]) -> bool:
     """Whether anything can be measured: layers need torch and collectives need an MPI."""
     verdicts = {finding.name: finding.verdict for finding in findings}
     return not (verdicts["torch"] == "bad" or "bad" in (verdicts["mpi"], verdicts["launcher"]))
 
 
-def require_measurable(findings: list[Finding]) -> None:
+def require_measurable(findings: list[DoctorFinding]) -> None:
     """Raise MachineError where nothing can be measured."""
     if not can_measure(findings):
         bad = next(finding for finding in findings if finding.verdict == "bad")
         raise MachineError(f"nothing can be measured here: {bad.name}: {bad.advice}")
 
 
-def cores(ranks: int) -> Finding:
+def cores(ranks: int) -> DoctorFinding:
     """Physical cores against ranks, and a quota of the container."""
     usable = len(distinct_cores(usable_cores()))
     quota = cpu_quota()
     found = f"{usable} usable physical cores for {ranks} ranks"
     if quota is not None and quota < min(ranks, usable):
-        return Finding(
+        return DoctorFinding(
             name="cores",
             verdict="warn",
             found=f"{found}, limited to {quota:.1f} cores by a cgroup",
             advice="the quota throttles all ranks; raise it, or use fewer ranks",
         )
     if ranks > usable:
-        return Finding(
+        return DoctorFinding(
             name="cores",
             verdict="warn",
             found=f"{found}: oversubscribed",
             advice="rows will be marked and never calibrate anything; use one rank per core",
         )
     if usable == 1:
-        return Finding(
+        return DoctorFinding(
             name="cores",
             verdict="warn",
             found=found,
             advice="one core runs one rank: only serial training can be calibrated here",
         )
-    return Finding(name="cores", verdict="ok", found=found, advice="one rank per core, pinned")
+    return DoctorFinding(
+        name="cores", verdict="ok", found=found, advice="one rank per core, pinned"
+    )
 
 
 def cpu_quota() -> float | None:
@@ -104,15 +108,15 @@ def cpu_quota() -> float | None:
         return None
 
 
-def load() -> Finding:
+def load() -> DoctorFinding:
     """What other processes use of the cores now."""
     busy = psutil.cpu_percent(interval=0.5) / 100.0
     found = f"{busy:.0%} of the cores busy"
     if hasattr(os, "getloadavg"):
         found += f", load average {os.getloadavg()[0]:.2f}"
     if busy <= BUSY_SHARE:
-        return Finding(name="load", verdict="ok", found=found, advice="the machine is idle")
-    return Finding(
+        return DoctorFinding(name="load", verdict="ok", found=found, advice="the machine is idle")
+    return DoctorFinding(
         name="load",
         verdict="warn",
         found=found,
@@ -120,55 +124,57 @@ def load() -> Finding:
     )
 
 
-def mpi() -> Finding:
+def mpi() -> DoctorFinding:
     """The MPI library that mpi4py loads."""
     version = library_version()
     if version.startswith("none"):
-        return Finding(
+        return DoctorFinding(
             name="mpi",
             verdict="bad",
             found=version,
             advice="install the mpich wheel, or load your system's MPI module",
         )
-    return Finding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
+    return DoctorFinding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
 
 
-def launch(launcher: str, ranks: int) -> Finding:
+def launch(launcher: str, ranks: int) -> DoctorFinding:
     """Whether the launcher's program is there."""
     try:
         line = launch_line(launcher, ranks)
     except CalibError as error:
-        return Finding(name="launcher", verdict="bad", found=launcher, advice=str(error))
-    return Finding(name="launcher", verdict="ok", found=" ".join(line), advice="starts the ranks")
+        return DoctorFinding(name="launcher", verdict="bad", found=launcher, advice=str(error))
+    return DoctorFinding(
+        name="launcher", verdict="ok", found=" ".join(line), advice="starts the ranks"
+    )
 
 
-def torch_library() -> Finding:
+def torch_library() -> DoctorFinding:
     """PyTorch, without importing it."""
     if find_spec("torch") is None:
-        return Finding(
+        return DoctorFinding(
             name="torch",
             verdict="bad",
             found="not installed",
             advice="install PyTorch; layers and training need it",
         )
 
-    return Finding(
+    return DoctorFinding(
         name="torch", verdict="ok", found=version("torch"), advice="runs layers and training"
     )
 
 
-def gpu() -> Finding:
+def gpu() -> DoctorFinding:
     """NVIDIA GPUs and their driver."""
     devices = gpu_devices()
     if not devices:
-        return Finding(
+        return DoctorFinding(
             name="gpu",
             verdict="ok",
             found="none visible",
             advice="the CPU is calibrated; a GPU needs its driver and calib[gpu]",
         )
     names = ", ".join(sorted({device.name for device in devices}))
-    return Finding(
+    return DoctorFinding(
         name="gpu",
         verdict="warn",
         found=f"{len(devices)} x {names}, driver {devices[0].driver}",
@@ -176,21 +182,23 @@ def gpu() -> Finding:
     )
 
 
-def clocks() -> Finding:
+def clocks() -> DoctorFinding:
     """Frequency scaling of the first usable core."""
     base = Path(f"/sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq")
     try:
         governor = (base / "scaling_governor").read_text().strip()
     except OSError:
-        return Finding(
+        return DoctorFinding(
             name="clocks",
             verdict="ok",
             found="frequency not visible (a virtual machine?)",
             advice="clock changes cannot be seen; repeat a run to see how far two differ",
         )
     if governor == "performance":
-        return Finding(name="clocks", verdict="ok", found=f"governor {governor}", advice="steady")
-    return Finding(
+        return DoctorFinding(
+            name="clocks", verdict="ok", found=f"governor {governor}", advice="steady"
+        )
+    return DoctorFinding(
         name="clocks",
         verdict="warn",
         found=f"governor {governor}",
@@ -198,31 +206,35 @@ def clocks() -> Finding:
     )
 
 
-def timer() -> Finding:
+def timer() -> DoctorFinding:
     """Resolution and overhead of the clock."""
     clock = measure_timer()
     found = (
         f"resolution {clock.resolution_s * 1e9:.0f} ns, overhead {clock.overhead_s * 1e9:.0f} ns"
     )
     if max(clock.resolution_s, clock.overhead_s) > COARSE_TIMER_S:
-        return Finding(
+        return DoctorFinding(
             name="timer",
             verdict="warn",
             found=found,
             advice="coarse: short calls are timed many at once; check the kernel's clock source",
         )
-    return Finding(name="timer", verdict="ok", found=found, advice="fine enough for single calls")
+    return DoctorFinding(
+        name="timer", verdict="ok", found=found, advice="fine enough for single calls"
+    )
 
 
-def memory(ranks: int) -> Finding:
+def memory(ranks: int) -> DoctorFinding:
     """Memory available to each rank."""
     share = psutil.virtual_memory().available / max(ranks, 1)
     found = f"{bytes_words(share)} available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:
-        return Finding(
+        return DoctorFinding(
             name="memory",
             verdict="warn",
             found=found,
             advice="under 2 GiB: larger models will swap and their times mean nothing",
         )
-    return Finding(name="memory", verdict="ok", found=found, advice="enough for the mini models")
+    return DoctorFinding(
+        name="memory", verdict="ok", found=found, advice="enough for the mini models"
+    )

@@ -1,4 +1,4 @@
-"""Bytes of live tensors, and what they are for, in one iteration.
+"""Live bytes of one iteration, by what they are for.
 
 On a CPU a dispatch mode sees every tensor that an operation returns and counts its storage until it is
 freed; what an operation takes and gives back inside itself is not seen (peak RSS beside it holds it).

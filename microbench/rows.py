@@ -1,4 +1,4 @@
-"""From the repetitions of a case to rows, and to what the manifest says of the case and the ranks."""
+"""A case's repetitions as rows, and as the manifest's line on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One launch of the ranks: runs the cases of its size that have no rows yet, one after another.
+"""One launch of the ranks: runs the cases of its size that have no rows yet.
 
 SPMD: every rank calls `run_session` with the same plan. Rank 0 keeps the rows (one part file a
 case), so a crash costs the case it happened in and the next run goes on after it.
@@ -31,7 +31,7 @@ from calib.microbench.rows import case_end, rank_places, to_table
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
-from calib.microbench.timing.watchdog import Report, beat
+from calib.microbench.timing.watchdog import ProgressReport, beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
@@ -96,7 +96,7 @@ class Session:
     launch: int
     run: Path
     runners: Mapping[str, Runner]
-    report: Report
+    report: ProgressReport
     placement: Placement
     timer: Timer
     synchroniser: Synchroniser
@@ -232,7 +232,7 @@ def run_session(
     run: Path,
     manifest: Manifest,
     runners: Mapping[str, Runner],
-    report: Report,
+    report: ProgressReport,
     command: str = "",
     racks: Mapping[str, str] | None = None,
     make: Callable[[str, Control, str], Communicator] = make_communicator,

@@ -1,4 +1,4 @@
-"""Which limitations (L) and bottlenecks (B) of ParaDL's Table 6 apply to a prediction, and how much.
+"""Limitations (L) and bottlenecks (B) of ParaDL's Table 6 that apply to a prediction.
 
 Of time by the causes of the terms (oracle/terms.py). The columns of the table are kept, but for what a
 spatial strategy has as well: the allgather where its split ends is layer-wise, and what lies behind it

@@ -1,4 +1,4 @@
-"""Seconds with what they rest on and where their error comes from: what all predictions are sums of.
+"""Seconds with their basis and their errors by source; predictions are sums of them.
 
 An interval is kept by its sources. Errors of one source (the measured times of one machine, one
 regression, one law of a collective) go together, so within a source the ends add up; different sources

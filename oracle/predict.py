@@ -1,4 +1,4 @@
-"""The oracle's one question: what will an iteration cost?"""
+"""Predict one iteration: the oracle's one question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Predicted record (predictions.json): what was predicted before the training, and from what.
+"""The Predicted record (predictions.json): predictions made before training, and their inputs.
 
 It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it
 was made from: whoever has these can make it again and see whether it was edited since.

@@ -1,4 +1,4 @@
-"""The Projection record: what one iteration will cost, phase by phase, and how sure that is."""
+"""The Projection record: predicted seconds of an iteration, phase by phase, with intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terms of a prediction: what is added up, by phase, by cause, and with the formula behind it."""
+"""Terms of a prediction: summed by phase and cause, each with its formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings: all that a report says, for people and programs. Writers and pages take nothing else."""
+"""Findings: everything a report says. Writers and pages take nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from calib.reports.drift.verdict import Verdict
 from calib.reports.history.records import Past
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy, Missing
-from calib.reports.scoring.causes import Cause
-from calib.reports.scoring.choice import Choices
+from calib.reports.scoring.causes import ErrorCause
+from calib.reports.scoring.choice import StrategyChoices
 from calib.reports.scoring.paper import PaperRow
 from calib.reports.scoring.summary import Summary
 
@@ -30,8 +30,8 @@ class Findings:
     summary: Summary
     missing: Sequence[Missing] = ()
     checks: Sequence[Check] = ()
-    causes: Sequence[Cause] = ()
-    choices: Choices | None = None
+    causes: Sequence[ErrorCause] = ()
+    choices: StrategyChoices | None = None
     paper: Sequence[PaperRow] = ()
     past: Past | None = None
     drift: Drift | None = None

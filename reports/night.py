@@ -1,4 +1,4 @@
-"""The Night record (night.json): what a nightly run planned, what came of it, and its short check."""
+"""The Night record (night.json): plan and result of a nightly run, and its short check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says in sentences: summary, choices, checks, verdict."""
+"""Sentences of a report: summary, choices, checks, verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calib.foundation.words import counted, percent, signed_percent
 from calib.reports.drift.verdict import Verdict
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy
-from calib.reports.scoring.choice import Choices, Option
+from calib.reports.scoring.choice import Option, StrategyChoices
 from calib.reports.scoring.paper import PaperRow
 from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
 from calib.reports.words import case_words, strategy_text
@@ -95,7 +95,7 @@ def _ceiling_line(ceiling: NoiseCeiling | None) -> str:
     )
 
 
-def choice_lines(of: Choices | None) -> list[str]:
+def choice_lines(of: StrategyChoices | None) -> list[str]:
     """Whether the oracle picks the fastest strategy, in sentences."""
     if of is None:
         return [

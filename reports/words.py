@@ -1,4 +1,4 @@
-"""Words of a report that terminal and page share: marks, times in ms, names of cases."""
+"""Numbers as text, the same in terminal and page: digits, units, marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches of the other papers' strategies, on calibrated parameters or in the papers' own forms.
+"""Searches of other papers' plans, on calibrated parameters or in the papers' own forms.
 
 `search` is the one interface; a space of plans is a module with a SPACE, and one line here.
 """
@@ -14,8 +14,8 @@ from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.costs.machine import Machine
 from calib.search.nominal import NOTE
-from calib.search.plan import Plan
-from calib.search.request import LIMITED, Budget, Devices, Request, Space, default_batch
+from calib.search.plan import SearchedPlan
+from calib.search.request import LIMITED, Budget, Devices, SearchRequest, Space, default_batch
 
 SPACES = {
     "layerwise": "calib.search.layerwise.search",
@@ -45,7 +45,7 @@ def search(
     batch: int | None = None,
     options: Mapping[str, str] | None = None,
     **more: Any,
-) -> Plan:
+) -> SearchedPlan:
     """Find the best plan for a model on a machine, within a budget.
 
     Parameters
@@ -95,11 +95,11 @@ def search(
             raise InputError(f"the space {space} has no option {option!r}; known: {known}")
     machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
     samples = default_batch(model, cluster) if batch is None else batch
-    request = Request(
+    request = SearchRequest(
         model, cluster, machine, samples, method, budget or Budget(), options=options or {}, **more
     )
     with possible(f"the plan of {getattr(model, 'name', 'this')}"):
-        plan: Plan = chosen.find(request)
+        plan: SearchedPlan = chosen.find(request)
     found = machine.parameters.provenance
     notes = [NOTE] if NOTE in found.notes else []
     notes += [*excluded(plan, request), *getattr(model, "told", [])]
@@ -112,7 +112,7 @@ def search(
     )
 
 
-def excluded(plan: Plan, request: Request) -> list[str]:
+def excluded(plan: SearchedPlan, request: SearchRequest) -> list[str]:
     """What the memory limit changed, and whose limit it is; empty where it changed nothing."""
     limit = plan.memory_limit_bytes
     names = [of.name for of in plan.baselines if limit and of.bytes_per_device > limit]

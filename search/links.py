@@ -1,4 +1,4 @@
-"""What operations between groups of devices cost, in either form, for searches.
+"""Cost of operations between groups of devices, in either form.
 
 A group is (nodes, devices per node): members on so many nodes with so many devices on each. It is
 inside a node iff nodes = 1 (formulas.md, "AutoDDL").

@@ -1,4 +1,4 @@
-"""Parameters of machines that papers used, from data sheets: nothing of them was measured.
+"""Parameters of the papers' machines from data sheets; nothing was measured.
 
 To search where those papers searched. alpha, beta and rates are what vendors state, times one stated
 efficiency; every law is right up to FACTOR only, and the file's notes and every plan say "nominal".

@@ -145,7 +145,7 @@ class Event(PlanRecord):
     stop_s: Seconds = Field(description="s since the iteration began")
 
 
-class Plan(PlanRecord):
+class SearchedPlan(PlanRecord):
     """What a search found for one model on one cluster."""
 
     format_version: FormatVersion = PLAN_FORMAT
@@ -200,6 +200,6 @@ class Plan(PlanRecord):
         return broken(content | {SIGNATURE: self.signature or None}, digest(content))
 
     @classmethod
-    def read(cls, path: Path | str) -> Plan:
+    def read(cls, path: Path | str) -> SearchedPlan:
         """Read plan.json. Raises FileError."""
         return read_record(cls, Path(path), "plan file", PLAN_FORMAT)

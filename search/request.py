@@ -1,4 +1,4 @@
-"""What a search is asked for: a model, devices, their costs, a space of plans, a method, a budget."""
+"""The Search: model, devices, costs, space, method and budget."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def silent(what: str, share: float) -> None:
 
 
 @dataclass(frozen=True)
-class Request:
+class SearchRequest:
     """One search. `model` is a ModelSpec or what the space's `model_of` makes.
 
     `options` are the space's own, by name, as text; `batch` is the global mini-batch B, None where
@@ -238,7 +238,7 @@ class Space:
     name: str
     about: str
     methods: Mapping[str, str]
-    find: Callable[[Request], Any]
+    find: Callable[[SearchRequest], Any]
     options: Mapping[str, str] = field(default_factory=dict)
     model_of: Callable[[str], Any] = lambda name: None
     models: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""In which phase an iteration is, and for how long: seconds of each of RUN_PHASES on one rank.
+"""Seconds of each of RUN_PHASES of an iteration, on one rank.
 
 An iteration is in one phase at any moment, so its phases add up to its time. Whoever begins other work
 says so (`with clock.of("halo"):`), and what went on before goes on behind it; autograd functions do

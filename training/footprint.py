@@ -1,4 +1,4 @@
-"""What a run holds and what timing it costs: peak bytes of live tensors, the share of the clock."""
+"""Peak bytes of live tensors in a run, and the share of its time that timing costs."""
 
 from __future__ import annotations
 

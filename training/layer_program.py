@@ -1,4 +1,4 @@
-"""A model as a program of its layers: one node of torch.fx's graph for each layer of its ModelSpec.
+"""A model as a program of its layers: one torch.fx node for each layer of its ModelSpec.
 
 Strategies change this program (a layer by its part, a gather where a split ends) by the names that the
 oracle uses; the tensors of every layer can be looked at while it runs.

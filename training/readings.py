@@ -1,4 +1,4 @@
-"""Readings of a clock: of the host, or of a GPU's stream, whose events are read when it has passed."""
+"""Clock readings: of the host, or of a GPU's stream by events that are read later."""
 
 from __future__ import annotations
 

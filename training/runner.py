@@ -23,7 +23,13 @@ from calib.microbench.machine.placement import Placement, place
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
-from calib.microbench.timing.watchdog import START_FACTOR, Report, beat, hang_seconds, watching
+from calib.microbench.timing.watchdog import (
+    START_FACTOR,
+    ProgressReport,
+    beat,
+    hang_seconds,
+    watching,
+)
 from calib.oracle.layout.shards import last_split
 from calib.oracle.layout.stages import stage_names
 from calib.oracle.model.spec import ModelSpec
@@ -35,7 +41,7 @@ from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunE
 from calib.training.step import TrainingStep
 from calib.training.stopping import Reason, Stopping
 from calib.training.teams import Teams, make_teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 # a rank may be silent for so many of the first iterations, where those take long
 PATIENCE = 4.0
@@ -55,7 +61,7 @@ class Job:
     about: ModelEntry
     division: Division
     backend: str = "mpi"
-    options: Options = field(default_factory=Options)
+    options: WorkerOptions = field(default_factory=WorkerOptions)
     stopping: Stopping = field(default_factory=Stopping)
     warmup: int = 2
     seed: int = 0
@@ -78,7 +84,7 @@ def train(
     control: Control,
     job: Job,
     path: Path,
-    report: Report,
+    report: ProgressReport,
     hang_s: float | None = None,
     teams_of: Callable[..., Teams] = make_teams,
 ) -> None:
@@ -165,7 +171,12 @@ class TimedRun:
     """The iterations of one run, in blocks between which the ranks tell one another their times."""
 
     def __init__(
-        self, control: Control, job: Job, step: TrainingStep, report: Report, writer: Writer | None
+        self,
+        control: Control,
+        job: Job,
+        step: TrainingStep,
+        report: ProgressReport,
+        writer: Writer | None,
     ) -> None:
         self._control, self._job, self._step = control, job, step
         self._report, self._writer = report, writer
@@ -326,7 +337,7 @@ def names_of(division: Division, spec: ModelSpec | None) -> dict[str, str]:
     return {"split_ends_after": last_split(spec, division)}
 
 
-def exchange_word(division: Division, options: Options) -> str:
+def exchange_word(division: Division, options: WorkerOptions) -> str:
     """How weight gradients are exchanged: see RunHeader.exchange."""
     traits = division.traits
     if isinstance(division, LayerwiseDivision):

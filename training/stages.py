@@ -1,4 +1,4 @@
-"""Cutting a LayerProgram into the stages of a pipeline, at the borders of oracle/layout/stages.py.
+"""Cut a LayerProgram into the stages of a pipeline.
 
 A stage is a program of its own: it takes the tensors that cross the border before it (and the model's
 input, where it reads that), and returns those that cross the one behind it, the model's outputs if it

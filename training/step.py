@@ -16,7 +16,7 @@ from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.own.model import OwnModel
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
-from calib.training.worker import Options, Task
+from calib.training.worker import Task, WorkerOptions
 
 # item type of weights and data by the name of what a run computes in; bfloat16 is autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
@@ -60,9 +60,9 @@ class TrainingStep:
         division: Division,
         seed: int,
         teams: Teams,
-        options: Options | None = None,
+        options: WorkerOptions | None = None,
     ) -> None:
-        options = options or Options()
+        options = options or WorkerOptions()
         if options.dtype not in DTYPES:
             raise InputError(f"unknown item type {options.dtype!r}; known: {', '.join(DTYPES)}")
         dtype, device = DTYPES[options.dtype], teams.world.device

@@ -1,4 +1,4 @@
-"""When a run has enough iterations, and how many it makes before its ranks speak to one another."""
+"""When a run has enough iterations, and how many it makes between checks."""
 
 from __future__ import annotations
 

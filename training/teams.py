@@ -1,4 +1,4 @@
-"""Who works with whom under a division: which part and which samples a rank has, and its communicators.
+"""Process groups and samples of each rank under a division.
 
 PEs are the ranks in the order of the machine (microbench/groups.py), so that the PEs of a group are near
 one another. PE e of a hybrid is part e % p2 of group e // p2.

@@ -1,4 +1,4 @@
-"""What one rank does in an iteration: the part of the model that it has, its samples, its exchange.
+"""One rank's iteration: its part of the model, its samples, its exchange.
 
 A strategy (training/strategies/) makes a Worker from a Task. The step (training/step.py) runs it.
 """
@@ -29,7 +29,7 @@ Gradient = Literal["own", "same", "partial"]
 
 
 @dataclass(frozen=True)
-class Options:
+class WorkerOptions:
     """How a run trains, beside its division.
 
     `dtype`: float32, float64, or bfloat16 (autocast, weights and gradients in float32).
@@ -56,7 +56,7 @@ class Task:
     division: Division
     teams: Teams
     clock: PhaseClock
-    options: Options = field(default_factory=Options)
+    options: WorkerOptions = field(default_factory=WorkerOptions)
     _program: LayerProgram | None = field(default=None, init=False, repr=False)
 
     @property

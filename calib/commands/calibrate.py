@@ -15,7 +15,7 @@ import typer
 from calib.calibrate import calibrate
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError
-from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list
+from calib.options import BatchPerPe, Json, Launcher, Models, RanksOption, model_list
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
 
@@ -28,7 +28,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
     batch_per_pe: BatchPerPe = None,
-    ranks: Ranks = None,
+    ranks: RanksOption = None,
     launcher: Launcher = "local",
     budget: Annotated[
         str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")

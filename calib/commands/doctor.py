@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from calib.driver.ranks import default_ranks
 from calib.microbench.doctor import examine, require_measurable
-from calib.options import Json, Launcher, Output, Ranks
+from calib.options import Json, Launcher, Output, RanksOption
 from calib.terminal.doctor import show
 from calib.terminal.printing import print_json, save
 
 
 def command(
-    ranks: Ranks = None, launcher: Launcher = "local", output: Output = None, as_json: Json = False
+    ranks: RanksOption = None,
+    launcher: Launcher = "local",
+    output: Output = None,
+    as_json: Json = False,
 ) -> None:
     findings = examine(ranks or default_ranks(launcher), launcher)
     content = [finding.model_dump() for finding in findings]

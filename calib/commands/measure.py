@@ -17,7 +17,7 @@ from calib.driver.ranks import as_rank, default_ranks, driven
 from calib.foundation.errors import InputError
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list, number_list
+from calib.options import BatchPerPe, Json, Launcher, Models, RanksOption, model_list, number_list
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
 from calib.terminal.printing import print_json
@@ -36,7 +36,7 @@ def command(
     p: Annotated[
         str | None, typer.Option("-p", help="PEs to measure for, as 1,2; default 1 and --ranks.")
     ] = None,
-    ranks: Ranks = None,
+    ranks: RanksOption = None,
     launcher: Launcher = "local",
     budget: Annotated[
         str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")

@@ -1,4 +1,4 @@
-"""Check, train, report, remember: is all as it was calibrated?
+"""Check, train, score, record: is all as it was calibrated?
 
 It checks the calibration, trains the points of a plan, and compares the report with earlier nights.
 Exits with 0 where all is well, 1 where the accuracy is too low or something has drifted, 2 where it
@@ -21,7 +21,7 @@ from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.accept import accept
 from calib.night.ahead import look_ahead
 from calib.night.hold import NOT_RUN, hold
-from calib.night.options import Options
+from calib.night.options import NightOptions
 from calib.options import MOST, Json, Launcher
 from calib.planning.request import seconds_of
 from calib.rundir import RUNS
@@ -113,7 +113,7 @@ def command(
     least = share_of(least_accuracy, "--least-accuracy")
     assert least is not None
     budget_s = None if check_budget is None else seconds_of(check_budget, "--check-budget")
-    options = Options(
+    options = NightOptions(
         calibration, plan, output, iterations, budget_s, ranks, launcher, seed, hang_seconds, name
     )
 

@@ -22,7 +22,7 @@ from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
-from calib.options import MOST, BatchPerPe, Json, Models, Ranks, model_list, number_list
+from calib.options import MOST, BatchPerPe, Json, Models, RanksOption, model_list, number_list
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.printing import print_json, say, table
@@ -43,7 +43,7 @@ def command(
     p: Annotated[
         str | None, typer.Option("-p", help="PEs to predict for, as 1,2,4; default 1 and --ranks.")
     ] = None,
-    ranks: Ranks = None,
+    ranks: RanksOption = None,
     batch_per_pe: BatchPerPe = None,
     batch: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
@@ -221,10 +221,10 @@ def as_content(drafted: Draft, took: dict[str, float] | None) -> dict[str, Any]:
     }
 
 
-Group = tuple[int, str, str, int]  # tier, what is timed, library, p
+CaseGroup = tuple[int, str, str, int]  # tier, what is timed, library, p
 
 
-def group_of(case: Case) -> Group:
+def group_of(case: Case) -> CaseGroup:
     """The line of the table that a case is counted in."""
     if case.kind == "collective":
         marks = [
@@ -290,7 +290,7 @@ def purpose_of(cases: Sequence[Case]) -> str:
 def show(drafted: Draft, took: dict[str, float] | None) -> None:
     """One line for each group, in the order of the tiers, and the totals."""
     plan, shares = drafted.plan, shares_of(drafted.plan)
-    groups: dict[Group, list[Case]] = {}
+    groups: dict[CaseGroup, list[Case]] = {}
     for case in plan.cases:
         groups.setdefault(group_of(case), []).append(case)
     rows = []

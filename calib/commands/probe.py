@@ -13,14 +13,14 @@ import typer
 from calib.driver.probe import probe, probe_as_rank
 from calib.driver.ranks import as_rank
 from calib.foundation.files import destination
-from calib.options import Json, Launcher, Output, Ranks
+from calib.options import Json, Launcher, Output, RanksOption
 from calib.terminal.printing import print_json, say
 
 
 def command(
     output: Output = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
-    ranks: Ranks = None,
+    ranks: RanksOption = None,
     launcher: Launcher = "local",
     as_json: Json = False,
 ) -> None:

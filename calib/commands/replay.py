@@ -27,7 +27,7 @@ from calib.replay.shown import (
     show_trainings,
     trainings_content,
 )
-from calib.reports.replay.paper_form import Replay
+from calib.reports.replay.paper_form import PaperFormReplay
 from calib.reports.replay.predictions import as_content, replay
 from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
 from calib.reports.replay.shapes import Shapes
@@ -153,7 +153,7 @@ def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json
 
 def again(sources: Sources, output: Path | None, as_json: bool) -> None:
     """The authors' own projections, from published alpha and beta."""
-    replay = Replay(
+    replay = PaperFormReplay(
         models=model_of,
         seconds_per_sample=read_single_gpu(sources.single_gpu),
         links=read_links(sources.links),

@@ -23,10 +23,10 @@ from calib.options import (
     BatchPerPe,
     FormName,
     Json,
-    Optimizer,
+    OptimizerOption,
     Output,
     ParameterFile,
-    Settings,
+    SettingsOption,
 )
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
@@ -36,7 +36,7 @@ from calib.rundir import LATEST_PARAMETERS
 from calib.search import SPACES, search, space_named
 from calib.search.nominal import NOMINAL
 from calib.search.nominal import nominal as nominal_parameters
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, Progress, Space
 from calib.terminal.printing import file_of, print_json, print_sheet, say
 from calib.terminal.progress import Bar
@@ -101,10 +101,10 @@ def command(
         list[str] | None,
         typer.Option("--option", "-O", metavar="NAME=VALUE", help="Of the space; repeatable."),
     ] = None,
-    optimizer: Optimizer = "momentum",
+    optimizer: OptimizerOption = "momentum",
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Of random starts.")] = 0,
     form: FormName = "measured",
-    settings: Settings = None,
+    settings: SettingsOption = None,
     parameters: ParameterFile = LATEST_PARAMETERS,
     nominal: Annotated[
         str | None,
@@ -279,7 +279,7 @@ def batch_of(
     return each and p * each
 
 
-def show(plan: Plan) -> None:
+def show(plan: SearchedPlan) -> None:
     """Tables, then what is said of time, memory, the search and its certificate."""
     for sheet in sheets(plan):
         print_sheet(sheet)

@@ -22,8 +22,8 @@ from calib.options import (
     Grid,
     Json,
     Launcher,
-    Optimizer,
-    Overlap,
+    OptimizerOption,
+    OverlapOption,
     ScheduleName,
     Sharded,
     SplitUntil,
@@ -40,7 +40,7 @@ from calib.training_runs.options import (
     share_of,
 )
 from calib.training_runs.plan import PlanFile, print_found
-from calib.training_runs.runs import Asked
+from calib.training_runs.runs import TrainingRequest
 from calib.training_runs.table import show
 from calib.training_runs.train import train_as_rank, train_job, trained
 
@@ -74,7 +74,7 @@ def command(
     boundaries: Boundaries = None,
     grid: Grid = None,
     split_until: SplitUntil = "",
-    overlap: Overlap = False,
+    overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     gradients: Annotated[
         str | None,
@@ -92,7 +92,7 @@ def command(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
     ] = "float32",
-    optimizer: Optimizer = "momentum",
+    optimizer: OptimizerOption = "momentum",
     sync_batch_norm: Annotated[
         bool, typer.Option("--sync-batch-norm", help="Statistics over all samples and parts.")
     ] = False,
@@ -182,7 +182,9 @@ def command(
         )
         p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
     whole = batch_of_all(about, p, batch_per_pe, batch)
-    asked = Asked(model, strategy, p, whole, layout, settings, output, launcher, found_plan)
+    asked = TrainingRequest(
+        model, strategy, p, whole, layout, settings, output, launcher, found_plan
+    )
     if as_rank():
         train_as_rank(asked, as_json)
         return

@@ -1,4 +1,4 @@
-"""Start the ranks for every launch of a plan, and again for the rest where a case has ended them."""
+"""Start the ranks for every launch of a plan; restart them after a case that killed them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from calib.driver.listen import Event
+from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, run_ranks
 from calib.foundation.errors import MeasurementError
 from calib.foundation.run_files import LOG_FILE
@@ -96,7 +96,7 @@ class Launches:
     def _start(self, launch: int, size: int, bar: Bar, later_s: float, current: Current) -> None:
         kept = len(cases_done(self.run))
 
-        def on_event(event: Event) -> None:
+        def on_event(event: RankEvent) -> None:
             if event["event"] == "case":
                 current.case_id, current.since = event["id"], monotonic()
                 label = f"launch {launch + 1}, {event['label']}"

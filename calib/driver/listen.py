@@ -1,4 +1,4 @@
-"""What the driver hears of its ranks: events among other output, or too long a silence."""
+"""Listen to the ranks: their events, other output, or too long a silence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STUCK_WAIT_SECONDS = 2 * LAST_WORDS_SECONDS
 MOST_NAMED = 6
 CHUNK_BYTES = 65536
 
-Event = dict[str, Any]
+RankEvent = dict[str, Any]
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Heard:
     """
 
     error: str = ""
-    stuck: dict[int, Event] = field(default_factory=dict)
+    stuck: dict[int, RankEvent] = field(default_factory=dict)
     processes: dict[int, tuple[int, str]] = field(default_factory=dict)
     first_gone: list[int] = field(default_factory=list)
     idle: set[int] = field(default_factory=set)
@@ -45,7 +45,7 @@ class Heard:
         """How long rank 0 may say nothing: longer before its first word, as it starts."""
         return hang_s * (1.0 if self.alive else START_FACTOR) + ALIVE_SECONDS
 
-    def take(self, event: Event, on_event: Callable[[Event], None]) -> None:
+    def take(self, event: RankEvent, on_event: Callable[[RankEvent], None]) -> None:
         """Keep what concerns the launch, pass the rest on. The first error says why."""
         name = event.get("event")
         if name == "error":
@@ -66,7 +66,7 @@ class Heard:
 def listen(
     child: subprocess.Popen[bytes],
     log: IO[bytes],
-    on_event: Callable[[Event], None],
+    on_event: Callable[[RankEvent], None],
     hang_s: float | None,
 ) -> Heard:
     """Pass on events until the ranks close stdout, or until they must be given up."""
@@ -89,7 +89,7 @@ def _listen(
     processes: Processes,
     heard: Heard,
     log: IO[bytes],
-    on_event: Callable[[Event], None],
+    on_event: Callable[[RankEvent], None],
     hang_s: float | None,
 ) -> None:
     rest = b""
@@ -130,7 +130,7 @@ def _hear(
     heard: Heard,
     processes: Processes,
     log: IO[bytes],
-    on_event: Callable[[Event], None],
+    on_event: Callable[[RankEvent], None],
 ) -> None:
     """One line: its events, or into the log with it."""
     events = events_in(raw.decode(errors="replace"))
@@ -143,7 +143,7 @@ def _hear(
             processes.watch(rank, *heard.processes[rank])
 
 
-def events_in(line: str) -> list[Event]:
+def events_in(line: str) -> list[RankEvent]:
     """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
     events = []
     at = line.find(PREFIX)

@@ -1,4 +1,4 @@
-"""One driver at a time in a run directory, one night at a time on a host.
+"""Locks: one driver in a run directory, one night on a host.
 
 The locks are filelock's on file descriptors that are opened here: a descriptor can be inherited, and the
 system frees its lock when the last process that has it ends, however it ends. A FileLock on a path is of

@@ -1,4 +1,4 @@
-"""Measuring: the plan of a run directory, the ranks that time its cases, and how the cases ended."""
+"""Measuring: plan, ranks that time its cases, and how the cases ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank of this host ended first: launchers end the others then, and may name one of those."""
+"""Which rank of this host ended first: a launcher may blame one that it ended itself."""
 
 from __future__ import annotations
 

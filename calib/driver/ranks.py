@@ -1,4 +1,4 @@
-"""Between the driver and the ranks: start them under a launcher, hear from them, stop them.
+"""Start the ranks under a launcher, listen to them, stop them.
 
 Ranks that the driver started say what they do as lines `calib-event {json}` on stdout; everything
 else that they print goes to a log file. What ended them, the driver says in one line.
@@ -17,7 +17,7 @@ from time import sleep
 from traceback import walk_tb
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from calib.driver.listen import PREFIX, Event, listen, stuck_reason, who_died
+from calib.driver.listen import PREFIX, RankEvent, listen, stuck_reason, who_died
 from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.microbench.machine.launchers import launch_line
@@ -102,7 +102,7 @@ def join_ranks() -> MpiCommunicator:
     return communicator
 
 
-def emit(event: Event, to: TextIO | None = None) -> None:
+def emit(event: RankEvent, to: TextIO | None = None) -> None:
     """A rank says what it does: to the driver, or to a person who launched the ranks directly.
 
     The person reads it on stdout, or on `to` where that is for a result.
@@ -172,7 +172,7 @@ def _users_line(error: BaseException) -> str:
     return at(place)
 
 
-def _write_event(event: Event) -> None:
+def _write_event(event: RankEvent) -> None:
     """One write of a whole line: ranks share the pipe, and print() writes the newline apart."""
     try:
         sys.stdout.flush()
@@ -187,7 +187,7 @@ def run_ranks(
     ranks: int,
     arguments: Sequence[str],
     log: Path,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[RankEvent], None],
     going_on: str | Callable[[], str],
     hang_s: float | None = None,
     keep: Sequence[int] = (),

@@ -1,4 +1,4 @@
-"""What every export says of itself: whose numbers they are, for what they hold, and what was lost.
+"""What every export says of itself: origin, range, and what was lost.
 
 As a record for the side file (`about`), and in lines of ASCII for a comment (`lines`).
 """
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from calib import __version__
 from calib.export import target_named
-from calib.export.target import Collapse, Exported, Request
+from calib.export.target import Collapse, Exported, ExportRequest
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import FORMAT_VERSION
 from calib.foundation.names import ClusterName, Fingerprint
@@ -70,7 +70,7 @@ class About:
     notes: Annotated[tuple[str, ...], Field(description="what a user must know before using it")]
 
 
-def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
+def about(target: str, request: ExportRequest, exported: Exported) -> dict[str, Any]:
     """The side file (`About`) as a JSON value."""
 
     source, made = request.source, request.parameters.provenance
@@ -99,7 +99,7 @@ def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
     return found
 
 
-def lines(target: str, request: Request, exported: Exported, width: int = WIDTH) -> list[str]:
+def lines(target: str, request: ExportRequest, exported: Exported, width: int = WIDTH) -> list[str]:
     """The same for a comment: ASCII without control characters, no line longer than `width`.
 
     Neither of a comment's ends in XML ("--") is in it.
@@ -162,7 +162,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def notes(request: Request, exported: Exported) -> tuple[str, ...]:
+def notes(request: ExportRequest, exported: Exported) -> tuple[str, ...]:
     """What a user must know: the target's own, and whose numbers and whose machine these are."""
     found, made = list(exported.notes), request.parameters.provenance
     others = {fit.library for fit in request.parameters.collectives} - {exported.library}

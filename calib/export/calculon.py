@@ -34,7 +34,7 @@ from calib.export.devices import (
     staircase,
 )
 from calib.export.machine_levels import (
-    Level,
+    MachineLevel,
     apart,
     by_operation,
     held,
@@ -46,7 +46,7 @@ from calib.export.machine_levels import (
     strided,
 )
 from calib.export.reference import Reference
-from calib.export.target import Collapse, Exported, Point, Request
+from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.foundation.errors import MissingParameter
 from calib.foundation.words import number, seconds_words
 
@@ -89,14 +89,14 @@ NO_MEMORY: dict[str, Any] = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1.0]]}
 MEASURE = "`calib measure --models resnet50-mini,vgg16-mini -o RUN` and `calib fit RUN` add them"
 
 
-class Network(NamedTuple):
+class CalculonNetwork(NamedTuple):
     """One tier: `size` ranks, `latency_s` of a call, and its bandwidth."""
 
     size: int
     latency_s: float
     bytes_per_s: float
 
-    def seconds(self, point: Point) -> float:
+    def seconds(self, point: ExportPoint) -> float:
         """What Calculon takes for it (Network.time)."""
         return self.latency_s + sent(point) / self.bytes_per_s
 
@@ -120,7 +120,7 @@ class Network(NamedTuple):
         }
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """system.json. Raises MissingParameter for what Calculon must have and the parameters have not."""
     parameters = request.parameters
     if parameters.device_memory_bytes == 0:
@@ -174,7 +174,7 @@ def export(request: Request) -> Exported:
     )
 
 
-def by_type(request: Request, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
+def by_type(request: ExportRequest, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
     """The measured forwards of these kinds that compute something, by the type of their items."""
     found: dict[str, list[Kernel]] = {}
     for kernel in forwards(request.parameters):
@@ -184,7 +184,7 @@ def by_type(request: Request, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
     return found
 
 
-def memory_of(request: Request) -> tuple[Staircase, Collapse]:
+def memory_of(request: ExportRequest) -> tuple[Staircase, Collapse]:
     """mem1's rate by size. Raises MissingParameter where nothing says it."""
     kernels = bytes_bound(request.parameters) or copies(request.parameters, "cpu")
     if not kernels:
@@ -236,8 +236,8 @@ def rows(found: Staircase, unit: float) -> list[list[float]]:
 
 
 def networks_of(
-    request: Request, reference: Reference
-) -> tuple[list[Network], list[Collapse], list[str], list[str]]:
+    request: ExportRequest, reference: Reference
+) -> tuple[list[CalculonNetwork], list[Collapse], list[str], list[str]]:
     """A network per level, the smallest first; collapses, what they hold for, and notes.
 
     Raises MissingParameter for a level that was not measured.
@@ -254,7 +254,7 @@ def networks_of(
         latency, s_per_byte = least_relative(
             [(1.0, sent(point)) for point in points], [point.seconds for point in points], least
         )
-        network = Network(strided(levels, at + 1), float(latency), 1 / float(s_per_byte))
+        network = CalculonNetwork(strided(levels, at + 1), float(latency), 1 / float(s_per_byte))
         networks.append(network)
         into = f"bandwidth and latency of networks[{at}]"
         for operation, places in by_operation(points):
@@ -268,8 +268,11 @@ def networks_of(
 
 
 def times(
-    reference: Reference, levels: Sequence[Level], at: int, counts: dict[str, tuple[int, ...]]
-) -> list[Point]:
+    reference: Reference,
+    levels: Sequence[MachineLevel],
+    at: int,
+    counts: dict[str, tuple[int, ...]],
+) -> list[ExportPoint]:
     """What a tier is fitted to: groups that cross this level and none above, else one that fills it."""
     below, size = strided(levels, at), strided(levels, at + 1)
     stride = apart(reference.request, levels, at)
@@ -284,14 +287,14 @@ def times(
     return found
 
 
-def sent(point: Point) -> float:
+def sent(point: ExportPoint) -> float:
     """scalar (1 + offset / p) bytes."""
     _, scalar, offset = OPERATIONS[point.operation]
     return scalar * (1 + (offset or 0) / point.ranks) * point.nbytes
 
 
 def lost(
-    request: Request, reference: Reference, types: Sequence[str], memory: Collapse
+    request: ExportRequest, reference: Reference, types: Sequence[str], memory: Collapse
 ) -> tuple[str, ...]:
     """What these parameters have and the file has not."""
     layers, active = request.parameters.layers, at_work(request.parameters)

@@ -1,4 +1,4 @@
-"""One set of numbers for many sizes and ranks: that with the least mean relative error.
+"""One set of numbers for many sizes and ranks: the least mean relative error.
 
 A target with one alpha and one beta has times that are linear in its few numbers. Those that minimise
 mean |target / oracle - 1| >= 0 over the stated sizes and ranks are the solution of a linear program
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib.export.target import Collapse, Point
+from calib.export.target import Collapse, ExportPoint
 from calib.foundation.errors import InputError
 from calib.oracle.projection import BASIS_ORDER
 
@@ -61,12 +61,12 @@ def least_relative(
     return result
 
 
-def least_by_bytes(points: Sequence[Point]) -> float:
+def least_by_bytes(points: Sequence[ExportPoint]) -> float:
     """The smallest seconds per byte of a whole buffer that a target is given (LEAST_SHARE)."""
     return min(LEAST_SHARE * point.seconds / point.nbytes for point in points if point.nbytes)
 
 
-def bounded(what: str, s_per_byte: float, points: Sequence[Point]) -> tuple[str, ...]:
+def bounded(what: str, s_per_byte: float, points: Sequence[ExportPoint]) -> tuple[str, ...]:
     """A note where the bytes' price is no more than `least_by_bytes` gives it, else nothing."""
     if s_per_byte > least_by_bytes(points) * (1 + 1e-6):
         return ()
@@ -76,7 +76,7 @@ def bounded(what: str, s_per_byte: float, points: Sequence[Point]) -> tuple[str,
     )
 
 
-def interval_of(points: Sequence[Point]) -> tuple[float, float] | None:
+def interval_of(points: Sequence[ExportPoint]) -> tuple[float, float] | None:
     """(low, high) of the oracle's own 95% intervals over its times, the medians of all points.
 
     None where most points have none: a time of one run has no error of its own to tell.
@@ -90,7 +90,7 @@ def interval_of(points: Sequence[Point]) -> tuple[float, float] | None:
 
 
 def collapse_of(
-    what: str, into: str, written: str, points: Sequence[Point], found: Sequence[float]
+    what: str, into: str, written: str, points: Sequence[ExportPoint], found: Sequence[float]
 ) -> Collapse:
     """The record of times that became `found` seconds [n] in the target, by what was written."""
     errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]

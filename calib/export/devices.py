@@ -1,4 +1,4 @@
-"""What a rank's kernels and memory do, for targets that describe them.
+"""Compute and memory rates of a rank, for targets that describe them.
 
 Times are those with as many ranks of a node at work as the oracle takes. A staircase is what Calculon
 calls an efficiency: of each range of sizes the share of the highest rate.
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.export.reference import POSSIBLE_S, steps
-from calib.export.target import Point
+from calib.export.target import ExportPoint
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.layer_keys import parse
 from calib.oracle.costs.in_place import ranks_at_work
@@ -90,9 +90,9 @@ def bytes_bound(parameters: Parameters) -> list[Kernel]:
     return [kernel for kernel in forwards(parameters) if kernel.kind in BYTES_BOUND]
 
 
-def points_of(kernels: Sequence[Kernel], active: int) -> list[Point]:
+def points_of(kernels: Sequence[Kernel], active: int) -> list[ExportPoint]:
     """Kernels as the points of a collapse: their bytes, and the ranks that were at work."""
-    return [Point(k.kind, round(k.nbytes), active, k.seconds, "measured") for k in kernels]
+    return [ExportPoint(k.kind, round(k.nbytes), active, k.seconds, "measured") for k in kernels]
 
 
 def one_rate(kernels: Sequence[Kernel]) -> float:

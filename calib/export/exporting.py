@@ -1,4 +1,4 @@
-"""From a parameter file to the files of other tools: what is asked for, and how it is written."""
+"""Write the files of other tools from a parameter file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from calib.export.about import SIDE_SUFFIX, about
 from calib.export.reference import of_library
-from calib.export.target import Exported, Request, Source, Target
+from calib.export.target import Exported, ExportRequest, Source, Target
 from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import destination, is_special, write_json, write_whole
@@ -50,7 +50,7 @@ class Done:
     """A target that was written, the side file last."""
 
     target: Target
-    request: Request
+    request: ExportRequest
     exported: Exported
     files: list[Path]
 
@@ -78,7 +78,7 @@ def request_of(
     library: str | None = None,
     topology: str | None = None,
     calls: Path | None = None,
-) -> Request:
+) -> ExportRequest:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
     signed = read_signed(path)
     parameters = signed.parameters if library is None else of_library(signed.parameters, library)
@@ -87,7 +87,7 @@ def request_of(
         raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")
     if chosen and chosen[0] < 2:
         raise InputError(f"--ranks {ranks!r}: one rank sends nothing; give 2 or more")
-    return Request(
+    return ExportRequest(
         parameters=parameters,
         source=Source(path.name, signed.sha256, signed.edited),
         ranks=chosen,
@@ -148,7 +148,7 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
         raise InputError(f"{wrong[0]} says nothing to {names}; taken: {takes or 'no such option'}")
 
 
-def understood(target: Target, request: Request) -> Request:
+def understood(target: Target, request: ExportRequest) -> ExportRequest:
     """The request without the options that the target does not take."""
     none: dict[str, Any] = {
         "ranks": (),
@@ -162,7 +162,7 @@ def understood(target: Target, request: Request) -> Request:
 
 
 def write(
-    target: Target, request: Request, exported: Exported, path: Path, inputs: Sequence[Path]
+    target: Target, request: ExportRequest, exported: Exported, path: Path, inputs: Sequence[Path]
 ) -> list[Path]:
     """Write the files, and the side file last; their paths. Raises FileError or InputError.
 
@@ -222,7 +222,7 @@ def beside(path: Path, name: str) -> Path:
     return path.with_name(path.name + name) if name else path
 
 
-def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
+def export_one(target: Target, asked: ExportRequest, output: Path, inputs: list[Path]) -> Done:
     """Write the files. Raises InputError, MissingParameter or FileError."""
     request = understood(target, asked)
     exported = target.export(request)
@@ -230,7 +230,7 @@ def export_one(target: Target, asked: Request, output: Path, inputs: list[Path])
 
 
 def export_several(
-    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
+    targets: Sequence[Target], asked: ExportRequest, output: Path, inputs: list[Path], options: bool
 ) -> tuple[list[Done], list[Refused]]:
     """Each of the targets that can be, into a directory, and why the others are not there.
 

@@ -1,4 +1,4 @@
-"""FlexFlow's machine file (--machine-model-version 1 --machine-model-file): what a message takes.
+"""FlexFlow's machine file (--machine-model-version 1 --machine-model-file).
 
 src/runtime/machine_model.cc (EnhancedMachineModel) and machine_config_example of flexflow/FlexFlow:
 lines of three words or more, `key = value`, and comments where a line begins with #. A message of m
@@ -38,11 +38,11 @@ from calib.export.measured import (
     where,
 )
 from calib.export.reference import Reference, steps, whole_machine
-from calib.export.target import Collapse, Exported, Point, Request
+from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.fitting.parameters.algorithms import RING, shape_of
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import number
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 
 NAME = "flexflow"
 FILENAME = "machine_config"
@@ -77,7 +77,7 @@ PATHS = tuple(
 
 
 @dataclass(frozen=True)
-class Link:
+class FlexFlowLink:
     """A message's latency in ms and bandwidth in GB/s (of 2^20 bytes a ms)."""
 
     latency_ms: float
@@ -89,7 +89,7 @@ class Link:
     beyond: str  # what is said of its times that are extrapolated
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The machine file. Raises MissingParameter without messages where there are ranks to send them."""
     reference = Reference(request)
     nodes, ranks = whole_machine(request)
@@ -140,7 +140,7 @@ def export(request: Request) -> Exported:
     return replace(exported, files={"": "\n".join([*comment, *body]) + "\n"})
 
 
-def _farthest(request: Request, nodes: int, ranks: int) -> tuple[int, str]:
+def _farthest(request: ExportRequest, nodes: int, ranks: int) -> tuple[int, str]:
     """(how far apart two ranks are between which the slowest link lies, the level it is of)."""
     per_rack = request.parameters.nodes_per_rack
     if per_rack and nodes > per_rack:
@@ -148,17 +148,17 @@ def _farthest(request: Request, nodes: int, ranks: int) -> tuple[int, str]:
     return ranks, RACK if per_rack else SYSTEM
 
 
-def _between(request: Request, nodes: int) -> str:
+def _between(request: ExportRequest, nodes: int) -> str:
     """Where the messages of the nic go."""
     return "racks" if 0 < request.parameters.nodes_per_rack < nodes else "nodes"
 
 
-def _holds_for(request: Request, link: Link, inside: bool, nodes: int) -> str:
+def _holds_for(request: ExportRequest, link: FlexFlowLink, inside: bool, nodes: int) -> str:
     place = "inside a node" if inside else f"between {_between(request, nodes)}"
     return f"messages {place}: {sizes_in_words(link.collapse.nbytes)}{link.beyond}"
 
 
-def _lost(reference: Reference, links: Sequence[Link]) -> tuple[str, ...]:
+def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...]:
     """What these parameters have and the file has not."""
     parameters, found = reference.parameters, list(other_times(reference, _used(links)))
     for operation in sorted(_used(links)):
@@ -173,11 +173,11 @@ def _lost(reference: Reference, links: Sequence[Link]) -> tuple[str, ...]:
     return (*found, *other_sections(parameters, *SECTIONS))
 
 
-def _used(links: Sequence[Link]) -> set[str]:
+def _used(links: Sequence[FlexFlowLink]) -> set[str]:
     return {link.operation for link in links}
 
 
-def _of(name: str, link: Link | None = None) -> dict[str, object]:
+def _of(name: str, link: FlexFlowLink | None = None) -> dict[str, object]:
     latency, bandwidth = UNUSED if link is None else (link.latency_ms, link.bandwidth_gb)
     return {f"{name}_latency": latency, f"{name}_bandwidth": bandwidth}
 
@@ -186,14 +186,14 @@ def _as_text(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _link(reference: Reference, stride: int, level: str) -> Link:
+def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
     """The line that a message follows, from p2p, else from allreduce as a ring of messages.
 
     Of ranks that are `stride` apart, between which `level` is the slowest; if that was not measured of
     any, by what was measured between nodes.
     """
     inside = level == NODE
-    crossed = Levels.of(reference.parameters).names(Layout(2, stride))
+    crossed = Levels.of(reference.parameters).names(GroupLayout(2, stride))
     for exactly in (True, False):
         for operation in (*SINGLE, "allreduce"):
             known = [
@@ -217,24 +217,26 @@ def _link(reference: Reference, stride: int, level: str) -> Link:
 
 def _points(
     reference: Reference, operation: str, stride: int, laws: Sequence[Place]
-) -> list[Point]:
+) -> list[ExportPoint]:
     """Times of two ranks so far apart; of allreduce of the fewest adjacent ones that have such a law."""
     sizes = steps(reference.request.nbytes or common_sizes(laws))
     if operation in SINGLE:
         return [reference.seconds(operation, m, 2, stride) for m in sizes]
     levels = Levels.of(reference.parameters)
-    ranks = [p for place in laws for p in place.ranks if place.level in levels.names(Layout(p))]
+    ranks = [
+        p for place in laws for p in place.ranks if place.level in levels.names(GroupLayout(p))
+    ]
     return [reference.seconds(operation, m, p) for p in sorted(ranks)[:1] for m in sizes]
 
 
-def _standing_in(reference: Reference, link: Link, level: str) -> Link:
+def _standing_in(reference: Reference, link: FlexFlowLink, level: str) -> FlexFlowLink:
     """The same with a note that it is of another level."""
     parameters, (other, *_) = reference.parameters, sorted(link.levels)
     note = f"no message {where(parameters, level)} was measured: nic is that {where(parameters, other)}"
     return replace(link, notes=(note, *link.notes))
 
 
-def _fitted(points: Sequence[Point], inside: bool, laws: Sequence[Place]) -> Link:
+def _fitted(points: Sequence[ExportPoint], inside: bool, laws: Sequence[Place]) -> FlexFlowLink:
     """Start-up and seconds per byte with the least mean relative error."""
     operation, into = points[0].operation, "nvlink" if inside else "nic"
     what = operation
@@ -250,7 +252,7 @@ def _fitted(points: Sequence[Point], inside: bool, laws: Sequence[Place]) -> Lin
     latency_ms = start_s * 1e3 if start_s * 1e3 >= LEAST_MS else 0.0
     written = f"{number(latency_ms)} ms, {number(1 / per_byte / 1e3 / GB)} MiB/ms"
     found = [steps_ * latency_ms / 1e3 + moved * per_byte for steps_, moved in features]
-    return Link(
+    return FlexFlowLink(
         latency_ms,
         1.0 / per_byte / 1e3 / GB,
         collapse_of(what, f"{into}_latency, {into}_bandwidth", written, points, found),
@@ -261,7 +263,7 @@ def _fitted(points: Sequence[Point], inside: bool, laws: Sequence[Place]) -> Lin
     )
 
 
-def _cores(request: Request, ranks: int) -> tuple[int, str]:
+def _cores(request: ExportRequest, ranks: int) -> tuple[int, str]:
     """CPU cores of a node: of cluster.json, else as many as ranks; and what there is to say of it.
 
     FlexFlow looks up a GPU only where a socket has more CPUs than its number (get_gpu).
@@ -279,7 +281,7 @@ def _cores(request: Request, ranks: int) -> tuple[int, str]:
     )
 
 
-def _notes(inside: Link | None, outside: Link | None, links: int) -> list[str]:
+def _notes(inside: FlexFlowLink | None, outside: FlexFlowLink | None, links: int) -> list[str]:
     notes = [
         "one socket a node; membus, upi and pci are in no path and cost nothing, and so does what goes "
         "between host memory and a GPU (null): none of it was measured"

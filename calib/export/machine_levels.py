@@ -1,4 +1,4 @@
-"""The levels of the machine that a target describes: which were measured, and for what they hold."""
+"""Levels of the machine for targets that describe them: which were measured."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import NamedTuple
 from calib.export.about import ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
-from calib.export.target import Point, Request
+from calib.export.target import ExportPoint, ExportRequest
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import bytes_words
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 from calib.oracle.projection import BASIS_ORDER
 
 EXTRAPOLATED = BASIS_ORDER[-1]
 
 
-class Level(NamedTuple):
+class MachineLevel(NamedTuple):
     """A level of the machine: `size` compartments of the level below (of the first: ranks)."""
 
     name: str
     size: int
 
 
-def machine(request: Request, ranks: Sequence[int]) -> list[Level]:
+def machine(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel]:
     """The levels of the machine, as the request and the parameters have it, with room for all `ranks`.
 
     `ranks` are 2 and more. A rack is a level where the nodes are whole racks. A level of one compartment
@@ -39,34 +39,34 @@ def machine(request: Request, ranks: Sequence[int]) -> list[Level]:
             "fewer --ranks"
         )
     nodes = max(request.nodes or parameters.nodes, -(-most // each))
-    found = [Level(NODE, each)]
+    found = [MachineLevel(NODE, each)]
     if 1 < per_rack < nodes and nodes % per_rack == 0:
-        found += [Level(RACK, per_rack), Level(SYSTEM, nodes // per_rack)]
+        found += [MachineLevel(RACK, per_rack), MachineLevel(SYSTEM, nodes // per_rack)]
     else:
-        found.append(Level(RACK if per_rack >= nodes else SYSTEM, nodes))
+        found.append(MachineLevel(RACK if per_rack >= nodes else SYSTEM, nodes))
     return [level for level in found if level.size > 1]
 
 
-def strided(levels: Sequence[Level], at: int) -> int:
+def strided(levels: Sequence[MachineLevel], at: int) -> int:
     """How many ranks a compartment of the level `at` has: those of one below, times each other."""
     return math.prod(level.size for level in levels[:at])
 
 
-def apart(request: Request, levels: Sequence[Level], at: int) -> int:
+def apart(request: ExportRequest, levels: Sequence[MachineLevel], at: int) -> int:
     """How far two ranks are apart whose message crosses the level `at`, and no faster one alone."""
     if at + 1 == len(levels) and one_for_racks(request, levels):
         return request.parameters.ranks_per_node * request.parameters.nodes_per_rack
     return strided(levels, at)
 
 
-def one_for_racks(request: Request, levels: Sequence[Level]) -> bool:
+def one_for_racks(request: ExportRequest, levels: Sequence[MachineLevel]) -> bool:
     """Whether racks and the system are one level here, as the nodes are no whole racks."""
     last = levels[-1]
     several = last.name == SYSTEM and 1 < request.parameters.nodes_per_rack < last.size
     return several and all(level.name != RACK for level in levels)
 
 
-def racks_note(request: Request, levels: Sequence[Level]) -> tuple[str, ...]:
+def racks_note(request: ExportRequest, levels: Sequence[MachineLevel]) -> tuple[str, ...]:
     """What must be said where racks are no level."""
     if not one_for_racks(request, levels):
         return ()
@@ -77,7 +77,7 @@ def racks_note(request: Request, levels: Sequence[Level]) -> tuple[str, ...]:
     )
 
 
-def require_measured(target: str, reference: Reference, levels: Sequence[Level]) -> None:
+def require_measured(target: str, reference: Reference, levels: Sequence[MachineLevel]) -> None:
     """Raise MissingParameter for the first level of which the library has no law at all."""
     each = reference.parameters.ranks_per_node
     for at, level in enumerate(levels):
@@ -109,14 +109,14 @@ def measured(reference: Reference, *operations: str) -> list[str]:
     return [operation for operation in operations if operation in reference.operations]
 
 
-def by_operation(points: Sequence[Point]) -> Iterator[tuple[str, list[int]]]:
+def by_operation(points: Sequence[ExportPoint]) -> Iterator[tuple[str, list[int]]]:
     """Each operation, and where its points are."""
     for operation in dict.fromkeys(point.operation for point in points):
         yield operation, [k for k, point in enumerate(points) if point.operation == operation]
 
 
 def held(
-    reference: Reference, points: Sequence[Point], levels: Sequence[Level], at: int
+    reference: Reference, points: Sequence[ExportPoint], levels: Sequence[MachineLevel], at: int
 ) -> list[str]:
     """For which sizes and ranks a level holds, a line for each operation."""
     lines = []
@@ -134,7 +134,7 @@ def held(
 def _reach(reference: Reference, operation: str, size: int) -> str:
     """For what an operation was measured on the level that `size` neighbours cross."""
     parameters = reference.parameters
-    names = Levels.of(parameters).names(Layout(size))
+    names = Levels.of(parameters).names(GroupLayout(size))
     ranks: set[int] = set()
     lows, highs = [], []
     for fit in reference.fits:

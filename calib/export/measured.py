@@ -1,4 +1,4 @@
-"""What the parameters hold of an operation, and where; in words, what of them a target leaves out."""
+"""What the parameters hold of an operation, and what a target leaves out of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from calib.export.reference import Reference
-from calib.export.target import Point
+from calib.export.target import ExportPoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.words import bytes_words
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 
 # sections of the parameter file, as a reader of it knows them
 SECTIONS = {
@@ -62,7 +62,7 @@ def sizes_in_words(ends: tuple[int, int]) -> str:
     return low if ends[0] == ends[1] else f"{low} to {high}"
 
 
-def extrapolated(points: Sequence[Point], found: Sequence[Place]) -> str:
+def extrapolated(points: Sequence[ExportPoint], found: Sequence[Place]) -> str:
     """What goes after the sizes that a number holds for; "" where no time is beyond what was measured.
 
     `found` are the laws that the times rest on.
@@ -82,7 +82,9 @@ def where(parameters: Parameters, level: str) -> str:
     return WHERE[level] if level == NODE or parameters.nodes_per_rack else "between nodes"
 
 
-def stands_in(reference: Reference, operation: str, layouts: Iterable[Layout]) -> tuple[str, ...]:
+def stands_in(
+    reference: Reference, operation: str, layouts: Iterable[GroupLayout]
+) -> tuple[str, ...]:
     """A note for every level between nodes that such groups cross and another level stands in for.
 
     Of an operation that was measured between nodes.

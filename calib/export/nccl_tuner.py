@@ -1,4 +1,4 @@
-"""NCCL's example tuner: which algorithm and protocol is the fastest at which sizes.
+"""NCCL's example tuner: the fastest algorithm and protocol by size.
 
 plugins/tuner/example/plugin.c of NVIDIA/nccl (ext-tuner/example before): lines of
 collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks; the first that matches decides,
@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from calib.export.about import lines, ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, sizes_in_words
-from calib.export.target import Exported, Request
+from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError, MissingParameter
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
@@ -57,7 +57,7 @@ OWN = "NCCL's own choice"
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunerChoice:
     """A law of one algorithm and protocol; "" is left to NCCL."""
 
     fit: CollectiveFit
@@ -87,15 +87,15 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Group:
+class TunerGroup:
     """The laws of one operation on so many ranks of so many nodes (-1: any, as they are not known)."""
 
     operation: str
     nodes: int
     ranks: int
-    choices: tuple[Choice, ...]
+    choices: tuple[TunerChoice, ...]
 
-    def fastest(self, nbytes: int) -> Choice | None:
+    def fastest(self, nbytes: int) -> TunerChoice | None:
         """The choice of a line at this size; None where NCCL is left to choose."""
         known = [choice for choice in self.choices if choice.knows(nbytes)]
         if len(known) < 2:
@@ -118,20 +118,20 @@ class Group:
         return sorted(m for m in found if low <= m <= high)
 
 
-def _unsure(best: Choice, other: Choice, nbytes: int) -> bool:
+def _unsure(best: TunerChoice, other: TunerChoice, nbytes: int) -> bool:
     """Whether the other may be as fast: the intervals meet."""
     slowest = best.fit.seconds(nbytes) * best.factor
     return other.fit.seconds(nbytes) / other.factor <= slowest
 
 
 @dataclass(frozen=True)
-class Row:
+class TunerRow:
     """A line of the file."""
 
-    group: Group
+    group: TunerGroup
     low: int
     high: int
-    choice: Choice
+    choice: TunerChoice
 
     @property
     def text(self) -> str:
@@ -149,7 +149,7 @@ class Row:
         return ",".join(map(str, values))
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """nccl_tuner.conf. Raises MissingParameter without laws of forced runs, InputError of a size."""
     groups, lost = _groups(request)
     rows, notes = [], list(_left_to_nccl(groups))
@@ -184,9 +184,9 @@ def export(request: Request) -> Exported:
     return replace(exported, files={"": text})
 
 
-def _groups(request: Request) -> tuple[list[Group], list[str]]:
+def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
     """The laws that can be compared, and what of the forced ones is of no use."""
-    found: dict[tuple[str, str, str, int, int], list[Choice]] = defaultdict(list)
+    found: dict[tuple[str, str, str, int, int], list[TunerChoice]] = defaultdict(list)
     odd = set()
     for fit in request.parameters.collectives:
         match = DETAIL.fullmatch(fit.operation)
@@ -198,7 +198,7 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
             continue
         nodes = fit.nodes or (1 if fit.level == "node" else -1)
         key = (fit.library, fit.device, match[1], nodes, fit.ranks)
-        found[key].append(Choice(fit, algorithm, protocol))
+        found[key].append(TunerChoice(fit, algorithm, protocol))
     forced = {
         key: tuple(choices)
         for key, choices in sorted(found.items())
@@ -217,7 +217,7 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
         )
     library, device, *_ = next(key for key, choices in forced.items() if len(choices) > 1)
     kept = [
-        Group(*key[2:], choices)
+        TunerGroup(*key[2:], choices)
         for key, choices in forced.items()
         if key[:2] == (library, device)
         and len(choices) > 1
@@ -245,14 +245,14 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
     return kept, lost
 
 
-def _limits(group: Group, nbytes: tuple[int, int] | None) -> tuple[int, int]:
+def _limits(group: TunerGroup, nbytes: tuple[int, int] | None) -> tuple[int, int]:
     """The sizes that are looked at: those asked for, of those that were measured."""
     ends = [choice.fit.range_nbytes for choice in group.choices]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     return (max(low, nbytes[0]), min(high, nbytes[1])) if nbytes else (low, high)
 
 
-def _rows(group: Group, nbytes: tuple[int, int] | None) -> Iterator[Row]:
+def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRow]:
     """The lines of a group: one for every range of sizes with one choice."""
     low, high = _limits(group, nbytes)
     if low > high:
@@ -260,13 +260,13 @@ def _rows(group: Group, nbytes: tuple[int, int] | None) -> Iterator[Row]:
     start, choice = low, group.fastest(low)
     for border in _borders(group.fastest, group.sizes((low, high))):
         if choice is not None:
-            yield Row(group, start, border - 1, choice)
+            yield TunerRow(group, start, border - 1, choice)
         start, choice = border, group.fastest(border)
     if choice is not None:
-        yield Row(group, start, high, choice)
+        yield TunerRow(group, start, high, choice)
 
 
-def _borders(chosen: Callable[[int], Choice | None], sizes: Sequence[int]) -> Iterator[int]:
+def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) -> Iterator[int]:
     """Every first whole byte of another choice, by bisection between neighbouring sizes."""
     for left, right in pairwise(sizes):
         begin, before = left, chosen(left)
@@ -282,7 +282,7 @@ def _borders(chosen: Callable[[int], Choice | None], sizes: Sequence[int]) -> It
             begin, before = end, chosen(end)
 
 
-def _unsure_notes(rows: Sequence[Row]) -> Iterator[str]:
+def _unsure_notes(rows: Sequence[TunerRow]) -> Iterator[str]:
     """For every line whose choice is within the intervals of another one's times."""
     for row in rows:
         sizes = row.group.sizes((row.low, row.high))
@@ -298,7 +298,7 @@ def _unsure_notes(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
+def _left_to_nccl(groups: Sequence[TunerGroup]) -> Iterator[str]:
     """What else a user must know."""
     yield (
         "sizes, nodes and ranks without a line are left to NCCL; the plugin reads this file by "
@@ -327,7 +327,7 @@ def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def _holds_for(group: Group, nbytes: tuple[int, int] | None) -> str:
+def _holds_for(group: TunerGroup, nbytes: tuple[int, int] | None) -> str:
     low, high = _limits(group, nbytes)
     where = "any nodes" if group.nodes < 0 else f"{group.nodes} node{'s' * (group.nodes > 1)}"
     return f"{group.operation} on {group.ranks} ranks of {where}, {sizes_in_words((low, high))}"

@@ -1,4 +1,4 @@
-"""Target python: the laws of a parameter file as a dict of numbers and units, to type into a script.
+"""Target python: the laws as a dict of numbers and units, to paste into a script.
 
     import json
     numbers = json.load(open("numbers.json"))
@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from calib.export.target import Exported, Request
+from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -42,7 +42,7 @@ ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"
 Tree = dict[str, Any]
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """One dict; nothing is collapsed."""
     parameters = request.parameters
     sections: dict[str, Callable[[Parameters], Tree]] = {

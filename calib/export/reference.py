@@ -1,4 +1,4 @@
-"""What the exporters ask the oracle: times of operations over sizes and ranks, each with its basis.
+"""The oracle's times of operations over sizes and ranks, for the exporters.
 
 So a target is fitted to what `calib predict` says, with its laws, levels and extrapolations, and not to
 single numbers of the file.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
-from calib.export.target import Point, Request
+from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -19,7 +19,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.costs.collective_laws import library_of
 from calib.oracle.costs.collectives import CollectiveCosts
-from calib.oracle.costs.levels import Layout
+from calib.oracle.costs.levels import GroupLayout
 from calib.oracle.layout.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
@@ -45,7 +45,7 @@ def of_library(parameters: Parameters, library: str) -> Parameters:
 class Reference:
     """The network of a request's parameters, by the library that predictions take."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ExportRequest) -> None:
         self.request, self.parameters = request, request.parameters
         self.library, _ = library_of(request.parameters)
         self._network = CollectiveCosts(request.parameters)
@@ -78,7 +78,7 @@ class Reference:
 
     def measured_at(self, ranks: int, stride: int = 1) -> bool:
         """Whether there is any law of the slowest level that so many ranks, `stride` apart, cross."""
-        crossed = self._network.levels.names(Layout(ranks, stride))
+        crossed = self._network.levels.names(GroupLayout(ranks, stride))
         return bool(self._levels.intersection(crossed))
 
     @cached_property
@@ -115,7 +115,7 @@ class Reference:
 
     def seconds(
         self, operation: str, nbytes: int, ranks: int, stride: int = 1, groups: int = 1
-    ) -> Point:
+    ) -> ExportPoint:
         """One operation. Raises MissingParameter, or InputError for a time that cannot be."""
         message = Message(cast("Operation", operation), nbytes, ranks, stride, groups)
         cost = self._network.time(message)
@@ -124,7 +124,9 @@ class Reference:
                 f"by these parameters {operation} of {nbytes} B on {ranks} ranks takes "
                 f"{cost.seconds:g} s, which no other tool can be given"
             )
-        return Point(operation, nbytes, ranks, cost.seconds, cost.basis, (cost.low, cost.high))
+        return ExportPoint(
+            operation, nbytes, ranks, cost.seconds, cost.basis, (cost.low, cost.high)
+        )
 
     def points(
         self,
@@ -132,7 +134,7 @@ class Reference:
         ranks: Iterable[int] | None = None,
         nbytes: tuple[int, int] | None = None,
         stride: int = 1,
-    ) -> list[Point]:
+    ) -> list[ExportPoint]:
         """Times over the stated ranks and sizes (`steps`)."""
         ends = nbytes or self.nbytes(operation)
         chosen = self.ranks(operation) if ranks is None else ranks
@@ -146,12 +148,12 @@ def steps(ends: tuple[int, int]) -> list[int]:
     return sorted({low, *between, high})
 
 
-def whole_machine(request: Request) -> tuple[int, int]:
+def whole_machine(request: ExportRequest) -> tuple[int, int]:
     """(nodes, ranks of a node) of the machine that the target describes."""
     return request.nodes or max(request.parameters.nodes, 1), request.parameters.ranks_per_node
 
 
-def with_ranks(request: Request, ranks: Sequence[int]) -> Request:
+def with_ranks(request: ExportRequest, ranks: Sequence[int]) -> ExportRequest:
     """The same request for these p."""
     return replace(request, ranks=tuple(ranks))
 

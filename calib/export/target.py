@@ -1,4 +1,4 @@
-"""What an exporter is given, and what it gives: the contract of calib/export.
+"""The contract of calib/export: what an exporter is given, and what it returns.
 
 A target is a module with NAME, FILENAME, DIRECTORY, RECEIVES, LOSES, NEEDS, OPTIONS and export(request)
 -> Exported. A new one is a file, and a word in TARGETS (calib/export/__init__.py).
@@ -19,7 +19,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.oracle.projection import Basis
 
 
-class Point(NamedTuple):
+class ExportPoint(NamedTuple):
     """What one operation of m bytes by p ranks takes, as the oracle has it.
 
     `interval` is its 95% interval in seconds; None: not known here.
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """What is to be exported, and for what. Empty and 0: what the parameters were measured for.
 
     `ranks` are all p that the target's numbers must hold for, `nbytes` the smallest and the largest
@@ -130,5 +130,5 @@ class Target(Protocol):
     OPTIONS: frozenset[str]  # of "ranks", "nbytes", "nodes", "cluster", "topology", "calls"
 
     @staticmethod
-    def export(request: Request) -> Exported:
+    def export(request: ExportRequest) -> Exported:
         """The files. Raises MissingParameter or InputError with what the parameters lack."""

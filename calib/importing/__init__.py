@@ -1,1 +1,1 @@
-"""Measurements and trainings that other tools have logged."""
+"""Measurements and trainings logged by other tools."""

@@ -1,4 +1,4 @@
-"""Logs of collectives: all files that give rows, and why the others do not."""
+"""Import logs of collectives: files that give rows, and why others do not."""
 
 from __future__ import annotations
 

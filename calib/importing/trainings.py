@@ -1,4 +1,4 @@
-"""Iteration times of somebody's training: tables, or the traces of a run's ranks."""
+"""Import iteration times of other training: tables, or the traces of a run's ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from calib.foundation.errors import FileError, InputError
 from calib.training.importers import table as tables
 from calib.training.importers import torch_profiler
-from calib.training.importers.records import Case, Circumstances, division_of, run_of
+from calib.training.importers.records import Circumstances, ImportedCase, division_of, run_of
 from calib.training.importers.trace_stream import GZIP
 from calib.training.run.record import TrainingRun
 
@@ -65,7 +65,7 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     if unsaid and given["p"] is None and given["strategy"] != "serial":
         raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
     ranks, traces = torch_profiler.ranks_of(traces, given["p"])
-    case = Case(given["model"], given["strategy"], ranks, given["batch"])
+    case = ImportedCase(given["model"], given["strategy"], ranks, given["batch"])
     division_of(case, said.about.inner, said.about.segments)
     steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)
     found = torch_profiler.circumstances_of(traces, ranks) | said.words
@@ -76,13 +76,13 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
 def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
     """One run of each case and table; of all tables together where rows name their ranks."""
     about = replace(said.about, **said.words)
-    rows: dict[tuple[Case, Path | None], list[tables.Row]] = {}
-    at: dict[tuple[Case, Path | None], list[Path]] = {}
+    rows: dict[tuple[ImportedCase, Path | None], list[tables.ImportedRow]] = {}
+    at: dict[tuple[ImportedCase, Path | None], list[Path]] = {}
     notes: dict[Path, list[str]] = {}
     for path in paths:
         found = tables.read_table(path, said.given)
         notes[path] = found.notes
-        checked: set[Case] = set()
+        checked: set[ImportedCase] = set()
         for row in found.rows:
             if row.case not in checked:
                 try:

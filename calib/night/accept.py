@@ -1,4 +1,4 @@
-"""Accepting a step: somebody has looked at it, and from its first night on the new level is normal."""
+"""Accept a step: somebody has looked at it, and its new level is normal from then on."""
 
 from __future__ import annotations
 

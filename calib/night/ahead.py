@@ -1,4 +1,4 @@
-"""Before a night: what its report would refuse, before minutes are spent on it."""
+"""Checks before a night begins, so that its report will not refuse after minutes of work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calib.foundation.errors import CalibError, FileError
 from calib.foundation.text import plain
 from calib.microbench.records.manifest import utc_now
 from calib.night.accept import machine_of
-from calib.night.options import Options
+from calib.night.options import NightOptions
 from calib.reports.drift.judge import baseline_nights, drift
 from calib.reports.history.address import address
 from calib.reports.history.records import Past, PastNight
@@ -19,7 +19,11 @@ from calib.rundir import history_beside
 
 
 def look_ahead(
-    options: Options, history: str | None, since: str, baseline: str, say: Callable[[str], None]
+    options: NightOptions,
+    history: str | None,
+    since: str,
+    baseline: str,
+    say: Callable[[str], None],
 ) -> None:
     """Raise InputError for a --history, --since or --baseline that cannot be.
 

@@ -1,4 +1,4 @@
-"""Which cases a night measures again: few, and of those that the stored parameters hold as measured."""
+"""The few cases that a night measures again, out of those in the stored parameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from calib.foundation.collectives import sent_bytes
 from calib.foundation.records import Estimate
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.records.cluster import Cluster
-from calib.night.points import Point
-from calib.oracle.costs.levels import Layout, Levels
+from calib.night.points import NightPoint
+from calib.oracle.costs.levels import GroupLayout, Levels
 from calib.oracle.layout.shards import rank_shards
 from calib.oracle.layout.traffic import messages
 from calib.oracle.model.spec import ModelSpec
@@ -63,7 +63,7 @@ class Known:
 
     def fit_of(self, case: CollectiveCase, level: str = "") -> CollectiveFit | None:
         """The law whose points hold a case's size, at `level` or where its ranks should lie."""
-        layout = Layout(case.group_size, case.stride, case.groups)
+        layout = GroupLayout(case.group_size, case.stride, case.groups)
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
         nbytes = sent_bytes(case.operation, case.nbytes, case.group_size)
@@ -106,7 +106,10 @@ def planned_cases(
 
 
 def chosen(
-    cases: Iterable[Case], points: Sequence[Point], known: Known, specs: Mapping[str, ModelSpec]
+    cases: Iterable[Case],
+    points: Sequence[NightPoint],
+    known: Known,
+    specs: Mapping[str, ModelSpec],
 ) -> list[Case]:
     """The cases of a night's check, all of the first tier, so that none is left out for time.
 
@@ -124,7 +127,7 @@ def chosen(
 
 def _collectives(
     cases: Sequence[CollectiveCase],
-    points: Sequence[Point],
+    points: Sequence[NightPoint],
     known: Known,
     specs: Mapping[str, ModelSpec],
 ) -> list[CollectiveCase]:
@@ -164,7 +167,7 @@ def few(cases: Sequence[CollectiveCase], largest_sent: int) -> list[CollectiveCa
 
 def _layers(
     cases: Sequence[LayerCase],
-    points: Sequence[Point],
+    points: Sequence[NightPoint],
     known: Known,
     specs: Mapping[str, ModelSpec],
 ) -> list[LayerCase]:

@@ -1,4 +1,4 @@
-"""The short calibration check: a few cases, measured again and held against the stored parameters."""
+"""The short calibration check: a few cases against the stored parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calib.reports.scoring.accuracy import CheckKind, Missing
 
 CHECK = "check"
 LAUNCHES = 2
-Checked = tuple[list[Check], list[Missing]]
+CheckResult = tuple[list[Check], list[Missing]]
 
 
 def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
@@ -38,7 +38,7 @@ def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
         write_whole(run / PLAN_FILE, plan.model_dump_json(indent=1) + "\n")
 
 
-def read_checks(run: Path, known: Known) -> Checked:
+def read_checks(run: Path, known: Known) -> CheckResult:
     """The checks that the rows of a check directory give, and the cases that they do not.
 
     Whatever ended the measurement: a case counts when each of its launches has rows.
@@ -50,7 +50,7 @@ def read_checks(run: Path, known: Known) -> Checked:
     return checks_of(plan, rows, ends, known)
 
 
-def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> Checked:
+def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> CheckResult:
     """Pair every case of the plan with what the parameters hold of it, in the plan's order."""
     of_case: dict[str, list[Samples]] = defaultdict(list)
     for (case_id, _), samples in rows.usable.groups("case_id", "operation").items():

@@ -1,4 +1,4 @@
-"""A night's run directory: what it is made of when it begins, and an unfinished one to go on with."""
+"""A night's run directory, new or unfinished."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from calib.night.machine import (
     refuse_other_machine,
     refuse_other_parameters,
 )
-from calib.night.options import Begun, Options
-from calib.night.points import Point, of_calibration, points_of
+from calib.night.options import Begun, NightOptions
+from calib.night.points import NightPoint, of_calibration, points_of
 from calib.night.steps import plan_check, predict
 from calib.planning.request import Request
 from calib.reports.night import Night
@@ -45,7 +45,7 @@ FRESH = "cluster.now.json"
 
 
 @contextmanager
-def night_of(options: Options) -> Iterator[Begun]:
+def night_of(options: NightOptions) -> Iterator[Begun]:
     """A new night, or the unfinished one of --output; no other runs on this host meanwhile.
 
     Raises InputError, FileError or MachineError, with nothing left behind, for what cannot be: no
@@ -81,7 +81,7 @@ def night_of(options: Options) -> Iterator[Begun]:
         yield begun
 
 
-def _calibration(options: Options) -> Cluster:
+def _calibration(options: NightOptions) -> Cluster:
     """The machine of the calibration, which must be there and done."""
     known = options.calibration
     if not os.path.isdir(known):
@@ -99,7 +99,7 @@ def _calibration(options: Options) -> Cluster:
     return Cluster.read(known / CLUSTER_FILE)
 
 
-def _requests(options: Options, cluster: Cluster) -> tuple[Request, Request]:
+def _requests(options: NightOptions, cluster: Cluster) -> tuple[Request, Request]:
     """What is to be trained, and what was measured for it: the request of the calibration."""
     known = options.calibration
     own = known / REQUEST_FILE
@@ -115,7 +115,7 @@ def _requests(options: Options, cluster: Cluster) -> tuple[Request, Request]:
     return of_calibration(base, options.ranks or pes_of(cluster)), base
 
 
-def _new_directory(options: Options, runs: Path, known: Cluster) -> Path:
+def _new_directory(options: NightOptions, runs: Path, known: Cluster) -> Path:
     """A directory that was not there: that of --output, or <date>-<cluster>-night beside the runs."""
     if options.output is not None:
         if os.path.isdir(options.output) and any(options.output.iterdir()):
@@ -143,11 +143,11 @@ def near(path: Path) -> Path:
 
 def _begin(
     run: Path,
-    options: Options,
+    options: NightOptions,
     calibrated_on: Cluster,
     request: Request,
     base: Request,
-    points: list[Point],
+    points: list[NightPoint],
     left_out: list[Missing],
 ) -> Begun:
     """Fill the directory of a new night; night.json comes last, and with it the night has begun."""
@@ -176,7 +176,7 @@ def _begin(
     return Begun(run, night, points, parameters, cluster, calibrated_on, said, options.settled)
 
 
-def _gone_on_with(options: Options, run: Path) -> Begun:
+def _gone_on_with(options: NightOptions, run: Path) -> Begun:
     """The night of --output. Raises InputError where it is whole, or was begun otherwise."""
     night = Night.read(prepare(run))
     options = options.going_on(run, night)

@@ -6,7 +6,7 @@ from calib.foundation.errors import CalibError, FileError
 from calib.foundation.run_files import REPORT_HTML
 from calib.microbench.records.manifest import utc_now
 from calib.night.directory import night_of
-from calib.night.options import Begun, Options
+from calib.night.options import Begun, NightOptions
 from calib.night.shown import announce, as_content, show
 from calib.night.steps import measured, report_first
 from calib.reports.findings import Findings
@@ -17,7 +17,7 @@ NOT_RUN = 2  # exit code
 
 
 def hold(
-    options: Options,
+    options: NightOptions,
     history: str | None = None,
     since: str = "",
     baseline: str = "",
@@ -40,7 +40,7 @@ def hold(
 
 def _held(
     begun: Begun,
-    options: Options,
+    options: NightOptions,
     history: str | None,
     since: str,
     baseline: str,

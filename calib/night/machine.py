@@ -1,4 +1,4 @@
-"""The machine of a night beside the one that was calibrated: same hardware, perhaps other versions."""
+"""Is it the calibrated machine? Same hardware, perhaps other versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from calib.driver.probe import probe
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MachineError
 from calib.foundation.words import bytes_words
-from calib.microbench.doctor import Finding, examine, require_measurable
+from calib.microbench.doctor import DoctorFinding, examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.reports.drift.versions import changed
 
@@ -18,7 +18,7 @@ def pes_of(cluster: Cluster) -> int:
     return cluster.ranks_per_node * len(cluster.hosts)
 
 
-def doctored(ranks: int, launcher: str) -> list[Finding]:
+def doctored(ranks: int, launcher: str) -> list[DoctorFinding]:
     """What the doctor finds. Raises MachineError where nothing can be measured."""
     findings = examine(ranks, launcher)
     require_measurable(findings)

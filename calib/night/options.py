@@ -1,4 +1,4 @@
-"""What a night is asked for, and what is known of it once it has begun."""
+"""Options of a night, and what is known once it has begun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.night.points import Point
+from calib.night.points import NightPoint
 from calib.reports.night import Night
 from calib.reports.scoring.pairing import why_not_scored
 from calib.training.run.record import TrainingRun
@@ -26,7 +26,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Options:
+class NightOptions:
     """What a night is asked for. `ranks` None: as many as the calibration had PEs.
 
     Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
@@ -50,7 +50,7 @@ class Options:
         asked = {field.name: getattr(self, field.name) for field in fields(Settled)}
         return Settled(**{name: value for name, value in asked.items() if value is not None})
 
-    def going_on(self, run: Path, night: Night) -> Options:
+    def going_on(self, run: Path, night: Night) -> NightOptions:
         """With what a night was begun with. Raises InputError where something else is asked for.
 
         Only the time to wait for ranks may be another one: it changes nothing that is measured.
@@ -75,14 +75,14 @@ class Begun:
 
     run: Path
     night: Night
-    points: list[Point]
+    points: list[NightPoint]
     parameters: Parameters
     cluster: Cluster
     calibrated_on: Cluster
     said: list[str]
     settled: Settled = Settled()
 
-    def missing(self) -> list[Point]:
+    def missing(self) -> list[NightPoint]:
         """The points that have no whole run yet, or one whose result is wrong."""
         return [point for point in self.points if not is_whole(point.path(self.run))]
 

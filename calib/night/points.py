@@ -1,4 +1,4 @@
-"""What a nightly run trains: the points of a request, each with its division and its file."""
+"""What a night trains: points of a request, with division and file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALIBRATED = ("serial", "data")
 
 
 @dataclass(frozen=True)
-class Point:
+class NightPoint:
     """A model, its division, and the optimizer; `named` where the request has several of these."""
 
     model: str
@@ -69,7 +69,9 @@ def of_calibration(request: Request, ranks: int) -> Request:
     return request.model_copy(update={"strategies": CALIBRATED, "p": sizes})
 
 
-def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point], list[Missing]]:
+def points_of(
+    request: Request, ranks: int, launcher: str
+) -> tuple[list[NightPoint], list[Missing]]:
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
     One PE is serial, and of data parallelism too, which says how well a run repeats. Raises
@@ -77,7 +79,7 @@ def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point],
     items than float32, a GPU, and where no point is left.
     """
     _refuse(request, ranks)
-    points: dict[str, Point] = {}
+    points: dict[str, NightPoint] = {}
     left_out: dict[str, Missing] = {}
     named = len(request.optimizers) > 1
     for model, strategy, p in _asked(request):
@@ -88,7 +90,7 @@ def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point],
             left_out[what] = Missing(what=what, why=str(error))
             continue
         for optimizer in request.optimizers:
-            point = Point(model, division, optimizer, named)
+            point = NightPoint(model, division, optimizer, named)
             points.setdefault(point.file, point)
     if not points:
         first = next(iter(left_out.values()), None)
@@ -137,7 +139,7 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     )
 
 
-def settings_of(point: Point, iterations: int, seed: int, hang_s: float) -> Settings:
+def settings_of(point: NightPoint, iterations: int, seed: int, hang_s: float) -> Settings:
     """How a point is trained. The seed is of weights and data."""
     return Settings(optimizer=point.optimizer, iterations=iterations, seed=seed, hang_s=hang_s)
 

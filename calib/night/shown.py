@@ -1,4 +1,4 @@
-"""A night in a terminal or a mail: what it begins with, its check, the verdict."""
+"""A night in a terminal or a mail: start, check, verdict."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.night.cases import Known, chosen, planned_cases
 from calib.night.check import CHECK, begin, check_plan, read_checks
-from calib.night.options import Begun, Options
-from calib.night.points import Point, settings_of
+from calib.night.options import Begun, NightOptions
+from calib.night.points import NightPoint, settings_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
@@ -41,12 +41,12 @@ from calib.training_runs.train import train
 OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
 
 
-def specs_of_points(points: list[Point]) -> dict[str, ModelSpec]:
+def specs_of_points(points: list[NightPoint]) -> dict[str, ModelSpec]:
     """The layers of every model that is trained."""
     return {model: spec(model) for model in dict.fromkeys(point.model for point in points)}
 
 
-def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str, str]:
+def predict(run: Path, points: list[NightPoint], parameters: Parameters) -> dict[str, str]:
     """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
     machine, specs = Machine(parameters), specs_of_points(points)
     projections, unpredicted = [], {}
@@ -65,10 +65,10 @@ def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str,
 
 def plan_check(
     run: Path,
-    options: Options,
+    options: NightOptions,
     request: Request,
     base: Request,
-    points: list[Point],
+    points: list[NightPoint],
     parameters: Parameters,
     cluster: Cluster,
 ) -> list[Missing]:
@@ -87,7 +87,7 @@ def plan_check(
     return []
 
 
-def check(begun: Begun, options: Options) -> None:
+def check(begun: Begun, options: NightOptions) -> None:
     """Measure the cases of the check and keep how they compare, whatever ends the measuring.
 
     Raises Interrupted, after what is there was kept.
@@ -109,7 +109,7 @@ def check(begun: Begun, options: Options) -> None:
         begun.night.write(begun.run)
 
 
-def train_all(begun: Begun, options: Options, say: Callable[[str], None]) -> int:
+def train_all(begun: Begun, options: NightOptions, say: Callable[[str], None]) -> int:
     """Train every point that has no whole run; returns how many have one then.
 
     A point that fails is said, kept in night.json with the reason, and the rest goes on. Raises
@@ -128,7 +128,7 @@ def train_all(begun: Begun, options: Options, say: Callable[[str], None]) -> int
     return len(begun.points) - len(begun.missing())
 
 
-def _train(begun: Begun, point: Point, options: Options) -> str:
+def _train(begun: Begun, point: NightPoint, options: NightOptions) -> str:
     """Train one point; returns why it failed, or nothing."""
     how = begun.settled
     settings = settings_of(point, how.iterations, how.seed, how.hang_s)
@@ -159,7 +159,7 @@ def steps_in(log: Path) -> Iterator[None]:
         yield
 
 
-def measured(begun: Begun, options: Options, say: Callable[[str], None]) -> bool:
+def measured(begun: Begun, options: NightOptions, say: Callable[[str], None]) -> bool:
     """The check and the trainings; False where somebody stopped them.
 
     After SIGTERM a second one is ignored: a batch system sends several, and a partial report, which is

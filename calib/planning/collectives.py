@@ -11,7 +11,7 @@ from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.sweep import groups
-from calib.planning.points import Machine, Point
+from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import Request
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
@@ -39,7 +39,7 @@ def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
 
 
 def collective_cases(
-    request: Request, machine: Machine, points: Sequence[Point]
+    request: Request, machine: PlannedLaunches, points: Sequence[Point]
 ) -> tuple[list[Case], list[str]]:
     """All collectives, in the largest launch; and what of the points' messages is left out."""
     if machine.ranks == 1:
@@ -65,7 +65,7 @@ def collective_cases(
 
 
 def _messages(
-    request: Request, machine: Machine, points: Sequence[Point]
+    request: Request, machine: PlannedLaunches, points: Sequence[Point]
 ) -> tuple[list[tuple[str, Message]], list[str], set[Operation]]:
     """(point, message) that fit the launch, a line for each point with others, all operations."""
     sent, left_out = [], []
@@ -87,7 +87,7 @@ def _messages(
     return sent, left_out, used
 
 
-def _fits(machine: Machine, message: Message) -> bool:
+def _fits(machine: PlannedLaunches, message: Message) -> bool:
     return fits(machine.ranks, message.group_size, message.stride, message.groups)
 
 
@@ -106,7 +106,7 @@ def two_dimensional(p: int) -> tuple[int, int] | None:
 class _Maker:
     """Makes cases in the largest launch of a machine."""
 
-    def __init__(self, request: Request, machine: Machine, largest_message: int) -> None:
+    def __init__(self, request: Request, machine: PlannedLaunches, largest_message: int) -> None:
         self.request, self.machine = request, machine
         self.library = request.libraries[0]
         above = next(m for m in [*size_grid(2), largest_message] if m >= largest_message)

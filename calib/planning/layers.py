@@ -17,8 +17,8 @@ from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors
-from calib.planning.points import Machine, Point
-from calib.planning.request import Optimizer, Request
+from calib.planning.points import PlannedLaunches, Point
+from calib.planning.request import OptimizerNames, Request
 from calib.training.models import model_names
 
 # that exchange gradients of a CPU
@@ -113,7 +113,9 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     ]
 
 
-def overlap_cases(request: Request, machine: Machine, points: Sequence[Point]) -> list[Case]:
+def overlap_cases(
+    request: Request, machine: PlannedLaunches, points: Sequence[Point]
+) -> list[Case]:
     """Iterations with the exchange overlapped and without, at the largest p on one host.
 
     Of registered models on a CPU, by the first library that trains there.
@@ -144,7 +146,7 @@ def overlap_cases(request: Request, machine: Machine, points: Sequence[Point]) -
     ]
 
 
-def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
+def in_place_case(point: Point, optimizer: OptimizerNames) -> InPlaceCase:
     """Whole iterations, and of what parts they are the sum."""
     model = point.model
     division = with_boundaries(model, point.division)

@@ -14,7 +14,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
-from calib.planning.points import Machine, batch_of, machine_of, points_of
+from calib.planning.points import PlannedLaunches, batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request
 from calib.planning.tensors import tensor_cases
 from calib.rundir import prepare
@@ -73,7 +73,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
     return Draft(plan, len(cases) - len(unique), left_out + unsent)
 
 
-def sparse_cases(request: Request, machine: Machine) -> list[Case]:
+def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
     """Every method at every share, the server in any number of parts, on all launches of 2 or more."""
     if request.sparse is None:
         return []

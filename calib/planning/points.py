@@ -1,4 +1,4 @@
-"""What is predicted: every (model, strategy, p) of a request, and the launch that measures it."""
+"""The points of a request (model, strategy, p), and the launch that measures each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calib.training.models import entry, model_names
 
 
 @dataclass(frozen=True)
-class Machine:
+class PlannedLaunches:
     """The launches of a plan: the largest one, and how its ranks lie on nodes and racks."""
 
     ranks: int
@@ -46,7 +46,7 @@ class Point:
         return f"{self.model.name} {division.strategy} {division.replicas}x{division.inner}"
 
 
-def machine_of(request: Request, cluster: Cluster) -> Machine:
+def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
     """How the largest launch lies on the cluster: of `ranks`, else the largest p there are PEs for.
 
     More ranks than PEs crowd on the nodes that there are; such rows are marked.
@@ -58,7 +58,7 @@ def machine_of(request: Request, cluster: Cluster) -> Machine:
         each = min(host.gpus for host in cluster.hosts) or each
     ranks = request.ranks or min(max(request.p), each * nodes)
     per_node = max(each, -(-ranks // nodes))
-    return Machine(ranks, per_node, levels.get("rack", nodes), nodes)
+    return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes)
 
 
 def batch_of(model: str, batch_per_pe: int | None) -> int:
@@ -71,7 +71,7 @@ def batch_of(model: str, batch_per_pe: int | None) -> int:
 
 
 def points_of(
-    request: Request, machine: Machine, specs: Mapping[str, ModelSpec]
+    request: Request, machine: PlannedLaunches, specs: Mapping[str, ModelSpec]
 ) -> tuple[list[Point], list[str]]:
     """The points that can be, and a line for each that cannot, with the reason.
 

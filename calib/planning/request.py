@@ -1,4 +1,4 @@
-"""What a user asks to have measured: the content of plan.toml. The plan (cases) follows from it."""
+"""The Request (plan.toml): what a user wants measured. The plan follows from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from calib.options import MINIS, MOST
 StrategyName = Literal[
     "serial", "data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"
 ]
-Optimizer = Literal["sgd", "momentum", "adam"]
+OptimizerNames = Literal["sgd", "momentum", "adam"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 MOST_SECONDS = 1e6
 OVERLAPPED_MODELS = 2
@@ -85,13 +85,13 @@ def _known_dtype(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(ge=1, le=MOST)]
+PlanCount = Annotated[int, Field(ge=1, le=MOST)]
 DType = Annotated[
     str,
     BeforeValidator(_known_dtype),
     WithJsonSchema({"type": "string", "enum": list(DTYPE_BYTES)}),
 ]
-Budget = Annotated[
+BudgetSeconds = Annotated[
     float,
     BeforeValidator(_seconds),
     Field(ge=1.0, le=MOST_SECONDS, allow_inf_nan=False),
@@ -116,7 +116,7 @@ class Sparse(BaseModel):
     shares: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         default=(0.1,), min_length=1, description="a: rows that a rank touches over all rows"
     )
-    partitions: tuple[Count, ...] = Field(
+    partitions: tuple[PlanCount, ...] = Field(
         default=(1, 2, 4, 8),
         description="parts of the variable on the servers; four numbers at least check their law",
     )
@@ -146,23 +146,23 @@ class Request(BaseModel):
         min_length=1,
         description="strategies that predictions will be asked for",
     )
-    p: tuple[Count, ...] = Field(
+    p: tuple[PlanCount, ...] = Field(
         min_length=1, description="numbers of ranks that predictions will be asked for"
     )
-    ranks: Count | None = Field(
+    ranks: PlanCount | None = Field(
         default=None,
         description="size of the largest launch; null: the largest p that the machine has cores or "
         "GPUs for",
     )
-    batch: Count | None = Field(
+    batch: PlanCount | None = Field(
         default=None,
         description="global mini-batch, samples (strong scaling); not with batch_per_pe",
     )
-    batch_per_pe: Count | None = Field(
+    batch_per_pe: PlanCount | None = Field(
         default=None,
         description="samples per rank (weak scaling); without batch and this: each model's own",
     )
-    segments: Count = Field(default=4, description="S: micro-batches of a pipeline")
+    segments: PlanCount = Field(default=4, description="S: micro-batches of a pipeline")
     libraries: tuple[Library, ...] = Field(
         default=("torch_mpi",),
         min_length=1,
@@ -174,7 +174,7 @@ class Request(BaseModel):
     dtypes: tuple[DType, ...] = Field(
         default=("float32",), min_length=1, description="item types of layers"
     )
-    optimizers: tuple[Optimizer, ...] = Field(
+    optimizers: tuple[OptimizerNames, ...] = Field(
         default=("momentum",), min_length=1, description="optimizers whose updates are timed"
     )
     channels_last: bool = Field(
@@ -205,7 +205,7 @@ class Request(BaseModel):
         description="of how many models, those with the most weights, whole iterations of data "
         "parallelism are measured with the exchange overlapped and without; 0: none",
     )
-    budget_s: Budget = Field(
+    budget_s: BudgetSeconds = Field(
         default=FULL.budget_s,
         description="s for measuring, all launches together; or text as 90s, 10m, 1.5h",
     )

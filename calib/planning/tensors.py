@@ -13,7 +13,7 @@ from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import Point
 from calib.planning.request import Request
 
-Operation = Literal["pack", "update", "zero_grad", "concat", "split"]
+TensorOperation = Literal["pack", "update", "zero_grad", "concat", "split"]
 # gradients of all layers are exchanged, in one buffer
 PACKED = ("data", "spatial", "data+filter", "data+spatial")
 
@@ -60,7 +60,7 @@ def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
 def _case(
     request: Request,
     point: Point,
-    operation: Operation,
+    operation: TensorOperation,
     shapes: tuple[Shape, ...],
     why: str,
     tier: int,

@@ -1,1 +1,1 @@
-"""What is predicted: the choices of a command line, and predictions.json of a run."""
+"""What is predicted: choices on the command line; predictions.json."""

@@ -1,4 +1,4 @@
-"""What `calib predict` and `calib sweep` predict: the strategies and numbers that options choose."""
+"""Strategies and numbers chosen by the options of `calib predict` and `calib sweep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""predictions.json of a run directory: written before the training, and made again by every report.
+"""predictions.json: written before training, checked by every report.
 
 What is scored was predicted by the parameters at hand. Where predictions.json says something else it was
 edited (or calib has changed), and the report says so; where it cannot be made again, that is said. Both
@@ -92,7 +92,7 @@ def write_predictions(run: Path, projections: Sequence[Projection]) -> None:
 
 
 @dataclass
-class Checked:
+class CheckedPredictions:
     """The projections to score the runs of a directory by, and what was found about predictions.json.
 
     `missing` leaves the verdict open, `notes` do not.
@@ -105,12 +105,12 @@ class Checked:
 
 def predictions_of(
     run: Path, source: Signed, machine: Machine, runs: Sequence[TrainingRun], nightly: bool
-) -> Checked:
+) -> CheckedPredictions:
     """Predictions of the runs, of predictions.json where it has one and is right, else made now.
 
     `machine` is of the parameters of `source`. Raises FileError for a predictions.json that is none.
     """
-    path, found = run / PREDICTIONS_FILE, Checked()
+    path, found = run / PREDICTIONS_FILE, CheckedPredictions()
     if source.edited:
         found.missing.append(
             Missing(

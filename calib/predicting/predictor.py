@@ -1,4 +1,4 @@
-"""Asks the oracle for many points of one machine: what `calib predict` and `calib sweep` do."""
+"""Predict many points on one machine, for `calib predict` and `calib sweep`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projections as a tidy table: one row a projection, times in seconds, memory in bytes."""
+"""Projections as a tidy table: a row each, seconds and bytes."""
 
 from __future__ import annotations
 

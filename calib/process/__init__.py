@@ -1,1 +1,1 @@
-"""What a process of calib meets: signals, broken streams, a missing directory."""
+"""The process: signals, broken streams, a missing directory."""

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, in one place: whenever they come, they end a verb, as KeyboardInterrupt.
+"""SIGINT and SIGTERM: whenever they come, they end a verb as KeyboardInterrupt.
 
 Python raises it wherever the main thread is. In the middle of an import it is lost, or becomes another
 error: libraries try what they can import, and C code drops what it did not expect. So while a module is

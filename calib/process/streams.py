@@ -1,4 +1,4 @@
-"""stdout and stderr that may fail: their reader goes, the disk is full, they were closed from the start.
+"""stdout and stderr that may fail: closed, full disk, a reader that left.
 
 A line that nobody can read (`2>&1 | head -1`) ends no measurement, and a table that cannot be printed
 keeps no file from being written: the work goes on, and at its end main says what was not printed.

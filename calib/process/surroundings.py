@@ -1,4 +1,4 @@
-"""What a verb needs of its process: a working directory, and room for the libraries that it loads."""
+"""What a verb needs of its process: a working directory, memory for libraries."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Published runs and logs, put through the program again."""
+"""Published runs and logs, predicted again."""

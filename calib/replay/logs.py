@@ -1,4 +1,4 @@
-"""Logs of collectives -> Parameters, by `calib import` and `calib fit` in a folder that goes away."""
+"""Logs of collectives -> Parameters, imported and fitted in a temporary folder."""
 
 from __future__ import annotations
 

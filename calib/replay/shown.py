@@ -1,4 +1,4 @@
-"""What `calib replay` prints: predicted runs and trainings, and the authors' own projections."""
+"""Output of `calib replay`: predicted runs, and the authors' own projections."""
 
 from __future__ import annotations
 

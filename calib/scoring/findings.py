@@ -1,4 +1,4 @@
-"""From run directories to Findings: score them, remember them, look for drift, and write the report."""
+"""Run directories -> Findings: score, record, look for drift, write the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run directory, scored: its parameters, predictions and trainings, and its entry of the history."""
+"""Score one run directory, and make its entry of the history."""
 
 from __future__ import annotations
 

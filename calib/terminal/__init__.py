@@ -1,1 +1,1 @@
-"""What people see: lines, tables, JSON and progress; how single results look there."""
+"""Terminal output: lines, tables, JSON, progress, and how single results look."""

@@ -1,4 +1,4 @@
-"""The end of `calib calibrate`: what a newcomer wants to know, on one screen."""
+"""The last screen of `calib calibrate`: what a newcomer wants to know."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from calib.foundation.run_files import REPORT_HTML
 from calib.foundation.text import plain
 from calib.foundation.words import clock_words, percent
 from calib.reports.findings import Findings
-from calib.reports.scoring.causes import Cause
+from calib.reports.scoring.causes import ErrorCause
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import case_words
 
 NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
-Line = tuple[str, str, str]  # what, how much, of what
+ScreenLine = tuple[str, str, str]  # what, how much, of what
 
 
 def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) -> None:
@@ -31,7 +31,7 @@ def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) 
     typer.echo("\n".join(["", *lines]))
 
 
-def numbers(findings: Findings) -> list[Line]:
+def numbers(findings: Findings) -> list[ScreenLine]:
     """The numbers of the screen; of what nothing is known, a line that says so."""
     of = findings.summary
     if of.mean_of_strategy_means is None or of.worst is None or of.coverage is None:
@@ -54,7 +54,7 @@ def numbers(findings: Findings) -> list[Line]:
     return [*found, *(_cause(cause) for cause in findings.causes[:1])]
 
 
-def _noise(of: Summary) -> Line:
+def _noise(of: Summary) -> ScreenLine:
     ceiling = of.noise_ceiling
     if ceiling is None:
         return "noise", "-", "unknown, as no work was run twice"
@@ -65,7 +65,7 @@ def _noise(of: Summary) -> Line:
     )
 
 
-def _cause(cause: Cause) -> Line:
+def _cause(cause: ErrorCause) -> ScreenLine:
     """The phase with the largest error."""
     return "cause", percent(cause.share), f"of the error is in: {plain(cause.phase)}"
 

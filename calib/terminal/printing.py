@@ -1,4 +1,4 @@
-"""How results leave a verb: lines and tables for people, one JSON document for programs."""
+"""How a verb prints: lines and tables for people, one JSON document for programs."""
 
 from __future__ import annotations
 

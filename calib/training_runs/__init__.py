@@ -1,1 +1,1 @@
-"""What `calib train` trains, and how the runs are shown."""
+"""`calib train`: what is trained, and how runs are shown."""

@@ -1,4 +1,4 @@
-"""What `calib train` runs: from options to divisions, and to the options of a rank. No torch here."""
+"""The options of `calib train` as divisions. No torch here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calib train --plan`: the plan.json that is run, and what it predicted beside what was measured."""
+"""`calib train --plan`: runs a plan.json, and compares its prediction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
 from calib.foundation.words import estimate_words, number, percent
 from calib.reports.scoring.accuracy import score
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 from calib.terminal.printing import print_json, say
 from calib.training.job import Settings
 from calib.training.own.options import Own
@@ -28,7 +28,7 @@ class PlanFile:
     """A plan, where it was read, and what shows that it was edited by hand since it was searched."""
 
     path: Path
-    plan: Plan
+    plan: SearchedPlan
     digest: str
     edited: str = ""
 
@@ -36,7 +36,7 @@ class PlanFile:
     def read(cls, path: Path) -> PlanFile:
         """Raises FileError where it is no plan, InputError where training cannot run its kind."""
         digest = sha256(read_bytes(path, "plan file")).hexdigest()
-        plan = Plan.read(path)
+        plan = SearchedPlan.read(path)
         return cls(path, plan, digest, plan.edited)
 
     def division(self, model: str, own: Own | None) -> Division:

@@ -13,7 +13,7 @@ from calib.rundir import prepare_training
 from calib.training.job import TrainingJob
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 from calib.training_runs.options import model_entry, model_layers
 from calib.training_runs.runs import machine_of, needs_layers
 
@@ -29,7 +29,9 @@ def run_as_rank(
         model_entry(job.model, settings.own),
         division,
         settings.backend,
-        Options(settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp),
+        WorkerOptions(
+            settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp
+        ),
         Stopping(settings.iterations, settings.precision),
         seed=settings.seed,
         spec=model_layers(job.model, settings.own, division.strategy)

@@ -1,4 +1,4 @@
-"""The trainings that `calib train` was asked for: one strategy or several, and where each is written."""
+"""The trainings of one `calib train`: one strategy or several, and their files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RUNS_DIRECTORY = Path("runs/training")
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingRequest:
     """What the options ask for; `batch` is the global one. A `plan` says all of the division."""
 
     model: str

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from calib.driver.listen import Event
+from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, default_ranks, emit, join_ranks, run_ranks
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
@@ -20,14 +20,14 @@ from calib.terminal.progress import Bar
 from calib.training.job import JOB_FILE, Settings, TrainingJob
 from calib.training.run.record import TrainingRun
 from calib.training_runs.plan import print_found, show_planned
-from calib.training_runs.runs import Asked, slug, stamp, whole_run
+from calib.training_runs.runs import TrainingRequest, slug, stamp, whole_run
 from calib.training_runs.table import summarize
 
 USUAL = Settings()
 
 
 def trained(
-    asked: Asked, runs: Sequence[tuple[Division, Path]], quiet: bool = False
+    asked: TrainingRequest, runs: Sequence[tuple[Division, Path]], quiet: bool = False
 ) -> Iterator[tuple[TrainingRun, Path]]:
     """Every run, one after the other. Of several, one that fails is said and left out."""
     for division, path in runs:
@@ -99,7 +99,7 @@ def train(
     arguments = ["train", "--job", str(job), "-o", str(path.absolute())]
     with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
 
-        def on_event(event: Event) -> None:
+        def on_event(event: RankEvent) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])
 
         before = stamp(path)
@@ -123,7 +123,7 @@ def train(
     return whole_run(path, f"; see {log}")
 
 
-def train_as_rank(asked: Asked, as_json: bool = False) -> None:
+def train_as_rank(asked: TrainingRequest, as_json: bool = False) -> None:
     """SPMD: one rank of a person's own launch; rank 0 lays the runs out, and prints them."""
     communicator = _joined(asked.p)
     runs: list[tuple[TrainingJob, Path]] = []

@@ -1,4 +1,4 @@
-"""Laws t = D(x) c with c >= 0 and relative errors; of them the affine one of passes over tensors.
+"""Laws t = D(x) c with c >= 0 and relative errors, among them affine laws of tensor passes.
 
 Each law is solved by non-negative least squares on residuals relative to the time
 (fitting/regression.py).

@@ -1,4 +1,4 @@
-"""What a sum of isolated parts leaves out of an iteration in place: t = sum + a layers + b bytes.
+"""What a sum of isolated parts misses of an in-place iteration: t = sum + a layers + b bytes.
 
 Which of the four laws (nothing, a, b, both) is taken is decided by leaving one model out; so is its
 error. With one model there is nothing to leave out: the law repeats it, per layer where it has layers,

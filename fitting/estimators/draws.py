@@ -1,4 +1,4 @@
-"""What a bootstrap draws: medians of repetitions, and residuals as wide as a law is unsure of them."""
+"""Bootstrap draws: medians of repetitions, and residuals with the law's own uncertainty."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
 
-class Partitions(NonNegativeLaw):
+class PartitionsLaw(NonNegativeLaw):
     """Seconds of an iteration by X [n, 1] partitions, P >= 1.
 
     Learned: `constant_s_`, `parallel_s_`, `per_partition_s_` (theta0, theta1, theta2),

@@ -1,1 +1,1 @@
-"""Parameter files side by side: merged, compared, repeated."""
+"""Parameter files compared and merged; runs compared."""

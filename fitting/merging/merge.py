@@ -1,4 +1,4 @@
-"""Parameter files of one cluster as one file: the union of their laws.
+"""Merge parameter files of one cluster: the union of their laws.
 
 Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is
 taken once; with another content somebody has to say whose (`chosen_of`).

@@ -1,4 +1,4 @@
-"""What laws of several files come to stand side by side that were not fitted together.
+"""Laws of a merged file that were not fitted together.
 
 A structural law extrapolates the collectives that it was fitted with, phi multiplies their beta, a work
 law was fitted to the layers of its own file, and a composition law corrects their sums and those of its

@@ -1,4 +1,4 @@
-"""How well a measurement repeats: the medians of two runs of one plan, each beside its interval.
+"""How well a measurement repeats: medians of two runs of one plan.
 
 The estimates are those that the parameters are made of (fitting/estimate.py), so what is said here
 of the intervals holds for them.

@@ -1,4 +1,4 @@
-"""What a collective costs on p ranks under each algorithm: messages in a row, and bytes sent.
+"""Messages in a row and bytes sent of a collective on p ranks, by algorithm.
 
 formulas.md, "Collectives"; what it lacks is of Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH", IJHPCA 19 (2005), section 4. m is the whole buffer. Theirs
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from calib.foundation.errors import InputError
 
-Shape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
+AlgorithmShape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
 
 RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
@@ -24,52 +24,52 @@ def _log2(p: float) -> float:
     return math.log2(p) if p > 1 else 0.0
 
 
-def _ring_allreduce(p: float) -> Shape:
+def _ring_allreduce(p: float) -> AlgorithmShape:
     return 2.0 * (p - 1), 2.0 * (p - 1) / p
 
 
-def _doubling_allreduce(p: float) -> Shape:
+def _doubling_allreduce(p: float) -> AlgorithmShape:
     return _log2(p), _log2(p)
 
 
-def _tree_allreduce(p: float) -> Shape:
+def _tree_allreduce(p: float) -> AlgorithmShape:
     # 2 (log2 p + k) (alpha + m beta / 2k): with chunks so many that only m beta is left of the bytes
     return 2.0 * _log2(p), float(p > 1)
 
 
-def _ring_gather(p: float) -> Shape:
+def _ring_gather(p: float) -> AlgorithmShape:
     return p - 1.0, (p - 1.0) / p
 
 
-def _doubling_gather(p: float) -> Shape:
+def _doubling_gather(p: float) -> AlgorithmShape:
     return _log2(p), (p - 1.0) / p
 
 
-def _binomial(p: float) -> Shape:
+def _binomial(p: float) -> AlgorithmShape:
     steps = float(math.ceil(_log2(p)))
     return steps, steps
 
 
-def _chain(p: float) -> Shape:
+def _chain(p: float) -> AlgorithmShape:
     return p - 1.0, float(p > 1)
 
 
-def _scatter_allgather(p: float) -> Shape:
+def _scatter_allgather(p: float) -> AlgorithmShape:
     # van de Geijn: a binomial scatter, and a ring of p - 1
     return _log2(p) + p - 1.0, 2.0 * (p - 1.0) / p
 
 
-def _reduce_scatter_gather(p: float) -> Shape:
+def _reduce_scatter_gather(p: float) -> AlgorithmShape:
     # Rabenseifner's reduce: recursive halving, and a binomial gather to the root; both send (p-1)/p m
     return 2.0 * _log2(p), 2.0 * (p - 1.0) / p
 
 
-def _bruck(p: float) -> Shape:
+def _bruck(p: float) -> AlgorithmShape:
     # every step sends the blocks whose number has one bit set, which are half of them
     return float(math.ceil(_log2(p))), 0.5 * _log2(p)
 
 
-Menu = dict[str, Callable[[float], Shape]]
+Menu = dict[str, Callable[[float], AlgorithmShape]]
 
 _GATHER: Menu = {RING: _ring_gather, DOUBLING: _doubling_gather}
 _ROOTED: Menu = {BINOMIAL: _binomial, CHAIN: _chain}
@@ -99,12 +99,12 @@ POINT_TO_POINT = (
 )
 
 
-def shape_of(operation: str, algorithm: str, ranks: float) -> Shape:
+def shape_of(operation: str, algorithm: str, ranks: float) -> AlgorithmShape:
     """(steps, volume) of one operation. Raises KeyError for a name that ALGORITHMS lacks."""
     return ALGORITHMS[operation][algorithm](ranks)
 
 
-def shape_named(operation: str, detail: str, ranks: float) -> Shape:
+def shape_named(operation: str, detail: str, ranks: float) -> AlgorithmShape:
     """That by the algorithm which a detail "algorithm=tree ..." names, else by the default one.
 
     Raises KeyError for an operation that ALGORITHMS lacks.
@@ -114,7 +114,7 @@ def shape_named(operation: str, detail: str, ranks: float) -> Shape:
     return menu.get(named, next(iter(menu.values())))(ranks)
 
 
-def steps_and_volume(operation: str, ranks: int) -> Shape:
+def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
     """(messages in a row, whole-buffer multiples sent) of one operation on p ranks.
 
     By the operation's default algorithm, or the one that its name has: "allreduce algorithm=tree ...".

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, Shape, features_of, steps_and_volume
+from calib.fitting.parameters.algorithms import (
+    ALGORITHMS,
+    AlgorithmShape,
+    features_of,
+    steps_and_volume,
+)
 from calib.foundation.errors import InputError
 from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
@@ -113,7 +118,7 @@ class CollectiveFit(Record):
         return self
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> AlgorithmShape:
         """(steps, volume) of the default algorithm; (1, 1) of an operation without a cost model."""
         try:
             return steps_and_volume(self.operation, self.ranks)

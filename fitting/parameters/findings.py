@@ -1,4 +1,4 @@
-"""One thing that a reader of a parameter file must know, and what the checks of its sections share.
+"""One thing that a reader of a parameter file must know; the limits that its checks share.
 
 A check of one law yields remarks; `about` makes findings of them by adding which law it was.
 """

@@ -1,4 +1,4 @@
-"""What a law of the parameter file is of: by this, the laws of two files are paired."""
+"""The key of each law: pairs the laws of two files."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Rec
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 Measure = Literal["allocated", "reserved", "device"]
-Form = Literal["simple", "refined"]
+MemoryForm = Literal["simple", "refined"]
 NO_SLOWDOWN = Estimate(value=0.0, low=0.0, high=0.0)
-Term = Literal["constant", "activations", "weights", "optimizer"]
+MemoryTerm = Literal["constant", "activations", "weights", "optimizer"]
 
 
 class LiveCheck(Record):
@@ -55,7 +55,7 @@ class MemoryReuse(Record):
     optimizer: RatioEstimate = Field(
         description="refined: factor of the naive bytes of the optimizer's states"
     )
-    parts: list[list[Term]] = Field(
+    parts: list[list[MemoryTerm]] = Field(
         min_length=1,
         description="terms of the refined form: those of an inner list share one number, one in "
         "none is 0",
@@ -64,7 +64,7 @@ class MemoryReuse(Record):
     refined_held_out_error: Ratio | None = Field(
         description="the same of models that were left out; null of one model"
     )
-    chosen: Form = Field(description="the form with the smaller error")
+    chosen: MemoryForm = Field(description="the form with the smaller error")
     error_factor: Factor = Field(description="95% of left-out models lie within / and * this")
     min_bytes: Nbytes = Field(description="smallest naive sum that was measured")
     max_bytes: Nbytes = Field(description="largest naive sum that was measured")

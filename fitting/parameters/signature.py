@@ -1,5 +1,4 @@
-"""The signature line of parameters.json, predictions.json and a searched plan.json: shows an edit by
-hand; no proof against anybody.
+"""The signature of parameters.json, predictions.json and plans: shows edits, proves nothing.
 
 signature = "sha256:" and the hex digest of the canonical JSON (RFC 8785) of everything else in the
 file. Key order, indentation and how a number is spelled (1 or 1.0) are not part of that; a number, a

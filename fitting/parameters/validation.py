@@ -1,4 +1,4 @@
-"""Whether a parameter file can be read: all that is wrong with it, and what it holds."""
+"""Validate a parameter file: everything that is wrong with it, and what it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer has to do, and what a work model of parameters.json says that takes. Plain arithmetic.
+"""Work of a layer, and its time by the work models of parameters.json. Plain arithmetic.
 
 The fit (fitting/sections/compute.py) and the oracle (oracle/costs/machine.py) share it, so that both
 mean the same.

@@ -1,1 +1,1 @@
-"""What a reader of a parameter file must be warned of."""
+"""Warnings for a reader of a parameter file."""

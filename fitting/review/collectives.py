@@ -1,4 +1,4 @@
-"""What is thin, noisy or extrapolated in the collectives, structural laws and contention of a file."""
+"""Collectives, structural laws and contention: what is thin, noisy or extrapolated."""
 
 from __future__ import annotations
 

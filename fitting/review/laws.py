@@ -1,4 +1,4 @@
-"""What is thin or noisy in the layers, work laws, loops, composition, memory and the rest of a file."""
+"""Layers, work laws, loops, composition, memory: what is thin or noisy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader of a parameter file must be warned of: what is thin, noisy, stale or extrapolated.
+"""All warnings of a parameter file: thin, noisy, stale or extrapolated laws.
 
 Pure: the date and the sizes that will be predicted are arguments. A warning is what may make a
 prediction wrong by more than its interval says, or the interval useless; a note is worth knowing.

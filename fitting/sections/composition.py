@@ -1,4 +1,4 @@
-"""What a sum of isolated parts leaves out of an iteration in place (formulas.md, "wrong" 2 and 3).
+"""What a sum of isolated parts misses of an in-place iteration (formulas.md, "wrong" 2 and 3).
 
 Outside a loop of its own, a part meets cold caches, fresh pages and one more call of the framework, and
 ranks come late. Per phase: t in place = sum + a n + b bytes (fitting/estimators/composition.py), over

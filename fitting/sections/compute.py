@@ -1,4 +1,4 @@
-"""Layer times: the table of what was measured, and work models for what was not."""
+"""Layer times: the table of measured ones, and work models for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers timed in the iterations of a model, where caches, pages and the framework are as in training.
+"""Layers timed inside a model's iterations, with caches and pages as in training.
 
 A model in place is timed twice: phase by phase, which no hook disturbs, and layer by layer by hooks
 (training/in_place/iterations.py). What the layers of the second leave of a phase of the first (the

@@ -23,7 +23,7 @@ from calib.microbench.records.samples import Samples
 WITHOUT = {BLOCKING, "backward", "exchange"}
 
 
-class Iteration(NamedTuple):
+class OverlappedIteration(NamedTuple):
     """An overlapped iteration; `without` are seconds of (others, backward, exchange)."""
 
     without: tuple[float, float, float]
@@ -41,7 +41,7 @@ def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]
         samples.where(kind="in_place").groups("case_id", "operation").items()
     ):
         rows[case][operation] = of
-    found: dict[tuple[str, str, int], dict[str, list[Iteration]]] = defaultdict(dict)
+    found: dict[tuple[str, str, int], dict[str, list[OverlappedIteration]]] = defaultdict(dict)
     notes = []
     for _, by_operation in sorted(rows.items()):
         if OVERLAPPED not in by_operation:
@@ -56,7 +56,7 @@ def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]
     return [_law(*key, models, seed) for key, models in sorted(found.items())], notes
 
 
-def _iterations(rows: Mapping[str, Samples]) -> list[Iteration]:
+def _iterations(rows: Mapping[str, Samples]) -> list[OverlappedIteration]:
     """Every overlapped iteration, as if all blocking ones took their median.
 
     So what disturbs both iterations of a repetition is in neither.
@@ -68,7 +68,7 @@ def _iterations(rows: Mapping[str, Samples]) -> list[Iteration]:
     others = max(whole - backward - exchange, 0.0)
     beside = dict(_repetitions(rows[BLOCKING]))
     return [
-        Iteration((others, backward, exchange), whole * seconds / without, at[0])
+        OverlappedIteration((others, backward, exchange), whole * seconds / without, at[0])
         for at, seconds in _repetitions(rows[OVERLAPPED])
         if (without := beside.get(at))
     ]
@@ -81,7 +81,7 @@ def _repetitions(rows: Samples) -> Iterator[tuple[tuple[int, int], float]]:
 
 
 def _law(
-    library: str, device: str, ranks: int, models: dict[str, list[Iteration]], seed: int
+    library: str, device: str, ranks: int, models: dict[str, list[OverlappedIteration]], seed: int
 ) -> Overlap:
     every = [iteration for of in models.values() for iteration in of]
     law = OverlapLaw(seed=seed).fit(

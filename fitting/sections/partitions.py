@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from calib.fitting.estimate import together
-from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
+from calib.fitting.estimators.partitions import PartitionsLaw
 from calib.fitting.parameters.memory import Partitions
 from calib.fitting.sections.memory import none_if_nan
 from calib.foundation.records import Estimate

@@ -1,4 +1,4 @@
-"""Laws of a collective for every p, from the p that were measured: alpha, beta and an algorithm."""
+"""Laws of a collective for every p, from the measured p: alpha, beta and an algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic beside a victim: pairs of ranks exchange messages until the victims have finished."""
+"""Background traffic: pairs of ranks exchange messages while others are timed."""
 
 from __future__ import annotations
 

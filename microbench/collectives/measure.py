@@ -1,4 +1,4 @@
-"""All repetitions of one collective case. A wrong result has no time."""
+"""Repetitions of one collective case. A wrong result has no time."""
 
 from __future__ import annotations
 

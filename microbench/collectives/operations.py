@@ -1,4 +1,4 @@
-"""What each operation sends and what must arrive: one class each, all flat float32 buffers.
+"""What each operation sends and what must arrive: one class each, flat float32 buffers.
 
 Rank r's item i of an input is (r mod 61 + 1)(i mod 7 + 1): sums of thousands of ranks are exact in
 float32, and a block of the wrong rank or a shifted one is another number.

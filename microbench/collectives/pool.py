@@ -1,4 +1,4 @@
-"""The communicators of a session: made when a case first needs them, kept for the next, closed."""
+"""Communicators of a session: made on first use, kept, closed at the end."""
 
 from __future__ import annotations
 

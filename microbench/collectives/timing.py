@@ -1,4 +1,4 @@
-"""The timed loops of a collective: together from a barrier or a window, each rank its own call."""
+"""Timed loops of a collective, started together from a barrier or a window."""
 
 from __future__ import annotations
 

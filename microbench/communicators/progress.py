@@ -1,4 +1,4 @@
-"""A thread that gives nonblocking operations time to go on, and completes their futures.
+"""A progress thread for nonblocking operations; it completes their futures.
 
 It starts with the first of them. While any is under way it tests them every 50 us, asleep in
 between, so that it takes little of a core that computes.

@@ -1,4 +1,4 @@
-"""Where the ranks of torch.distributed meet: a TCP store that rank 0 serves. IPv4.
+"""Rendezvous of torch.distributed: a TCP store (IPv4) that rank 0 serves.
 
 Host names often resolve to a loopback address, and hosts have interfaces that lead nowhere (those of
 containers are the same on all of them). So each rank tries rank 0's addresses one after another and

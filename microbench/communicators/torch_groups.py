@@ -1,4 +1,4 @@
-"""Process groups of torch.distributed, made by their members alone and in any order of ranks.
+"""Process groups of torch.distributed, made by their members alone, ranks in any order.
 
 torch names a group by counting, or by its ranks; among ranks that have made unequal numbers of groups
 its names differ, and after one has been destroyed they repeat, and then the members do not meet. So

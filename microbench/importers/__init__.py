@@ -1,4 +1,4 @@
-"""Logs of other tools as runs: which importer reads a file, and the run directory that comes of it.
+"""Logs of other tools as runs: finds the importer of a file, writes the run directory.
 
 An importer is a module with NAME, DESCRIPTION, recognise(log) and read(log, flags) -> Imported: a new
 one is a file and a line in IMPORTERS.

@@ -1,4 +1,4 @@
-"""cluster.json and manifest.json of imported logs: what they say of the machine, and nothing else."""
+"""cluster.json and manifest.json of imported logs: only what the logs say of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many ranks and nodes: a file's own words, then the flags, then the file's name."""
+"""Number of ranks and nodes: from the file, else the flags, else the file's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of imported rows, and their way into samples.parquet column by column."""
+"""Blocks of imported rows, written to samples.parquet column by column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real torch layer for a LayerShape, and inputs for it: what a layer's time is measured on.
+"""Build the torch layer and inputs of a LayerShape, to be timed.
 
 Parameters are those that torch initializes; a bias exists iff there are two parameter shapes (a
 shard of channel parallelism has none: it is added after the exchange). Layers are in train mode.

@@ -1,4 +1,4 @@
-"""Timing one layer on a CUDA device: events behind a spin kernel, eager or by replaying graphs."""
+"""Time one layer on a CUDA device: events behind a spin kernel, eager or as a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing one layer by itself at the batch that a rank runs: whole passes, or the backward's parts."""
+"""Time one layer alone, at a rank's batch: whole passes, or the parts of the backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One layer ready to run on this rank: its inputs, its passes, and what of them is timed together."""
+"""One layer ready to run: its inputs and passes, and which are timed together."""
 
 from __future__ import annotations
 

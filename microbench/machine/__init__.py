@@ -1,1 +1,1 @@
-"""The machine: what it is, where ranks run, what disturbs them."""
+"""What the machine is, where ranks run, and what disturbs them."""

@@ -1,4 +1,4 @@
-"""The C allocator of a rank, held still: what a process did before must not change what it times.
+"""Fix the C allocator's thresholds, so that a process's history does not change its times.
 
 glibc moves its thresholds with what a process has freed so far, and gives memory back to the kernel
 when the top of the heap is free. Training then takes new pages in every iteration, or does not,

@@ -1,4 +1,4 @@
-"""Launcher profiles: the line that starts n ranks. The harness itself starts no remote process."""
+"""Launcher profiles: the command that starts n ranks. calib starts no remote process itself."""
 
 from __future__ import annotations
 

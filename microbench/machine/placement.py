@@ -1,4 +1,4 @@
-"""Where ranks run: hosts, cores, allocator, oversubscription. The same for measuring and training."""
+"""Where ranks run: hosts, cores, allocator, oversubscription; for measuring and training."""
 
 from __future__ import annotations
 

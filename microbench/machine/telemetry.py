@@ -1,4 +1,4 @@
-"""What a GPU says of itself before and after a case (NVML, read only), and what that spoils.
+"""GPU state before and after a case (NVML, read only), and what it spoils.
 
 Every reading may be missing on a board or a driver: then its key is absent. Without pynvml or a
 driver there are no readings at all.

@@ -1,4 +1,4 @@
-"""The Cluster record (cluster.json): what was measured, so that numbers are never merged silently."""
+"""The Cluster record (cluster.json): which machine was measured."""
 
 from __future__ import annotations
 

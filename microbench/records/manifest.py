@@ -1,4 +1,4 @@
-"""manifest.json: the circumstances of samples.parquet, and how every case ended."""
+"""manifest.json: how samples.parquet was measured, and how every case ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases that are done, one file each: the rows and how the case ended, written together.
+"""One file per finished case: its rows and how it ended, written together.
 
 A kill at any moment costs the case it happens in: a part is there whole or not at all, and
 `consolidate` (parts -> samples.parquet and manifest.json) can be killed and begun again.

@@ -1,1 +1,1 @@
-"""Clocks, repetitions and the state that timing needs, on a host and on a GPU."""
+"""Clocks, repetitions and cache state, on a host and on a GPU."""

@@ -1,4 +1,4 @@
-"""Cold caches: push everything out of this core's caches by working through a large buffer."""
+"""Cold caches: evict them by working through a large buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock that all ranks share: rank 0's, seen from each rank, with an error that it stays within.
+"""A clock that all ranks share: rank 0's, with a bound on each rank's error.
 
 A rank asks rank 0 for the time: sent at t1, answered T, back at t4 (Cristian, Distributed Computing
 3, 1989). However uneven the two ways are, rank 0's clock showed T between t1 and t4, so the offset

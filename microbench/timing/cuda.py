@@ -1,4 +1,4 @@
-"""A CUDA device as a measurement sees it: a stopwatch of events, cold caches, precision, kernels.
+"""Timing on a CUDA device: event stopwatch, cold caches, precision, kernels.
 
 Calls are queued behind a spin kernel that holds the stream until all of them are queued (as
 nvbandwidth does), so that the events around them time the device and not the host that launches.

@@ -1,4 +1,4 @@
-"""Repeat a measurement until it is sure enough, or its time is spent; say which.
+"""Repeat a measurement until it is precise enough or its time is spent.
 
 A block is a function that repeats something n times on this rank and returns, per operation, the n
 seconds that this rank took. The ranks then compare notes: the time of a repetition is the maximum.

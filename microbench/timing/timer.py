@@ -1,4 +1,4 @@
-"""The clock: its resolution and overhead, and how many calls one timing must hold."""
+"""The timer's resolution and overhead, and how many calls one timing must hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of this rank: `beat` says that it goes on; a watchdog thread notices when it does not.
+"""Notices a rank that makes no progress: `beat` is its heartbeat, a thread watches it.
 
 A rank that waits for a dead or hanging one waits inside its library for ever. So every rank has a
 thread that counts the time since the last beat, says where the rank stands when that is too long,
@@ -28,7 +28,7 @@ LAST_WORDS_SECONDS = 1.5
 STUCK_STATUS = 3
 OURS = ("microbench", "training", "calib")
 
-Report = Callable[[dict[str, Any]], None]
+ProgressReport = Callable[[dict[str, Any]], None]
 
 
 class RankProgress:
@@ -81,7 +81,11 @@ class Watchdog:
     """
 
     def __init__(
-        self, rank: int, report: Report, limit_s: float, end: Callable[[int], None] = end_process
+        self,
+        rank: int,
+        report: ProgressReport,
+        limit_s: float,
+        end: Callable[[int], None] = end_process,
     ) -> None:
         self._rank, self._report, self._limit_s, self._end = rank, report, limit_s, end
         self._watched = threading.get_ident()
@@ -155,7 +159,7 @@ def _package(frame: FrameType) -> str:
 
 
 @contextmanager
-def watching(rank: int, report: Report, limit_s: float | None = None) -> Iterator[None]:
+def watching(rank: int, report: ProgressReport, limit_s: float | None = None) -> Iterator[None]:
     """Watch this rank while it is in the block; `limit_s` is by default hang_seconds().
 
     Ranks that are threads (tests) are not watched: to end one is to end all, and the tests.

@@ -1,4 +1,4 @@
-"""What one operation by one group costs, by each kind of law in the parameter file.
+"""Cost of one operation by one group, by each kind of law.
 
 From the surest to the least sure: a measured size, the law of this layout, the structural law of several
 p, the nearest layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once for a

@@ -1,4 +1,4 @@
-"""What operations between PEs cost on a calibrated machine; every look-up is made once.
+"""Cost of operations between ranks on a calibrated machine; each look-up is made once.
 
 A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). Of
 its operation at that level the surest law is taken (oracle/costs/collective_laws.py); where there is
@@ -37,7 +37,7 @@ from calib.oracle.costs.collective_laws import (
     unsure,
 )
 from calib.oracle.costs.contention import ContentionCosts, Phi
-from calib.oracle.costs.levels import NODE, Layout, Levels, ladder
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels, ladder
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
@@ -151,8 +151,8 @@ class CollectiveCosts:
         Those of the nearest p that was measured there; where the operation was not, of its nearest kin.
         Raises MissingParameter where no level has either.
         """
-        levels = self.levels.names(Layout(span, 1, groups))
-        shape = self._shape(Layout(span, 1, groups))
+        levels = self.levels.names(GroupLayout(span, 1, groups))
+        shape = self._shape(GroupLayout(span, 1, groups))
         for names in ladder(levels):
             for name in KIN.get(operation, (operation, "allreduce")):
                 fits = self._fits_of(name, names)
@@ -182,7 +182,7 @@ class CollectiveCosts:
             )
         if fit.level not in levels:
             basis, factor = "extrapolated", factor * UNMEASURED_LEVEL_FACTOR
-            notes.append(self._elsewhere(Layout(span), fit.level))
+            notes.append(self._elsewhere(GroupLayout(span), fit.level))
         alpha, beta = (
             Estimate(value=e.value, low=e.low / factor, high=e.high * factor)
             for e in (fit.alpha_s, fit.beta_s_per_byte)
@@ -191,7 +191,7 @@ class CollectiveCosts:
 
     def _price(self, message: Message) -> PriceOfBytes:
         """The cost of a message with another m; what does not depend on m is found out here."""
-        levels = self.levels.names(Layout.of(message))
+        levels = self.levels.names(GroupLayout.of(message))
         law = self._measured(message, levels)
         if law is None and message.operation == HIERARCHICAL:
             return self._by_leaders(message)
@@ -200,7 +200,7 @@ class CollectiveCosts:
                 break
             law = self._similar(message, names)
             if law is not None and names != levels:
-                note = self._elsewhere(Layout.of(message), names[0])
+                note = self._elsewhere(GroupLayout.of(message), names[0])
                 law = unsure(law, UNMEASURED_LEVEL_FACTOR, f"unmeasured {levels[0]}", note)
         if law is None:
             raise self._missing(message.operation, levels)
@@ -224,7 +224,7 @@ class CollectiveCosts:
         A structural law says nothing of what one layout alone was measured of: where a single one has as
         many ranks on a node, it is the nearer (`_similar`).
         """
-        shape = self._shape(Layout.of(message))
+        shape = self._shape(GroupLayout.of(message))
         for name in names_of(message):
             for fit in self._fits_of(name, levels):
                 if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
@@ -238,12 +238,12 @@ class CollectiveCosts:
                 return structural(law, shape)
         return None
 
-    def _shape(self, layout: Layout) -> GroupShape:
+    def _shape(self, layout: GroupLayout) -> GroupShape:
         return GroupShape(layout.size, *self.levels.shape(layout))
 
     def _similar(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """From another layout at these levels, or composed of other operations there."""
-        operation, shape = message.operation, self._shape(Layout.of(message))
+        operation, shape = message.operation, self._shape(GroupLayout.of(message))
         if operation == HALO:
             return self._halo(message, levels)
         fits = self._fits_of(operation, levels)
@@ -280,7 +280,7 @@ class CollectiveCosts:
             if level in levels and name.startswith(HALO) and not name.endswith("graph")
         ]
         if fits:
-            return halo(fits, message.grid, self._shape(Layout.of(message)))
+            return halo(fits, message.grid, self._shape(GroupLayout.of(message)))
         many = neighbours(message.grid)
         for name in ("p2p_both", "p2p"):
             fits = self._fits_of(name, levels)
@@ -320,7 +320,7 @@ class CollectiveCosts:
         """The fits of an operation at these levels, in their order."""
         return [fit for level in levels for fit in self._fits.get((name, level), ())]
 
-    def _elsewhere(self, layout: Layout, level: str) -> str:
+    def _elsewhere(self, layout: GroupLayout, level: str) -> str:
         """The note on an operation that was measured at another level only."""
         apart = f" {layout.stride} apart" if layout.stride > 1 else ""
         if level == NODE:

@@ -1,4 +1,4 @@
-"""phi: how much longer the bytes of an operation take when several groups do it at once.
+"""phi: how much longer an operation's bytes take when several groups do it at once.
 
 formulas.md, data+filter: phi is the flows of a node over its links. What was measured of it comes first.
 """
@@ -13,7 +13,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collective_laws import LAYOUT_FACTOR, TimedBytes
-from calib.oracle.costs.levels import NODE, Layout, Levels, doublings
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels, doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
 
@@ -61,7 +61,7 @@ class ContentionCosts:
         """phi of a message; None where its groups do not meet on any link or memory."""
         if message.groups == 1:
             return None
-        layout = Layout.of(message)
+        layout = GroupLayout.of(message)
         flows = self._levels.flows(layout)
         inside = flows == 0
         if inside:
@@ -71,7 +71,7 @@ class ContentionCosts:
         names = self._levels.names(layout)
         fit = self._nearest(message.operation, layout, names)
         if fit is not None:
-            shapes = (self._levels.shape(x) for x in (layout, Layout(fit.ranks, fit.stride)))
+            shapes = (self._levels.shape(x) for x in (layout, GroupLayout(fit.ranks, fit.stride)))
             return _measured(fit, message.operation, layout, flows, doublings(*shapes))
         if inside:
             return Phi(
@@ -97,7 +97,7 @@ class ContentionCosts:
         return Phi(factor, "extrapolated", (note,))
 
     def _nearest(
-        self, operation: str, layout: Layout, names: tuple[str, ...]
+        self, operation: str, layout: GroupLayout, names: tuple[str, ...]
     ) -> ContentionFit | None:
         """The record of the operation, else of the allreduce, between the nearest ranks and stride."""
         inside = NODE in names
@@ -134,7 +134,9 @@ def _at_least_one(found: Estimate) -> Estimate:
     return Estimate(value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high))
 
 
-def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int, apart: float) -> Phi:
+def _measured(
+    fit: ContentionFit, operation: str, layout: GroupLayout, flows: int, apart: float
+) -> Phi:
     """phi of a record, at as many groups as were measured or as many flows as share a link.
 
     `apart` doublings of nodes, or of ranks on one, from the record's layout it may be as much more or

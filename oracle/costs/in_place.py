@@ -1,4 +1,4 @@
-"""What a phase takes in an iteration beside the sum of its parts, which were measured alone.
+"""Cost of a phase within an iteration, beside the sum of its isolated parts.
 
 The laws are those of fitting/sections/composition.py: caches that another layer filled, buffers that
 something else just wrote, ranks that come late. Layers and passes over tensors share them.

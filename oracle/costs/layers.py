@@ -1,4 +1,4 @@
-"""What the layers of a rank cost: measured times, and for other shapes the laws of their work.
+"""Cost of a rank's layers: measured times, else the laws of their work.
 
 A model repeats its layers, so the distinct pieces of a workload are looked up once each and counted.
 What a piece has to do is linear in the batch, but for its weights, and found once for all batches.

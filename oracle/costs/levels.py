@@ -1,4 +1,4 @@
-"""Where the groups of an operation lie on a machine: the level they cross, nodes, flows that leave one.
+"""Levels, nodes and flows of an operation's groups on a machine.
 
 Ranks are in the order of microbench/groups.py: a node's ranks are neighbours, a rack's nodes too; groups
 of p ranks that are `stride` apart fill blocks of p x stride.
@@ -18,7 +18,7 @@ MOST_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GroupLayout:
     """`groups` groups of `size` ranks that are `stride` apart."""
 
     size: int
@@ -26,7 +26,7 @@ class Layout:
     groups: int = 1
 
     @classmethod
-    def of(cls, message: Message) -> Layout:
+    def of(cls, message: Message) -> GroupLayout:
         """That of a message."""
         return cls(message.group_size, message.stride, message.groups)
 
@@ -59,7 +59,7 @@ class Levels:
         """That of a parameter file."""
         return cls(parameters.ranks_per_node, parameters.nodes_per_rack)
 
-    def names(self, layout: Layout) -> tuple[str, ...]:
+    def names(self, layout: GroupLayout) -> tuple[str, ...]:
         """The slowest level that any of the groups crosses, as the fits may call it.
 
         Between nodes of which nobody knows the racks that is the system or the rack.
@@ -70,7 +70,7 @@ class Levels:
             return (SYSTEM, RACK)
         return (SYSTEM,) if crosses(layout, self.ranks_per_node * self.nodes_per_rack) else (RACK,)
 
-    def shape(self, layout: Layout) -> tuple[int, int]:
+    def shape(self, layout: GroupLayout) -> tuple[int, int]:
         """How many nodes a group spans, and the most of its ranks on one: of 8 + 2 that is (2, 8).
 
         Of several groups that of the one on most nodes, the fullest of those.
@@ -85,7 +85,7 @@ class Levels:
         }
         return max(self._shape_from(layout, offset) for offset in offsets)
 
-    def _shape_from(self, layout: Layout, offset: int) -> tuple[int, int]:
+    def _shape_from(self, layout: GroupLayout, offset: int) -> tuple[int, int]:
         """That of the group whose first rank is so many after the first of a node."""
         each, stride, size = self.ranks_per_node, layout.stride, layout.size
         if stride >= each:
@@ -99,7 +99,7 @@ class Levels:
                 break
         return (offset + layout.span - 1) // each + 1, fullest
 
-    def flows(self, layout: Layout) -> int:
+    def flows(self, layout: GroupLayout) -> int:
         """The most groups that have a member on one node and another elsewhere.
 
         Each is one flow of a ring out of that node. Groups p2 apart, as of data+filter: all of them,
@@ -113,7 +113,7 @@ class Levels:
         nodes = min(-(-layout.ranks // each), block // math.gcd(block, each), MOST_NODES)
         return max(self._flows_of(layout, node * each) for node in range(nodes))
 
-    def _flows_of(self, layout: Layout, first: int) -> int:
+    def _flows_of(self, layout: GroupLayout, first: int) -> int:
         """The groups that are only in part on the node whose first rank this is."""
         after, found = first + self.ranks_per_node, set()
         for rank in range(first, after):
@@ -125,7 +125,7 @@ class Levels:
                 found.add(index)
         return len(found)
 
-    def together(self, layout: Layout) -> int:
+    def together(self, layout: GroupLayout) -> int:
         """Groups that share the memory of one node, where none leaves it."""
         return min(layout.groups, max(1, self.ranks_per_node // layout.size))
 
@@ -135,7 +135,7 @@ def doublings(one: tuple[int, ...], other: tuple[int, ...]) -> float:
     return max(abs(math.log2(a / b)) for a, b in zip(one, other, strict=True))
 
 
-def crosses(layout: Layout, ranks: int) -> bool:
+def crosses(layout: GroupLayout, ranks: int) -> bool:
     """Whether any group has members in two of the compartments of so many ranks each."""
     # blocks follow each other: where their length does not divide a compartment's, one is cut
     return layout.span > ranks or (layout.ranks > ranks and ranks % layout.block != 0)

@@ -1,4 +1,4 @@
-"""alpha and beta of one level, and what ring algorithms take on it (formulas.md)."""
+"""alpha and beta of one level, and ring algorithms on it (formulas.md)."""
 
 from __future__ import annotations
 

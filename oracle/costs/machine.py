@@ -1,4 +1,4 @@
-"""What the parts of an iteration cost on a calibrated machine, each with its interval and basis.
+"""Cost of the parts of an iteration on a calibrated machine, each with interval and basis.
 
 A `Machine` is a parameter file with its tables and what was looked up before; its `Costs` are those of
 ranks that have so many ranks of their node at work.

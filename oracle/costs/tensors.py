@@ -1,4 +1,4 @@
-"""What passes over lists of tensors cost: weight update, pack and unpack, concat and split of shards.
+"""Cost of passes over tensors: weight update, pack and unpack, concat and split.
 
 Each with what its phase takes in an iteration beside the pass alone, where the file has that law.
 """

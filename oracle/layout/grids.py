@@ -1,4 +1,4 @@
-"""Which grid of parts an image is cut into, how far the split goes then, and the most parts.
+"""The grid of parts of an image, where the split ends, and the most parts.
 
 formulas.md, "PE limits": p <= min over split layers of prod(spatial dims), and every part at least as
 long as the halo. A layer is cut along each dimension by itself (oracle/layout/spatial.py), so that the

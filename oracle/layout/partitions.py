@@ -1,4 +1,4 @@
-"""Configurations of layer-wise parallelism, and which part of which tensor each device has and needs.
+"""Layer-wise configurations, and which part of which tensor each device owns and needs.
 
 A configuration cuts a layer's output into equal parts along sample, channel and the spatial dimensions
 (Jia et al., "Exploring Hidden Dimensions", section 4); its parts are on devices 0, 1, ... in the order

@@ -1,4 +1,4 @@
-"""Which layers of a model are equal. What follows from a layer's shape is found once for its kind.
+"""Equal layers of a model, so that each kind is computed once.
 
 A network repeats its layers: ResNet-152 has 516, of some 50 kinds.
 """

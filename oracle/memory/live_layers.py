@@ -1,4 +1,4 @@
-"""What every kind of layer makes, keeps for its backward, and gives back: facts of PyTorch's autograd.
+"""What each kind of layer allocates, keeps for its backward and frees in PyTorch's autograd.
 
 Source: tools/autograd/derivatives.yaml of PyTorch (what a formula names is saved) and the kernels that
 it calls on a CPU; tests/oracle/memory/test_live_layers.py measures each kind. In float32. In short:

@@ -1,4 +1,4 @@
-"""What is in memory when: tensors that a forward makes, that autograd keeps, and gradients that travel.
+"""A ledger of live bytes: forward tensors, autograd's, and travelling gradients.
 
 A small autograd without numbers. Bytes are lines, `each` x samples + `fixed`, so that one walk through
 a model does for every batch. Order and lifetimes are PyTorch's (torch/csrc/autograd/engine.cpp): a

@@ -1,4 +1,4 @@
-"""The peak of a PE's memory, by its count of live bytes or by the naive sum and gamma, and its room."""
+"""Peak memory of a rank, by live bytes or by the naive sum and gamma, and what fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the layers of a ModelSpec are a model: every ModelSpec is checked, made or read.
+"""Check that the layers of a ModelSpec form a model.
 
 Raises InputError with one line that names the layer and says what is wrong: a kind that calib does not
 know, a name twice, an input that does not exist or comes later (so no order: a cycle), a layer that

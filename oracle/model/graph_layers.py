@@ -1,4 +1,4 @@
-"""Whether one layer can exist: number of inputs, attributes, parameters and output of its kind.
+"""Check one layer: its inputs, attributes, parameters and output.
 
 What is said of a layer that cannot is half a sentence, to which oracle/model/graph.py adds its name.
 The rules are those of torch's modules, as microbench/layers/build.py makes them. Sizes are bounded, so

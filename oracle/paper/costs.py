@@ -1,4 +1,4 @@
-"""What the `paper` form is fed with from a parameter file: per-sample times of whole layers on one PE.
+"""Inputs of the `paper` form from a parameter file: per-sample layer times on one PE.
 
 ParaDL profiles "the average computation time per sample of each layer" on one PE (section 4.4), once. A
 layer's time per sample depends on the batch it was profiled at, so this has to be said: it is B/p

@@ -1,4 +1,4 @@
-"""What a torch module or function is called in a LayerShape, and its attributes.
+"""The LayerShape kind and attributes of a torch module or function.
 
 Imports torch; used by oracle/trace/tracing.py alone. What a LayerShape cannot hold is refused.
 """

@@ -1,4 +1,4 @@
-"""Which line of the user's code made a node of a trace, or made the trace fail.
+"""The line of the user's code behind a node or a failure of a trace.
 
 Between that line and us stand frames of torch, and often of the standard library or of an installed
 package; the user can change none of them.

@@ -1,4 +1,4 @@
-"""A user's module, by the words MODULE:FUNCTION: imported as from the current directory, and built.
+"""Import and build a user's module named as MODULE:FUNCTION.
 
 What the user's code prints or writes goes to stderr, so that --json stays clean.
 """

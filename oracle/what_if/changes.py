@@ -1,4 +1,4 @@
-"""What if: a parameter file with some of its numbers changed, without a new calibration.
+"""Change numbers of a parameter file without a new calibration.
 
 A setting is `PATH OP NUMBER`, OP one of = *= /= +=, as communication.inter_node.beta_s_per_byte*=0.5:
 

@@ -1,4 +1,4 @@
-"""What becomes of the laws of collectives when alpha or beta is another.
+"""Collective laws after a change of alpha or beta.
 
 A law is t(m) = start + bytes(m), where the start is its time at no bytes. Scaling alpha by f makes it
 f start + bytes(m), scaling beta start + f bytes(m), and adding d to alpha or beta adds steps d or

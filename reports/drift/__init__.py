@@ -1,1 +1,1 @@
-"""Steps in the series of a history that noise does not explain, what they are of, and the verdict."""
+"""Steps in a history that noise does not explain, and the verdict."""

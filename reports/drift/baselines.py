@@ -1,4 +1,4 @@
-"""What the nights so far say of a series: its level, its scatter, how nights hang together."""
+"""Level and scatter of a series so far, and the autocorrelation of its nights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far out nights must lie to be no chance: the limits of the rules "k of the last m nights".
+"""Limits of the rules "k of the last m nights", by their rate of false alarms.
 
 A rule counts the nights beyond a limit on one side (supplementary runs rules: Western Electric,
 Statistical Quality Control Handbook, 1956; their run lengths: Champ and Woodall, Technometrics 29,

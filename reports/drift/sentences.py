@@ -1,4 +1,4 @@
-"""Steps of the same night in one sentence: what drifted, since when, by how much, what changed too."""
+"""Steps of one night in a sentence: what drifted, when, by how much, what else changed."""
 
 from __future__ import annotations
 

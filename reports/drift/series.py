@@ -1,4 +1,4 @@
-"""From the nights of a history to its series, so that a point that is missing makes no step."""
+"""Nights of a history as series, in which a missing point makes no step."""
 
 from __future__ import annotations
 

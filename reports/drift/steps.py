@@ -1,4 +1,4 @@
-"""From where the levels of a series begin to its steps: how large they are, and which are undone."""
+"""Steps between the levels of a series: how large, and which are undone."""
 
 from __future__ import annotations
 

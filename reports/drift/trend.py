@@ -1,4 +1,4 @@
-"""The trend of a history: one line of numbers per night, and a line of marks per strategy."""
+"""Trend of a history: a line of numbers per night, a line of marks per strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict of a night: fine, or not right any more, or not known, and why."""
+"""The verdict of a night: good, bad or unknown, and why."""
 
 from __future__ import annotations
 

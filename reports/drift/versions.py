@@ -1,4 +1,4 @@
-"""What of the software is otherwise than it was."""
+"""Software that changed between two records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tonight's short check against the stored parameters, as a figure and in words."""
+"""Figure and words of tonight's short check against the stored parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives and contention drawn with their fits, for the report and for `calib show --plot`."""
+"""Figures of collectives and contention with their fits."""
 
 from __future__ import annotations
 

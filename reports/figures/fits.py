@@ -1,4 +1,4 @@
-"""Figures of the fitted laws as plain JSON values, as in reports/figures/basics.py; no plotly import."""
+"""Figures of the fitted laws as plain JSON values; no plotly import."""
 
 from __future__ import annotations
 

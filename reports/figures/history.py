@@ -1,4 +1,4 @@
-"""The history of accuracy as a figure: a line per strategy over the nights, and what changed when.
+"""Figure of accuracy over nights: a line per strategy, and what changed when.
 
 Told apart by dash and marker as well as by colour. A night without a result, and a stretch of days
 without a night, is a gap in the lines.

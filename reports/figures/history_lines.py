@@ -1,4 +1,4 @@
-"""What the figure of a history is made of: lines per strategy, marks of steps, changed versions."""
+"""Lines, step marks and version changes of the history figure."""
 
 from __future__ import annotations
 

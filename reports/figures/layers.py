@@ -1,4 +1,4 @@
-"""Layer times in place, predicted against measured, as a figure, a table and in words."""
+"""Layer times in place, predicted against measured: figure, table and words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peak memory of a PE, predicted against measured, as a figure and in words."""
+"""Peak memory of a rank, predicted against measured: figure and words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a strategy looks in figures: by colour, and without colour by dash and marker."""
+"""Colour, dash and marker of each strategy in figures."""
 
 from __future__ import annotations
 

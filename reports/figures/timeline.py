@@ -1,4 +1,4 @@
-"""A timeline of a plan as a plotly figure: a row for each device or link, a bar for each event."""
+"""A plan's timeline as a plotly figure: a row per device or link, a bar per event."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What was scored before: nights in a database (SQLite or PostgreSQL), by SQLAlchemy Core."""
+"""The history: nights in a database (SQLite or PostgreSQL), by SQLAlchemy Core."""

@@ -1,4 +1,4 @@
-"""Where a history is: a SQLite file or a PostgreSQL database, and how it is connected to.
+"""The address of a history, SQLite or PostgreSQL, and its connection.
 
 SQLite keeps its rollback journal: the write-ahead log is faster beside readers, but needs memory that
 the processes share, which a network file system does not give. Every transaction that writes takes

@@ -1,4 +1,4 @@
-"""What goes into the history (Entry) and what comes out of it (Past)."""
+"""The history's records: an Entry goes in, a Past comes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an Entry to rows of the tables: what text and numbers a database can hold."""
+"""An Entry as database rows; text and numbers that a database can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of accuracies in a database: nights are recorded whole, and read as a Past."""
+"""Store of the history: nights are recorded whole, and read as a Past."""
 
 from __future__ import annotations
 

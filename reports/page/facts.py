@@ -1,4 +1,4 @@
-"""The circumstances of a report: machine, calibration, versions, and what changed since."""
+"""Facts of a report: machine, calibration, versions, and changes since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `calib show --plot`: every law of a parameter file drawn over what was measured.
+"""The page of `calib show --plot`: every law over its measurements.
 
 Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py
 below.

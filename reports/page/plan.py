@@ -1,4 +1,4 @@
-"""The page of `calib search --plot`: what each layer takes, the search's course, a timeline, tables."""
+"""The page of `calib search --plot`: times per layer, the search's course, a timeline, tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from calib.reports.figures.strategy_looks import COLOURS
 from calib.reports.figures.timeline import timeline_figure
 from calib.reports.page.report import fill
 from calib.reports.terminal.plan import lines, runs_of, sheets, title
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 
 TEMPLATE = "plan.html.j2"
 MOST_BARS = 60
 
 
-def render(plan: Plan) -> str:
+def render(plan: SearchedPlan) -> str:
     """The page as one HTML text."""
     plots = [of for of in (_layers(plan), _timeline(plan), _course(plan)) if of is not None]
     return fill(
@@ -27,7 +27,7 @@ def render(plan: Plan) -> str:
     )
 
 
-def _layers(plan: Plan) -> Plot | None:
+def _layers(plan: SearchedPlan) -> Plot | None:
     """Seconds by cause of each run of layers with the same choice."""
     groups = list(runs_of(plan.layers))
     causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
@@ -70,7 +70,7 @@ def _layers(plan: Plan) -> Plot | None:
     )
 
 
-def _timeline(plan: Plan) -> Plot | None:
+def _timeline(plan: SearchedPlan) -> Plot | None:
     if not plan.timeline:
         return None
     rows = len({event.row for event in plan.timeline})
@@ -84,7 +84,7 @@ def _timeline(plan: Plan) -> Plot | None:
     )
 
 
-def _course(plan: Plan) -> Plot | None:
+def _course(plan: SearchedPlan) -> Plot | None:
     """The best total so far over the time of the search; baselines as lines."""
     course = plan.searched.course
     if len(course) < 2:

@@ -1,4 +1,4 @@
-"""The parts of report.html that hold plots: each with its words and tables, or why it is empty."""
+"""Sections of report.html with plots: words and tables, or why one is empty."""
 
 from __future__ import annotations
 

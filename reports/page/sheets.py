@@ -1,4 +1,4 @@
-"""The tables of report.html as text: what a template only has to lay out."""
+"""Tables of report.html as text, ready for the template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why our equations and the authors' projections differ, each cause with the number that shows it.
+"""Causes of the difference between our equations and the authors' projections.
 
 A cause changes our equations to what the authors seem to have computed; `with_cause` is the
 communication that comes out, to be held against theirs. They were found by solving the bars of the

@@ -1,4 +1,4 @@
-"""Forms that runs are calibrated with: levels of their own or of their strategy, and a growth in p.
+"""Forms that fit published runs: levels shared or per strategy, growth in p.
 
 Compute is T B/p1 (share + s (1 - share)), where s does not scale; communication is
 c V(p) (1 + g log2 nodes) + a steps(p). s and c (contention over the published beta) are of a series

@@ -76,7 +76,7 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class Replay:
+class PaperFormReplay:
     """What a replay needs beside the points. `models` by the publication's names."""
 
     models: Callable[[str], ModelSpec]

@@ -1,4 +1,4 @@
-"""What the oracle's `paper` form says of a published point, apart from any level: times that scale.
+"""What the `paper` form says of a published point before any level is fitted.
 
 The form is linear in the alpha and beta of its links. So it is asked with beta alone and with alpha
 alone, inside a node and between nodes: what comes out are the volumes at the published prices and the

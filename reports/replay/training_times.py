@@ -1,4 +1,4 @@
-"""How long a whole training takes on more nodes: from logs of allreduce and the one-node time alone.
+"""Training time on more nodes, from allreduce logs and the one-node time alone.
 
 Weak scaling: time(n) = iterations(n) [time(1) / iterations(1) - X(1) + X(n)], where X is the exchange
 of gradients in one iteration by the oracle's laws of the logs. Compute, input and validation are what is

@@ -1,4 +1,4 @@
-"""Which form predicts runs that it was not fitted on, and by how much it misses: cross-validation.
+"""Cross-validation of the forms: how far each misses runs it was not fitted on.
 
 The folds are those of the question, larger p from smaller: (a) the largest p of every series left
 out; (b) of one model at a time, its largest p from those a quarter of it or smaller; (c) the same of

@@ -1,4 +1,4 @@
-"""Points by case: one row for all the runs of a case, however many nights there were."""
+"""Points by case: one row for all runs of a case, over all nights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest causes of error: which phase, in which points, and which layers of it.
+"""Largest causes of error: which phase, at which points, in which layers.
 
 A phase's error in a point is |predicted - measured| of the phase over the measured iteration: what
 of the point's accuracy it costs, were it the only one. Every point weighs alike, as in the means.
@@ -53,7 +53,7 @@ class LayerError(Record):
     share: float = Field(description="of the errors of all kinds and models in this phase")
 
 
-class Cause(Record):
+class ErrorCause(Record):
     """A phase that predictions get wrong, with where and in which layers."""
 
     phase: str = Field(
@@ -79,7 +79,7 @@ class Cause(Record):
     words: str = Field(description="the same in a sentence")
 
 
-def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> list[Cause]:
+def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> list[ErrorCause]:
     """The three phases with the largest errors over the points that count, the largest first.
 
     `layers` (reports/scoring/layer_pairs.py) say which layers of forward and backward; those of models
@@ -112,7 +112,7 @@ def _cause(
     errors: Sequence[float],
     everything: float,
     layers: Sequence[LayerPair],
-) -> Cause:
+) -> ErrorCause:
     whole, signed = sum(map(abs, errors)), fmean(errors)
     error = whole / len(points)
     direction: OffDirection = "too little" if signed < 0 else "too much"
@@ -120,7 +120,7 @@ def _cause(
         direction = "both ways"
     sides = _sides(phase, layers)
     in_place = sum(side.measured for side in sides)
-    found = Cause(
+    found = ErrorCause(
         phase=phase,
         error=error,
         bias=signed,
@@ -206,7 +206,7 @@ def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerErro
     return found
 
 
-def _words(of: Cause) -> str:
+def _words(of: ErrorCause) -> str:
     off = (
         f"off by {percent(of.error)} of the iteration, in both directions"
         if of.direction == "both ways"

@@ -1,4 +1,4 @@
-"""Does the oracle pick the right strategy? Its order of strategies against the measured one.
+"""Does the oracle pick the right strategy? Predicted order against measured.
 
 A group is the same training on the same machine with the same software: model, p, global mini-batch,
 optimizer, item type, library and threads. Its strategies, with their layouts, are what a user chooses
@@ -36,7 +36,7 @@ class Option(Record):
     )
 
 
-class Choice(Record):
+class StrategyChoice(Record):
     """One group: which strategy the oracle picks, and what that costs."""
 
     model: ModelName
@@ -52,10 +52,10 @@ class Choice(Record):
     tau: float | None = Field(description="Kendall's tau-b; null under 3 strategies, or all alike")
 
 
-class Choices(Record):
+class StrategyChoices(Record):
     """All groups; shares are of the number of groups."""
 
-    choices: list[Choice] = Field(
+    choices: list[StrategyChoice] = Field(
         min_length=1, description="the groups of strategies to choose from"
     )
     right: int = Field(description="groups whose fastest strategy was picked")
@@ -67,7 +67,7 @@ class Choices(Record):
     )
 
 
-def choices(accuracies: Iterable[Accuracy]) -> Choices | None:
+def choices(accuracies: Iterable[Accuracy]) -> StrategyChoices | None:
     """How well the predictions choose between strategies; None where there is nothing to choose.
 
     Points that do not count are left out. Groups are in the order in which they first appear.
@@ -81,7 +81,7 @@ def choices(accuracies: Iterable[Accuracy]) -> Choices | None:
     if not found:
         return None
     taus = [choice.tau for choice in found if choice.tau is not None]
-    return Choices(
+    return StrategyChoices(
         choices=found,
         right=sum(choice.right for choice in found),
         tied=sum(choice.tied and not choice.right for choice in found),
@@ -104,14 +104,14 @@ def _group(point: Accuracy) -> tuple[object, ...]:
     )
 
 
-def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
+def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> StrategyChoice:
     options = sorted(map(_option, runs_of), key=lambda option: option.measured.value)
     fastest, picked = options[0], min(options, key=_as_predicted)
     point = runs_of[0][0]
     measured = [option.measured.value for option in options]
     predicted = [option.predicted_s for option in options]
     regret = picked.measured.value / fastest.measured.value - 1.0
-    return Choice(
+    return StrategyChoice(
         model=point.model,
         p=point.p,
         batch=point.division.batch,

@@ -1,4 +1,4 @@
-"""Layers priced by their time alone, beside the same layers timed in place while a model runs.
+"""Layers predicted from isolated times, against the same layers timed in place.
 
 A calibration times every layer of a model in the model itself (training/in_place/iterations.py); here
 are those of one rank. Of a layer that was not, a prediction takes the time measured alone, and adds

@@ -1,4 +1,4 @@
-"""From runs and predictions to Accuracy records: what belongs together, and what is never scored."""
+"""Pair runs with predictions, and say what is not scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our accuracy per strategy beside the ParaDL paper's, and what of it can be compared.
+"""Accuracy per strategy beside ParaDL's, where the two can be compared.
 
 The paper: A. N. Kahira, T. T. Nguyen, L. Bautista Gomez, R. Takano, R. M. Badia, M. Wahib, "An Oracle
 for Guiding Large-Scale Model/Hybrid Parallel Training of Convolutional Neural Networks", HPDC 2021,

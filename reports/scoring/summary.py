@@ -1,4 +1,4 @@
-"""What a list of accuracies says as a whole: means, worst point, coverage, noise ceiling."""
+"""Summary of scores: means, worst point, coverage, noise ceiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--explain`: the terms of a projection, with the numbers put in, phase by phase."""
+"""`--explain`: the terms of a projection with their numbers, phase by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look of every table in a terminal, how wide it may be, and what it gives up to fit.
+"""Layout of terminal tables: how wide they may be, and what is dropped to fit.
 
 First words wrap (heads of columns, and cells that are longer than a few words); where that is not enough
 columns go, those that matter least first, and a line below says which. A number or an interval is never

@@ -1,4 +1,4 @@
-"""The parameter file as tables that a person reads: us, GB/s, MiB; terminal and page show the same.
+"""The parameter file as tables (us, GB/s, MiB), the same in terminal and page.
 
 A bandwidth is 1 / beta with the ends of its interval turned round. "x1.3" is an error factor: 95% of
 the times lie between 1/1.3 of the law and 1.3 times it.

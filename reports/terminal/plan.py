@@ -1,4 +1,4 @@
-"""A searched plan as text: what each layer does, where the time goes, baselines, how sure it is."""
+"""A searched plan as text: layers, time, baselines, uncertainty."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from calib.foundation.words import bytes_words, counted, estimate_words, number,
 from calib.oracle.projection import PhaseTime
 from calib.reports.terminal.layout import Sheet
 from calib.reports.words import marked
-from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
+from calib.search.plan import Baseline, PlanLayer, PlanStage, SearchedPlan
 
 SECONDS_FROM = 10.0
 MOST_SPACE = 6  # decades that are written out
 
 
-def sheets(plan: Plan) -> list[Sheet]:
+def sheets(plan: SearchedPlan) -> list[Sheet]:
     """The tables of a plan: layers or stages, what it is compared with, and the space's own."""
     found = [layers_sheet(plan)]
     if plan.stages:
@@ -25,7 +25,7 @@ def sheets(plan: Plan) -> list[Sheet]:
     return [*found, *own_sheets(plan)]
 
 
-def layers_sheet(plan: Plan) -> Sheet:
+def layers_sheet(plan: SearchedPlan) -> Sheet:
     """Neighbouring layers with the same choice are one row; times in ms (s, where they are long)."""
     unit, scale = _unit(plan.total.value)
     causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
@@ -46,7 +46,7 @@ def layers_sheet(plan: Plan) -> Sheet:
     return Sheet(title(plan), columns, rows)
 
 
-def title(plan: Plan) -> str:
+def title(plan: SearchedPlan) -> str:
     """Which plan it is."""
     form = ", in the paper's form" if plan.form == "paper" else ""
     batch = "B unknown" if plan.batch is None else f"B = {plan.batch}"
@@ -68,7 +68,7 @@ def _names(of: Sequence[PlanLayer]) -> str:
     return f"{of[0].name} .. {of[-1].name} ({len(of)})"
 
 
-def stages_sheet(plan: Plan) -> Sheet:
+def stages_sheet(plan: SearchedPlan) -> Sheet:
     """Stages with the layers that they hold; stages inside a machine below theirs."""
     unit, scale = _unit(max(stage.seconds for stage in plan.stages))
     rows = [row for stage in plan.stages for row in _stage_rows(stage, scale)]
@@ -88,7 +88,7 @@ def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list
         yield from _stage_rows(inside, scale, depth + 1)
 
 
-def baselines_sheet(plan: Plan) -> Sheet:
+def baselines_sheet(plan: SearchedPlan) -> Sheet:
     """The plan beside what people take without a search."""
     unit, scale = _unit(
         max([plan.total.value, *(b.total.value for b in plan.baselines if b.total)])
@@ -102,7 +102,7 @@ def baselines_sheet(plan: Plan) -> Sheet:
     return Sheet("Against plans without a search", columns, rows, remarks)
 
 
-def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
+def _baseline_row(plan: SearchedPlan, of: Baseline, scale: float) -> list[str]:
     if of.total is None:
         return [of.name, "-", "-", "-", "no"]
     times = f"{of.total.value / plan.total.value:.2f}" if plan.total.value else "-"
@@ -114,7 +114,7 @@ def _room(nbytes: int, fits: bool) -> list[str]:
     return [bytes_words(nbytes), "yes" if fits else "no"] if nbytes else ["-", "-"]
 
 
-def own_sheets(plan: Plan) -> list[Sheet]:
+def own_sheets(plan: SearchedPlan) -> list[Sheet]:
     """What a space shows beside its plan: sweeps, bytes, partitions."""
     found = []
     for name, rows in plan.tables.items():
@@ -124,7 +124,7 @@ def own_sheets(plan: Plan) -> list[Sheet]:
     return found
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(plan: SearchedPlan) -> list[str]:
     """What is said below the tables: time, memory, the search, its certificate, notes."""
     unit, scale = _unit(plan.total.value)
     causes = ", ".join(
@@ -141,7 +141,7 @@ def lines(plan: Plan) -> list[str]:
     return [*found, searched_line(plan), certificate_line(plan)]
 
 
-def searched_line(plan: Plan) -> str:
+def searched_line(plan: SearchedPlan) -> str:
     """How far was looked, and how long that took."""
     of = plan.searched
     steps = "".join(f", {name} {count:,}" for name, count in of.steps.items())
@@ -152,7 +152,7 @@ def searched_line(plan: Plan) -> str:
     )
 
 
-def certificate_line(plan: Plan) -> str:
+def certificate_line(plan: SearchedPlan) -> str:
     """What is known of better plans."""
     of = plan.certificate
     within = f" within the pruned set ({of.within})" if of.within else ""

@@ -1,4 +1,4 @@
-"""Predictions side by side, as text: who is fastest, where the time goes, what fits, what cannot run."""
+"""Predictions side by side: fastest, where the time goes, what fits, what cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trend of a history for programs: JSON and CSV, in SI units, accuracies from 0 to 1."""
+"""The trend of a history as JSON and CSV: SI units, accuracies from 0 to 1."""
 
 from __future__ import annotations
 

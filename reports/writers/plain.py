@@ -21,8 +21,8 @@ from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy, Missing
-from calib.reports.scoring.causes import Cause
-from calib.reports.scoring.choice import Choices
+from calib.reports.scoring.causes import ErrorCause
+from calib.reports.scoring.choice import StrategyChoices
 from calib.reports.scoring.paper import (
     PAPER_COSMOFLOW,
     PAPER_MEAN,
@@ -72,10 +72,11 @@ class ReportDocument:
         Sequence[Check], Field(description="of the newest night's short calibration check")
     ]
     causes: Annotated[
-        Sequence[Cause], Field(description="the largest causes of error, the largest first")
+        Sequence[ErrorCause], Field(description="the largest causes of error, the largest first")
     ]
     choices: Annotated[
-        Choices | None, Field(description="whether the right strategy is picked; null: none")
+        StrategyChoices | None,
+        Field(description="whether the right strategy is picked; null: none"),
     ]
     paper: Annotated[PaperDocument, Field(description="beside the ParaDL paper's accuracy")]
     drift: Annotated[Drift | None, Field(description="null without a history")]

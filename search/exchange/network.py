@@ -1,4 +1,4 @@
-"""What the exchange of a slice costs, and on which lane of the network it goes.
+"""Cost and network lane of a slice's exchange.
 
 allreduce: a ring over all devices, one slice at a time (one lane). server: one server on each machine
 (on each device, where there is one machine), each with a lane of its own. A slice belongs to one of

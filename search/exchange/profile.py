@@ -1,4 +1,4 @@
-"""A profile of PipeDream (search/pipelines/profile.py), as an exchange of gradients sees it."""
+"""The gradients of a PipeDream profile (search/pipelines/profile.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterations under a slice size and an order, their bounds, and how far their time may be off."""
+"""Iteration times under a slice size and an order, with their bounds."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from calib.search.exchange.simulation import Order, SimulatedIteration
 from calib.search.exchange.work import ExchangeWork, batch_of, work_of
 from calib.search.links import Links, machine_of
 from calib.search.nominal import NOTE
-from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, Searched
-from calib.search.request import Request, Spending
+from calib.search.plan import Baseline, Certificate, Event, PlanLayer, Searched, SearchedPlan
+from calib.search.request import SearchRequest, Spending
 
 PAPER_SLICE = 50_000
 SMALLEST_SLICE = 1000
@@ -43,7 +43,7 @@ NEVER_HIDDEN = (
 SliceRows = list[dict[str, float | int | str]]
 
 
-def find(request: Request) -> Plan:
+def find(request: SearchRequest) -> SearchedPlan:
     """The plan of a request. Raises InputError, MissingParameter."""
     start = request.budget.started()
     server = request.word("architecture", ("allreduce", "server")) == "server"
@@ -74,7 +74,7 @@ def find(request: Request) -> Plan:
         "waiting for the network": wait,
     }
     said = request.machine.parameters.provenance
-    return Plan(
+    return SearchedPlan(
         space="exchange",
         method=request.method,
         model=work.name,
@@ -127,7 +127,7 @@ def find(request: Request) -> Plan:
     )
 
 
-def sizes_of(request: Request, work: ExchangeWork) -> list[int]:
+def sizes_of(request: SearchRequest, work: ExchangeWork) -> list[int]:
     """The slice sizes to try; that of the paper first, so that any budget has looked at it."""
     if request.method != "priority":
         return [WHOLE]
@@ -150,7 +150,7 @@ def default_sizes(work: ExchangeWork) -> list[int]:
     return [PAPER_SLICE, *(n for n in steps if n < largest and n != PAPER_SLICE), WHOLE]
 
 
-def factors_of(request: Request) -> list[float]:
+def factors_of(request: SearchRequest) -> list[float]:
     """The bandwidths to compare at, as factors."""
     text = request.options.get("bandwidths", "")
     try:
@@ -163,7 +163,11 @@ def factors_of(request: Request) -> list[float]:
 
 
 def swept(
-    request: Request, work: ExchangeWork, network: SliceNetwork, sizes: list[int], start: Spending
+    request: SearchRequest,
+    work: ExchangeWork,
+    network: SliceNetwork,
+    sizes: list[int],
+    start: Spending,
 ) -> tuple[SliceSchedule, SliceRows, tuple[tuple[float, float], ...]]:
     """(the best schedule, the table of all by size, when the best so far fell)."""
     order: Order = "fifo" if request.method == "fifo" else "priority"
@@ -273,7 +277,7 @@ def baselines_of(
     )
 
 
-def hidden(machine: Machine, request: Request) -> tuple[str, ...]:
+def hidden(machine: Machine, request: SearchRequest) -> tuple[str, ...]:
     """What is known of exchanging beside computing, where anything is exchanged on what was measured."""
     if request.devices.p == 1 or NOTE in machine.parameters.provenance.notes:
         return ()

@@ -15,7 +15,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import compute_terms
 from calib.oracle.terms import by_phase
 from calib.search.exchange.profile import ExchangeProfile
-from calib.search.request import Request
+from calib.search.request import SearchRequest
 
 PARTS = ("weight", "bias")
 
@@ -71,7 +71,7 @@ class ExchangeWork:
         )
 
 
-def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
+def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
     """The global mini-batch, None where it is not known, and what is told of it.
 
     Of a profile every device does its own mini-batch.
@@ -81,7 +81,7 @@ def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
     return request.samples, ()
 
 
-def work_of(request: Request) -> ExchangeWork:
+def work_of(request: SearchRequest) -> ExchangeWork:
     """Layers at B/p samples on a device, on all devices of a node at once.
 
     Of a model by the calibrated costs, what an iteration adds to isolated layers spread over them; of
@@ -101,7 +101,7 @@ def work_of(request: Request) -> ExchangeWork:
     return work
 
 
-def _calibrated(model: ModelSpec, request: Request) -> ExchangeWork:
+def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     p = request.devices.p
     division = Division("data", p, request.samples)
     active = min(p, request.devices.per_node)

@@ -1,4 +1,4 @@
-"""Plans that people take without a search: data, model, and one-weird-trick parallelism.
+"""Plans without a search: data, model, and one-weird-trick parallelism.
 
 Jia et al., section 6, "Baselines"; each is made for all devices, or it says why it cannot be.
 """

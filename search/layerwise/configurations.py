@@ -1,4 +1,4 @@
-"""Which configurations a layer may have: degrees over its dimensions, of equal parts.
+"""The configurations of a layer: degrees over its dimensions, of equal parts.
 
 Jia et al., "Exploring Hidden Dimensions", section 4 and Table 1: sample, channel, height, width (length,
 depth), any degrees whose product is no more than the devices; the others are idle. Pruned sets are for
@@ -19,7 +19,7 @@ from calib.oracle.layout.partitions import (
     channel_axis,
     why_impossible,
 )
-from calib.search.request import Devices, Look, Request, never
+from calib.search.request import Devices, Look, SearchRequest, never
 
 DIMENSIONS = ("sample", "channel", *SPATIAL_NAMES, "input")
 DEFAULT_DIMENSIONS = DIMENSIONS[:-1]
@@ -46,7 +46,7 @@ class ConfigurationChoices:
     degrees: str = "any"
 
     @classmethod
-    def of(cls, request: Request) -> ConfigurationChoices:
+    def of(cls, request: SearchRequest) -> ConfigurationChoices:
         """Those of the options `dimensions` and `degrees`. Raises InputError."""
         text = request.options.get("dimensions", "")
         named = tuple(text.split(",")) if text else DEFAULT_DIMENSIONS

@@ -1,4 +1,4 @@
-"""Depth-first search over the choices of every node: the brute force that elimination is held against.
+"""Depth-first search over all choices: the brute force that checks elimination.
 
 Layer by layer in the order of the model, cheapest first, cutting off what cannot be better than the best
 so far: the cost up to here and the least that each later layer costs by itself.

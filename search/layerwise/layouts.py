@@ -1,4 +1,4 @@
-"""Boxes of all devices of all configurations as arrays: who owns and who needs what of one tensor.
+"""Boxes of all devices and configurations as arrays: who owns and needs what of a tensor.
 
 The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, and each range
 depends on one coordinate of its part alone, so that few of them tell all.

@@ -1,4 +1,4 @@
-"""t_X: what moves between two layers that are cut differently, and how long that takes.
+"""t_X: what moves between two layers cut in different ways, and how long it takes.
 
 What is assumed. Every item has one owner, whoever needs it and does not have it is sent it by its owner,
 and nothing else is sent. All devices send and receive at once, in both directions of their links. A

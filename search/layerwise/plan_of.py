@@ -9,8 +9,8 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.search.layerwise.baselines import BASELINES, baseline
 from calib.search.layerwise.tables import LayerPrice, Pricing, priced_layers
-from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
-from calib.search.request import Request
+from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
+from calib.search.request import SearchRequest
 
 PHASES = ("compute", "synchronize", "update", "redistribute")
 ASSUMED = (
@@ -41,14 +41,14 @@ def price(pricing: Pricing, plan: Mapping[str, Configuration]) -> Priced:
 
 
 def plan_of(
-    request: Request,
+    request: SearchRequest,
     pricing: Pricing,
     chosen: Sequence[Configuration],
     searched: Searched,
     certificate: Certificate,
     details: dict[str, str],
     notes: Sequence[str],
-) -> Plan:
+) -> SearchedPlan:
     """The record."""
     layers = request.spec.layers
     named = {layer.name: of for layer, of in zip(layers, chosen, strict=True)}
@@ -57,7 +57,7 @@ def plan_of(
     if any(layer.shape.kind == "batch_norm" for layer in layers):
         said.append(NORMS)
     of = request.machine.parameters
-    return Plan(
+    return SearchedPlan(
         space="layerwise",
         method=request.method,
         model=request.spec.name,
@@ -90,7 +90,7 @@ def plan_of(
     )
 
 
-def _baselines(request: Request, pricing: Pricing) -> list[Baseline]:
+def _baselines(request: SearchRequest, pricing: Pricing) -> list[Baseline]:
     limit, found = request.devices.memory_bytes, []
     for name in BASELINES:
         plan, told = baseline(request.spec, name, request.samples, request.devices.p)

@@ -1,4 +1,4 @@
-"""t_C and t_S: what a layer costs under a configuration, and what moving so many bytes costs.
+"""t_C and t_S: cost of a layer under a configuration, and of moving bytes.
 
 measured: times at the part's shape with as many ranks of a node at work as the configuration has there,
 with what an iteration adds; gradients are packed and summed in one flat buffer, of which a layer's part
@@ -24,7 +24,7 @@ from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.search.links import Links
-from calib.search.request import Request
+from calib.search.request import SearchRequest
 
 SYNC = ("allreduce", "server")
 EXCHANGE = ("flat", "layers")
@@ -63,7 +63,7 @@ def sharers(of: Configuration, per_node: int) -> Sharers:
 class LayerPrices:
     """Of one request; `links` and `machine` are of its devices (`calib.search.links.machine_of`)."""
 
-    def __init__(self, request: Request, machine: Machine, links: Links) -> None:
+    def __init__(self, request: SearchRequest, machine: Machine, links: Links) -> None:
         self.model: ModelSpec = request.spec
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])

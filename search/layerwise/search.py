@@ -23,14 +23,14 @@ from calib.search.layerwise.plan_of import plan_of, price
 from calib.search.layerwise.prices import LayerPrices
 from calib.search.layerwise.tables import CostTables, Pricing, tables
 from calib.search.links import Links, machine_of
-from calib.search.plan import Certificate, Plan, Searched
+from calib.search.plan import Certificate, Searched, SearchedPlan
 from calib.search.request import (
     FASTER,
     LIMITED,
     Budget,
     BudgetOver,
     Look,
-    Request,
+    SearchRequest,
     Space,
     Spending,
     never,
@@ -51,7 +51,7 @@ ENDED = (
 )
 
 
-def pricing_of(request: Request) -> tuple[Pricing, tuple[str, ...]]:
+def pricing_of(request: SearchRequest) -> tuple[Pricing, tuple[str, ...]]:
     """The costs of a request, and what is to be told of its machine."""
     machine, notes = machine_of(request.machine, request.devices)
     links = Links(machine, request.devices, request.form)
@@ -59,7 +59,7 @@ def pricing_of(request: Request) -> tuple[Pricing, tuple[str, ...]]:
 
 
 def tables_of(
-    request: Request,
+    request: SearchRequest,
     pricing: Pricing,
     choices: ConfigurationChoices | None = None,
     look: Look = never,
@@ -74,7 +74,7 @@ def tables_of(
     return tables(pricing, chosen, request.progress, look)
 
 
-def find(request: Request) -> Plan:
+def find(request: SearchRequest) -> SearchedPlan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
     pricing, notes = pricing_of(request)
@@ -98,7 +98,7 @@ def find(request: Request) -> Plan:
 
 
 def _looked(
-    request: Request, pricing: Pricing, choices: ConfigurationChoices, spending: Spending
+    request: SearchRequest, pricing: Pricing, choices: ConfigurationChoices, spending: Spending
 ) -> tuple[CostTables, FoundPlan]:
     """By the method that was asked for. Raises BudgetOver before there is any plan."""
     made = tables_of(request, pricing, choices, spending.look)
@@ -108,7 +108,7 @@ def _looked(
 
 
 def _few(
-    request: Request, pricing: Pricing, few: ConfigurationChoices, spending: Spending
+    request: SearchRequest, pricing: Pricing, few: ConfigurationChoices, spending: Spending
 ) -> tuple[CostTables, FoundPlan]:
     """The best of few plans, which takes no time: the budget ended before there was any of all.
 
@@ -143,7 +143,7 @@ def _configurations(made: CostTables, choices: Sequence[int]) -> list[Configurat
 
 
 def _within_memory(
-    request: Request, pricing: Pricing, made: CostTables, spending: Spending, ready: float
+    request: SearchRequest, pricing: Pricing, made: CostTables, spending: Spending, ready: float
 ) -> FoundPlan:
     """The fastest plan whose peak fits. Raises InputError where none was found, BudgetOver.
 
@@ -190,7 +190,7 @@ def _within_memory(
     return found._replace(choices=best, certificate=certificate, limited=True)
 
 
-def _known(request: Request, made: CostTables, look: Look) -> list[tuple[int, ...]]:
+def _known(request: SearchRequest, made: CostTables, look: Look) -> list[tuple[int, ...]]:
     """Plans without a search: one that holds little, and the baselines that the tables have."""
     found = []
     with suppress(BudgetOver):

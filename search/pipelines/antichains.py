@@ -1,4 +1,4 @@
-"""The states between which a graph of layers can be cut: its antichains, in a topological order.
+"""States between which a graph of layers can be cut: its antichains, in topological order.
 
 As PipeDream's optimizer makes them (msr-fiddle/pipedream, graph.py): beginning with the first source,
 a state goes on by one layer whose successors are not in it. A state's augmented antichain has, beside

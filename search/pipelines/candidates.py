@@ -1,4 +1,4 @@
-"""One pipeline: its stages, its schedule, how that goes, and what it holds."""
+"""One pipeline: its stages, schedule, simulated time and memory."""
 
 from __future__ import annotations
 

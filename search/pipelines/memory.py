@@ -1,4 +1,4 @@
-"""What the devices of a pipeline hold, counted exactly: activations in flight, weights, versions."""
+"""Memory of a pipeline's devices, counted exactly: activations in flight, weights, versions."""
 
 from __future__ import annotations
 

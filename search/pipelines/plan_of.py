@@ -9,8 +9,16 @@ from calib.search.pipelines.candidates import PipelineCandidate, PipelineOptions
 from calib.search.pipelines.memory import stage_bytes
 from calib.search.pipelines.partition import Split
 from calib.search.pipelines.work import PricedStates, batch_of, machines_of
-from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, PlanStage, Searched
-from calib.search.request import Request
+from calib.search.plan import (
+    Baseline,
+    Certificate,
+    Event,
+    PlanLayer,
+    PlanStage,
+    Searched,
+    SearchedPlan,
+)
+from calib.search.request import SearchRequest
 from calib.search.timelines.schedules import in_flight
 from calib.search.timelines.simulation import lower_bound
 
@@ -19,7 +27,7 @@ StageRow = dict[str, float | int | str]
 
 
 def plan_of(
-    request: Request,
+    request: SearchRequest,
     asked: PipelineOptions,
     found: PipelineCandidate,
     rows: list[StageRow],
@@ -30,12 +38,12 @@ def plan_of(
     search_s: float,
     stopped: bool,
     course: tuple[tuple[float, float], ...],
-) -> Plan:
+) -> SearchedPlan:
     """The record of the pipeline that was found."""
     machines = machines_of(request)
     stages, batch = found.partition.levels[-1], batch_of(request)[0]
     phases = {name: as_sure(found.pieces, seconds) for name, seconds in phases_of(found).items()}
-    return Plan(
+    return SearchedPlan(
         space="pipeline",
         method=request.method,
         model=request.model.name,

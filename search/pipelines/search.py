@@ -29,8 +29,8 @@ from calib.search.pipelines.work import (
     machines_of,
     pieces_of,
 )
-from calib.search.plan import Baseline, Plan
-from calib.search.request import BudgetOver, Request
+from calib.search.plan import Baseline, SearchedPlan
+from calib.search.request import BudgetOver, SearchRequest
 from calib.search.timelines.schedules import SCHEDULES
 
 DEFAULTS = {
@@ -51,7 +51,7 @@ SLOWER = (
 )
 
 
-def find(request: Request) -> Plan:
+def find(request: SearchRequest) -> SearchedPlan:
     """The best pipeline. Raises InputError where none can be, or none fits the memory."""
     if not isinstance(request.model, PipelineProfile | ModelSpec):
         name = getattr(request.model, "name", "it")
@@ -112,7 +112,7 @@ def find(request: Request) -> Plan:
     )
 
 
-def asked_of(request: Request) -> PipelineOptions:
+def asked_of(request: SearchRequest) -> PipelineOptions:
     """The options. Raises InputError."""
     default = DEFAULTS[request.method]
     if request.method in ("gpipe", "interleaved"):
@@ -136,7 +136,7 @@ def asked_of(request: Request) -> PipelineOptions:
     )
 
 
-def microbatches_of(request: Request, asked: PipelineOptions) -> list[int]:
+def microbatches_of(request: SearchRequest, asked: PipelineOptions) -> list[int]:
     """How many micro-batches are tried: those asked for, or what divides the batch.
 
     Of PipeDream's schedule it is mini-batches that are in flight, each whole.
@@ -174,7 +174,7 @@ def lesser(one: InputError | None, other: InputError) -> InputError:
     return other if isinstance(other, NoRoom) and other.least < one.least else one
 
 
-def division_of(request: Request, found: PipelineCandidate) -> Division | None:
+def division_of(request: SearchRequest, found: PipelineCandidate) -> Division | None:
     """As training runs it, and as oracle.project predicts it; None where it cannot.
 
     It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on the
@@ -197,7 +197,7 @@ def division_of(request: Request, found: PipelineCandidate) -> Division | None:
     )
 
 
-def row_of(request: Request, found: PipelineCandidate) -> StageRow:
+def row_of(request: SearchRequest, found: PipelineCandidate) -> StageRow:
     """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
 
     Without a flush `simulated_s` is of one mini-batch too, in the steady state.
@@ -226,7 +226,7 @@ def simulated_s(found: PipelineCandidate) -> float:
     return found.simulated.makespan_s
 
 
-def baselines_of(request: Request, states: States | None) -> tuple[Baseline, ...]:
+def baselines_of(request: SearchRequest, states: States | None) -> tuple[Baseline, ...]:
     """Data parallelism (under the partitioner's model) and one device after the other."""
     whole, limit = pieces_of(request, 1, states), request.devices.memory_bytes
     return (
@@ -262,7 +262,9 @@ def _one_by_one(pieces: PricedStates, optimizer: str, limit: int, devices: int) 
     )
 
 
-def notes_of(request: Request, found: PipelineCandidate, asked: PipelineOptions) -> tuple[str, ...]:
+def notes_of(
+    request: SearchRequest, found: PipelineCandidate, asked: PipelineOptions
+) -> tuple[str, ...]:
     """What the numbers rest on."""
     notes = [*found.pieces.sure.notes]
     if isinstance(request.model, PipelineProfile):

@@ -1,4 +1,4 @@
-"""What the pieces of a pipeline compute, hold and send: of a profile, or of a model's layers.
+"""What the pieces of a pipeline compute, hold and send, from a profile or a model.
 
 A profile has times of one mini-batch, and bandwidths: the paper's form, whatever was asked for. A
 model's layers are priced at the micro-batch, with the calibrated laws of allreduce and messages
@@ -31,7 +31,7 @@ from calib.search.links import machine_of
 from calib.search.pipelines.antichains import States, states_of
 from calib.search.pipelines.partition import PartitionLevel, bandwidth_levels, between
 from calib.search.pipelines.profile import PipelineProfile
-from calib.search.request import Devices, Request
+from calib.search.request import Devices, SearchRequest
 
 DEFAULT_BANDWIDTH = 1e9  # B/s: that of PipeDream's optimizer
 DEFAULT_NOTE = "no bandwidth was given: 1e9 B/s, the default of PipeDream's optimizer"
@@ -63,7 +63,7 @@ class PricedStates:
         return all(level.send is not None for level in self.levels)
 
 
-def machines_of(request: Request) -> tuple[int, ...]:
+def machines_of(request: SearchRequest) -> tuple[int, ...]:
     """Machines of each level, the innermost first. Raises InputError."""
     text = request.options.get("machines", "")
     if not text:
@@ -88,14 +88,14 @@ def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
     return inside[-1] == devices.p and devices.per_node in inside
 
 
-def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
+def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
     """The mini-batch of a request's model, None where it is not known, and what is told of it."""
     if isinstance(request.model, PipelineProfile):
         return request.model.batch_on(1, request.batch)
     return request.samples, ()
 
 
-def numbers_of(request: Request, option: str) -> tuple[float, ...]:
+def numbers_of(request: SearchRequest, option: str) -> tuple[float, ...]:
     """Positive numbers with commas between them; none where none were given. Raises InputError."""
     text = request.options.get(option, "")
     try:
@@ -107,7 +107,9 @@ def numbers_of(request: Request, option: str) -> tuple[float, ...]:
     return found
 
 
-def pieces_of(request: Request, microbatches: int, states: States | None = None) -> PricedStates:
+def pieces_of(
+    request: SearchRequest, microbatches: int, states: States | None = None
+) -> PricedStates:
     """Those of the request's model, one micro-batch at a time. Raises InputError.
 
     `states` are those of a profile, where they are known already.
@@ -118,7 +120,7 @@ def pieces_of(request: Request, microbatches: int, states: States | None = None)
     return _of_layers(request, microbatches)
 
 
-def _bandwidths(request: Request, levels: int, default: Sequence[float]) -> tuple[float, ...]:
+def _bandwidths(request: SearchRequest, levels: int, default: Sequence[float]) -> tuple[float, ...]:
     given = numbers_of(request, "bandwidth") or tuple(default)
     if len(given) == 1:
         given *= levels
@@ -129,7 +131,7 @@ def _bandwidths(request: Request, levels: int, default: Sequence[float]) -> tupl
     return given
 
 
-def compression_of(request: Request) -> float | None:
+def compression_of(request: SearchRequest) -> float | None:
     """By how much activations are compressed; None: what they take is not counted."""
     if request.options.get("compression"):
         return request.number("compression", 1.0)
@@ -137,7 +139,7 @@ def compression_of(request: Request) -> float | None:
 
 
 def _of_profile(
-    request: Request, profile: PipelineProfile, whole: States, microbatches: int
+    request: SearchRequest, profile: PipelineProfile, whole: States, microbatches: int
 ) -> PricedStates:
     machines = machines_of(request)
     bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
@@ -168,7 +170,7 @@ def _of_profile(
     )
 
 
-def _of_layers(request: Request, microbatches: int) -> PricedStates:
+def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     model, machines = request.spec, machines_of(request)
     if request.samples % microbatches:
         raise InputError(f"{microbatches} micro-batches do not divide B = {request.samples}")

@@ -1,4 +1,4 @@
-"""What a layer costs in a state, what moving between two states costs, and what a state holds.
+"""Cost of a layer in a state and of moving between states; bytes of a state.
 
 Compute: LayerCosts of the part (measured shapes, else the law of its kind). Communication:
 `Links.cost` of states.py's collectives, once per micro-batch; gradients once per iteration.
@@ -15,7 +15,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
 from calib.search.links import Links
-from calib.search.request import Request
+from calib.search.request import SearchRequest
 from calib.search.sbp.networks import ChainNetwork
 from calib.search.sbp.states import Communication, ProductLayer, State, before, inside
 
@@ -29,7 +29,7 @@ class ChainPrices:
 
     def __init__(
         self,
-        request: Request,
+        request: SearchRequest,
         machine: Machine,
         links: Links,
         network: ChainNetwork,

@@ -16,14 +16,14 @@ from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
 from calib.oracle.model.spec import ModelSpec
 from calib.search.links import Links, machine_of
-from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
+from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
 from calib.search.request import (
     FASTER,
     LIMITED,
     Budget,
     BudgetOver,
     Look,
-    Request,
+    SearchRequest,
     Space,
     Spending,
     never,
@@ -44,7 +44,7 @@ FEW = "every layer cuts rows, columns or terms alone, over all devices"
 ENDED = "the budget ended before there were tables of costs of all states, or a plan by them"
 
 
-def find(request: Request) -> Plan:
+def find(request: SearchRequest) -> SearchedPlan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
     network = request.model if isinstance(request.model, ChainNetwork) else of_spec(request.spec)
@@ -94,7 +94,7 @@ class _Of(NamedTuple):
 
 
 def _searched(
-    request: Request,
+    request: SearchRequest,
     states: Sequence[State],
     limit: float,
     made: Callable[[int], ChainPrices],
@@ -129,7 +129,10 @@ def _searched(
 
 
 def _of_few(
-    request: Request, states: Sequence[State], limit: float, made: Callable[[int], ChainPrices]
+    request: SearchRequest,
+    states: Sequence[State],
+    limit: float,
+    made: Callable[[int], ChainPrices],
 ) -> _Of:
     """The best of few plans, which takes no time: the budget ended before there was any of all.
 
@@ -150,7 +153,7 @@ def _of_few(
     return of._replace(certificate=Certificate(kind="none", within=FEW, why=ENDED))
 
 
-def _mesh(request: Request) -> tuple[int, ...]:
+def _mesh(request: SearchRequest) -> tuple[int, ...]:
     text = request.options.get("mesh", "")
     if not text:
         return ()
@@ -167,7 +170,7 @@ KnownChoices = dict[
 
 
 def _tables(
-    request: Request,
+    request: SearchRequest,
     states: Sequence[State],
     limit: float,
     made: Callable[[int], ChainPrices],
@@ -211,7 +214,7 @@ def _keep(known: KnownChoices, micro: int, chain: CostChain, found: BestSoFar) -
 
 
 def _fastest_number(
-    request: Request, tables: ChainTables, known: KnownChoices, spending: Spending
+    request: SearchRequest, tables: ChainTables, known: KnownChoices, spending: Spending
 ) -> _Number:
     """By dynamic programming within the memory, and of plans that are known.
 
@@ -245,7 +248,7 @@ def _fastest_number(
     return _Number(micro, best, bounds, best.total > free * (1 + 1e-9))
 
 
-def _run(request: Request, chain: CostChain, found: BestSoFar) -> None:
+def _run(request: SearchRequest, chain: CostChain, found: BestSoFar) -> None:
     random = np.random.default_rng(request.seed)
     if request.method == "exact":
         methods.exact(chain, found)
@@ -279,8 +282,12 @@ def _certificate(seconds: float, bound: float, several: bool) -> Certificate:
 
 
 def _plan(
-    request: Request, of: _Of, searched: Searched, certificate: Certificate, notes: Sequence[str]
-) -> Plan:
+    request: SearchRequest,
+    of: _Of,
+    searched: Searched,
+    certificate: Certificate,
+    notes: Sequence[str],
+) -> SearchedPlan:
     prices, states, choices = of.prices, of.states, of.found.choices
     network, layers = prices.network, []
     costs = _costs(prices, states, choices)
@@ -298,7 +305,7 @@ def _plan(
         )
     sums = {name: total(own[name] for own in costs) for name in PHASES}
     together = total(sums.values())
-    return Plan(
+    return SearchedPlan(
         space="sbp",
         method=request.method,
         model=network.name,

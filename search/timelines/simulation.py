@@ -1,4 +1,4 @@
-"""What a schedule takes, event by event, exactly.
+"""Simulate a schedule exactly, event by event.
 
 A device does its work in the order of its program, each as soon as it can: a forward when the output
 of the stage before has come, a backward when the gradient of the stage behind has (of the last stage:

@@ -1,4 +1,4 @@
-"""What the exchange of variables takes: allreduce, allgatherv, and parameter servers with partitions.
+"""Cost of exchanging variables: allreduce, allgatherv, partitioned parameter servers.
 
 One server on each machine (each device, where there is one machine). The parts of all variables are
 spread over the servers, and the slowest server's link is the bottleneck: what a machine sends and

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from calib.fitting.estimators.partitions import Partitions, next_partitions
-from calib.fitting.parameters.memory import Partitions as MeasuredPartitions
+from calib.fitting.estimators.partitions import PartitionsLaw, next_partitions
+from calib.fitting.parameters.memory import PartitionsLaw as MeasuredPartitions
 from calib.foundation.errors import InputError
 from calib.search.request import Devices
 from calib.search.variables.models import Variable
@@ -26,7 +26,7 @@ class Sampled:
     """Seconds by number of partitions, in the order of the samples; the law where it can be fitted."""
 
     times: Mapping[int, float]
-    law: Partitions | None
+    law: PartitionsLaw | None
 
     @property
     def fastest(self) -> int:
@@ -79,7 +79,7 @@ def fitted(times: Mapping[int, float], seed: int = 0) -> Sampled:
     """The law of the samples. Raises InputError for times that are not positive."""
     if len(times) < FEWEST_TO_FIT:
         return Sampled(times, None)
-    law = Partitions(seed=seed).fit([[float(n)] for n in times], list(times.values()))
+    law = PartitionsLaw(seed=seed).fit([[float(n)] for n in times], list(times.values()))
     return Sampled(times, law)
 
 

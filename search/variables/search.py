@@ -10,8 +10,8 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.model.spec import ModelSpec
 from calib.search.links import Links, machine_of
 from calib.search.nominal import NOTE
-from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
-from calib.search.request import FASTER, LIMITED, Request, Spending
+from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
+from calib.search.request import FASTER, LIMITED, SearchRequest, Spending
 from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, fraction, server_bytes
 from calib.search.variables.choosing import (
     Choosing,
@@ -47,7 +47,7 @@ NAMES = {"allreduce": "allreduce", "allgatherv": "allgatherv", "server": "parame
 DetailRows = list[dict[str, float | int | str]]
 
 
-def find(request: Request) -> Plan:
+def find(request: SearchRequest) -> SearchedPlan:
     """The plan of a request. Raises InputError, MissingParameter."""
     start = request.budget.started()
     model = variables_of(request)
@@ -84,7 +84,7 @@ def find(request: Request) -> Plan:
     bound = min(choosing.bound(), whole.seconds)
     said = request.machine.parameters.provenance
     batch = request.samples if isinstance(request.model, ModelSpec) else None
-    return Plan(
+    return SearchedPlan(
         space="variables",
         method=request.method,
         model=model.name,
@@ -138,7 +138,7 @@ def find(request: Request) -> Plan:
     )
 
 
-def variables_of(request: Request) -> Variables:
+def variables_of(request: SearchRequest) -> Variables:
     """Of a published model or of a ModelSpec, with a= for its sparse variables. Raises InputError."""
     found = request.model
     if isinstance(found, ModelSpec):
@@ -151,7 +151,7 @@ def variables_of(request: Request) -> Variables:
 
 
 def with_measured(
-    request: Request, model: Variables, exchange: VariableExchange
+    request: SearchRequest, model: Variables, exchange: VariableExchange
 ) -> tuple[Variables, dict[str, str]]:
     """Sparse variables in as many parts as the parameters have measured, and what is said of it.
 
@@ -174,7 +174,7 @@ def with_measured(
 
 
 def partitions_of(
-    request: Request, model: Variables, exchange: VariableExchange, start: Spending, most: int
+    request: SearchRequest, model: Variables, exchange: VariableExchange, start: Spending, most: int
 ) -> tuple[Sampled | None, int]:
     """(what was sampled, the number to take); one where no variable is cut, or each as measured.
 
@@ -205,7 +205,7 @@ def partitions_of(
     return sampled, fixed or min(number, most)
 
 
-def chosen(request: Request, choosing: Choosing) -> VariableChoices:
+def chosen(request: SearchRequest, choosing: Choosing) -> VariableChoices:
     """By method. Raises InputError where it does not fit the memory."""
     if request.method == "hybrid":
         made = choosing.hybrid()
@@ -223,7 +223,7 @@ def layers_of(
     exchange: VariableExchange,
     choices: VariableChoices,
     partitions: int,
-    request: Request,
+    request: SearchRequest,
 ) -> tuple[PlanLayer, ...]:
     """The variables with their exchange, and what it takes by itself."""
     made = []

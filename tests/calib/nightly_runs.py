@@ -25,8 +25,8 @@ from calib.foundation.run_files import (
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level
-from calib.night.options import Begun, Options, Settled
-from calib.night.points import Point, of_calibration, points_of
+from calib.night.options import Begun, NightOptions, Settled
+from calib.night.points import NightPoint, of_calibration, points_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted, predicted_of
@@ -134,9 +134,9 @@ def calibration(path: Path, asked: Request | None = None, cluster: Cluster | Non
     return path
 
 
-def options(run: Path, **changes: object) -> Options:
+def options(run: Path, **changes: object) -> NightOptions:
     """Those of a quick night."""
-    plain = Options(run, None, None, 6, 1.0, None, "local", 0, 20.0, None)
+    plain = NightOptions(run, None, None, 6, 1.0, None, "local", 0, 20.0, None)
     return replace(plain, **changes)
 
 
@@ -157,11 +157,11 @@ def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calib.night.directory.probed", probed)
 
 
-def known_points(asked: Request, ranks: int = 1) -> list[Point]:
+def known_points(asked: Request, ranks: int = 1) -> list[NightPoint]:
     return points_of(of_calibration(asked, ranks), ranks, "local")[0]
 
 
-def trained(run: Path, point: Point, seconds: float = 0.025, **header: object) -> TrainingRun:
+def trained(run: Path, point: NightPoint, seconds: float = 0.025, **header: object) -> TrainingRun:
     """A training of a point that took `seconds` an iteration, as its file in a night."""
     of = point.division
     made = training_run(
@@ -178,7 +178,7 @@ def trained(run: Path, point: Point, seconds: float = 0.025, **header: object) -
     return made
 
 
-def predicted(run: Path, points: list[Point], made: str = BEFORE) -> Predicted:
+def predicted(run: Path, points: list[NightPoint], made: str = BEFORE) -> Predicted:
     """predictions.json of a run directory, as a calibration or a night writes it."""
     source = read_signed(run / PARAMETERS_FILE)
     machine = Machine(source.parameters)

@@ -10,11 +10,11 @@ from tests.helpers.filled import filled
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.night.machine import refuse_other_parameters
-from calib.night.points import Point, of_calibration, points_of
+from calib.night.points import NightPoint, of_calibration, points_of
 from calib.planning.request import Request
 
 
-def points(ranks: int = 4, **content: object) -> list[Point]:
+def points(ranks: int = 4, **content: object) -> list[NightPoint]:
     return points_of(Request(**content), ranks, "mpiexec -n {n}")[0]
 
 

@@ -21,7 +21,7 @@ from calib.microbench.records.manifest import Manifest
 from calib.oracle.model.spec import ModelSpec
 from calib.reports.night import Night
 from calib.schema import ENTRIES, schema_text
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 from calib.training.run.record import TrainingRun
 
 # a loss may be anything, and so may gradients that are wrong, which are no result; sizes of layers
@@ -46,7 +46,7 @@ VERSIONED = {
     "run/manifest.json": lambda home: Manifest.read(home / "run"),
     "parameters.json": lambda home: Parameters.read(home / "parameters.json"),
     "model.json": lambda home: ModelSpec.read(home / "model.json"),
-    "found.json": lambda home: Plan.read(home / "found.json"),
+    "found.json": lambda home: SearchedPlan.read(home / "found.json"),
     "night/night.json": lambda home: Night.read((home / "night" / NIGHT_FILE).parent),
 }
 

@@ -61,7 +61,7 @@ from calib.scoring.findings import report_of
 from calib.scoring.run import scored
 from calib.search import search
 from calib.search.nominal import nominal
-from calib.search.plan import Plan as SearchedPlan
+from calib.search.plan import SearchedPlan
 from calib.search.request import Devices
 from calib.training.models.specs import spec
 

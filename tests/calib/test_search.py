@@ -15,7 +15,7 @@ from calib.commands.search import bytes_of, options_of
 from calib.foundation.errors import InputError
 from calib.search import SPACES, space_named
 from calib.search.nominal import NOMINAL
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 
 NOMINAL_1X4 = ("--nominal", "p100", "--cluster", "1x4", "--batch", "64")
 
@@ -39,7 +39,7 @@ def searched(here: Path, space: str, *more: str) -> dict[str, Any]:
 @pytest.mark.parametrize("space", SPACES)
 def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
     """Sums, certificates and limits that hold of any plan."""
-    plan = Plan.model_validate(searched(here, space))
+    plan = SearchedPlan.model_validate(searched(here, space))
     assert plan.total.low <= plan.total.value <= plan.total.high
     assert sum(time.value for time in plan.phases.values()) == pytest.approx(plan.total.value)
     assert (plan.nodes, plan.devices_per_node, plan.batch) == (1, 4, 64)
@@ -68,7 +68,7 @@ def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
         "page.html",
     )
     assert done.returncode == 0, done.stderr
-    plan = Plan.read(here / "plan.json")
+    plan = SearchedPlan.read(here / "plan.json")
     assert plan.layers[0].choice in done.stdout and "Certificate: " in done.stdout
     page = (here / "page.html").read_text()
     assert "<html" in page and (not plan.layers[0].seconds or "plan-layers" in page)

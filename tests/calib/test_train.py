@@ -32,7 +32,7 @@ from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training.teams import make_teams
 from calib.training_runs.options import MAX_SEED, Layout, model_layers, share_of
-from calib.training_runs.runs import Asked, fingerprint_beside, slug
+from calib.training_runs.runs import TrainingRequest, fingerprint_beside, slug
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
 
@@ -41,8 +41,10 @@ VGG = model_layers("vgg16-mini")
 
 def asked(
     strategy: str, p: int, batch: int = 8, output: Path | None = None, **layout: Any
-) -> Asked:
-    return Asked("vgg16-mini", strategy, p, batch, Layout(**layout), Settings(), output, "local")
+) -> TrainingRequest:
+    return TrainingRequest(
+        "vgg16-mini", strategy, p, batch, Layout(**layout), Settings(), output, "local"
+    )
 
 
 def only(strategy: str, p: int, batch: int = 8, **layout: Any) -> Division:

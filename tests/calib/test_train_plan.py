@@ -16,19 +16,19 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.projection import PhaseTime
-from calib.search.plan import Certificate, Plan, PlanLayer, PlanStage, Searched
+from calib.search.plan import Certificate, PlanLayer, PlanStage, Searched, SearchedPlan
 from calib.training.job import Settings, TrainingJob
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, model_layers
 from calib.training_runs.plan import PlanFile, comparison
-from calib.training_runs.runs import Asked
+from calib.training_runs.runs import TrainingRequest
 
 VGG = model_layers("vgg16-mini")
 TIME = PhaseTime(value=0.05, low=0.04, high=0.06, basis="measured")
 
 
-def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -> Plan:
+def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -> SearchedPlan:
     """A plan of vgg16-mini on p devices; by samples where what is chosen cannot be."""
     layers = []
     for layer in VGG.layers:
@@ -42,7 +42,7 @@ def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -
     return plan_of(p, **(given | more))
 
 
-def pipeline(p: int = 2, at: int = 10, **more: Any) -> Plan:
+def pipeline(p: int = 2, at: int = 10, **more: Any) -> SearchedPlan:
     """Two stages of vgg16-mini."""
     n = len(VGG.layers)
     stages = tuple(
@@ -57,7 +57,7 @@ def pipeline(p: int = 2, at: int = 10, **more: Any) -> Plan:
     return plan_of(p, **(given | more))
 
 
-def plan_of(p: int, **more: Any) -> Plan:
+def plan_of(p: int, **more: Any) -> SearchedPlan:
     given: dict[str, Any] = {
         "method": "by hand",
         "model": "vgg16-mini",
@@ -74,7 +74,7 @@ def plan_of(p: int, **more: Any) -> Plan:
         "certificate": Certificate(kind="none", why="by hand"),
         "parameters": "nobody's",
     }
-    return Plan(**(given | more))
+    return SearchedPlan(**(given | more))
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def asked(plan: Plan, path: Path) -> Asked:
+def asked(plan: SearchedPlan, path: Path) -> TrainingRequest:
     plan.write(path)
     found = PlanFile.read(path)
-    return Asked(
+    return TrainingRequest(
         "vgg16-mini",
         "serial",
         plan.p,
@@ -141,7 +141,7 @@ STAGE = PlanStage(first=0, stop=len(VGG.layers), replicas=2, seconds=0.02)
     ],
 )
 def test_a_plan_that_cannot_be_trained_is_refused_in_one_line(
-    here: Path, plan: Plan, words: str
+    here: Path, plan: SearchedPlan, words: str
 ) -> None:
     plan.write(here / "plan.json")
     assert words in refused(inside.calib(here, "train", "--plan", "plan.json"))

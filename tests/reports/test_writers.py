@@ -19,7 +19,7 @@ from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
-from calib.reports.scoring.choice import Choices
+from calib.reports.scoring.choice import StrategyChoices
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import Summary
 from calib.reports.writers.csv import COLUMNS, csv_text
@@ -72,7 +72,7 @@ def test_json_has_everything_and_keeps_its_keys() -> None:
     assert list(content)[:2] == ["runs", "accuracies"]
     assert [Accuracy.model_validate(x) for x in content["accuracies"]] == findings.accuracies
     assert Summary.model_validate(content["summary"]) == findings.summary
-    assert Choices.model_validate(content["choices"]) == findings.choices
+    assert StrategyChoices.model_validate(content["choices"]) == findings.choices
     assert content["unscored"] == ["vgg16_mini: vgg16_mini"]
     assert content["missing"] == [{"what": "vgg16_mini", "why": "vgg16_mini", "kind": None}]
     assert content["checks"][0]["expected"]["value"] == 1.0

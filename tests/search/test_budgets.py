@@ -15,8 +15,8 @@ from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.nominal import nominal
 from calib.search.pipelines.antichains import states_of
 from calib.search.pipelines.profile import Node, PipelineProfile
-from calib.search.plan import Plan
-from calib.search.request import Budget, BudgetOver, Devices, Request
+from calib.search.plan import SearchedPlan
+from calib.search.request import Budget, BudgetOver, Devices, SearchRequest
 from calib.search.timelines.schedules import gpipe
 from calib.search.timelines.simulation import StageTimes, simulate
 
@@ -91,7 +91,7 @@ def test_the_budget_ends_a_partition() -> None:
     """A chain of 40 layers on 16 devices: cut by the clock, the stages are those without a search."""
     model = mlp([64] * 21)
 
-    def planned(seconds: float | None) -> Plan:
+    def planned(seconds: float | None) -> SearchedPlan:
         return search(
             model,
             Devices(4, 4),
@@ -185,7 +185,7 @@ def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
     clock = Ticks()
     spending = Budget(None, clock=clock).started()
     spending.budget = Budget(1e9, clock=clock)
-    request = Request(mlp([64, 256, 128, 16]), EIGHT, MACHINE, 64, "elimination")
+    request = SearchRequest(mlp([64, 256, 128, 16]), EIGHT, MACHINE, 64, "elimination")
     made = tables_of(request, pricing_of(request)[0], look=spending.look)
     assert clock.looks >= sum({id(of): len(of) for of in made.nodes}.values())
     before = clock.looks

@@ -16,12 +16,12 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import PhaseTime
 from calib.search import SPACES, search, space_named
 from calib.search.nominal import nominal
-from calib.search.plan import Certificate, Plan, PlanLayer, Searched
-from calib.search.request import Budget, Devices, Request
+from calib.search.plan import Certificate, PlanLayer, Searched, SearchedPlan
+from calib.search.request import Budget, Devices, SearchRequest
 from calib.training.models.specs import spec
 
 TIME = PhaseTime(value=1.0, low=0.5, high=2.0, basis="interpolated")
-PLAN = Plan(
+PLAN = SearchedPlan(
     space="layerwise",
     method="elimination",
     model="m",
@@ -41,7 +41,7 @@ PLAN = Plan(
 )
 
 
-def request(**changes: Any) -> Request:
+def request(**changes: Any) -> SearchRequest:
     given: dict[str, Any] = {
         "model": None,
         "devices": Devices(1, 2),
@@ -50,7 +50,7 @@ def request(**changes: Any) -> Request:
         "method": "m",
         **changes,
     }
-    return Request(**given)
+    return SearchRequest(**given)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,19 @@ def test_evaluations_are_spent() -> None:
 def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     PLAN.write(path)
-    found = Plan.read(path)
+    found = SearchedPlan.read(path)
     assert found.model_copy(update={"signature": ""}) == PLAN and PLAN.p == 4 and not found.edited
     text = path.read_text()
     path.write_text(text.replace('"batch": 8', '"batch": 9'))
-    assert Plan.read(path).edited == "its signature is not that of its content"
+    assert SearchedPlan.read(path).edited == "its signature is not that of its content"
     path.write_text(text.replace(found.signature, ""))
-    assert Plan.read(path).edited == "it has no signature"
+    assert SearchedPlan.read(path).edited == "it has no signature"
     path.write_text(text.replace('"format_version": 1', '"format_version": 99'))
     with pytest.raises(FileError, match="99"):
-        Plan.read(path)
+        SearchedPlan.read(path)
     path.write_text("{}")
     with pytest.raises(FileError, match="plan file"):
-        Plan.read(path)
+        SearchedPlan.read(path)
 
 
 def test_a_limit_is_named_where_it_changes_an_answer() -> None:

@@ -36,7 +36,7 @@ from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
 from calib.training.step import DTYPES, TrainingStep
 from calib.training.teams import Teams, make_teams
-from calib.training.worker import Options, Worker
+from calib.training.worker import Worker, WorkerOptions
 
 SEED = 11
 STEPS, CURVE = 4, 30  # iterations: the first is looked into, the weights are compared after STEPS
@@ -125,9 +125,9 @@ class Case:
         return CURVE if self.curve else STEPS
 
     @property
-    def options(self) -> Options:
+    def options(self) -> WorkerOptions:
         """How it computes, as a run is told."""
-        return Options(self.optimizer, self.dtype, self.synchronized, self.ddp)
+        return WorkerOptions(self.optimizer, self.dtype, self.synchronized, self.ddp)
 
 
 def of(model: str, strategy: str, p: int, /, **more: Any) -> list[Case]:

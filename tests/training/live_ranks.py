@@ -23,7 +23,7 @@ from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.search.layerwise.configurations import ConfigurationChoices
 from calib.search.nominal import nominal
-from calib.search.request import Devices, Request
+from calib.search.request import Devices, SearchRequest
 from calib.training.footprint import peak_live_bytes
 from calib.training.models import entry
 from calib.training.models.specs import spec
@@ -63,7 +63,7 @@ def counted(model: ModelSpec, division: Division) -> int:
     if not isinstance(division, LayerwiseDivision):
         return live_bytes(model, division, "momentum")
     devices, machine = Devices(1, division.p), Machine(nominal("p100"))
-    request = Request(model, devices, machine, division.batch, "elimination")
+    request = SearchRequest(model, devices, machine, division.batch, "elimination")
     names = (layer.name for layer in model.layers)
     return priced(request, dict(zip(names, division.configurations, strict=True))).nbytes
 

@@ -27,7 +27,7 @@ from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.step import DTYPES, TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import make_teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 BATCH, STEPS, SEED = 8, 3, 0
 
@@ -129,7 +129,7 @@ def run(case: Case, control: MpiCommunicator) -> float:
     )
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
-    step = TrainingStep(about, division, SEED, teams, Options(dtype=case.dtype))
+    step = TrainingStep(about, division, SEED, teams, WorkerOptions(dtype=case.dtype))
     expected, found = watch(serial.program), watch(step.worker.module)
     for _ in range(STEPS):
         expected.clear()

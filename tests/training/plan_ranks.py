@@ -34,10 +34,10 @@ from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LAYERWISE, LayerwiseDivision
 from calib.training.step import TrainingStep
 from calib.training.teams import make_teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 SEED, MIXES = 5, 6
-EXACT = Options(dtype="float64")
+EXACT = WorkerOptions(dtype="float64")
 Plan = tuple[Configuration, ...]
 
 
@@ -137,7 +137,7 @@ def cases(control: MpiCommunicator) -> dict[str, dict[str, Any]]:
     found["norms"] = worst(control, norms, plan, serial(norms))
     division = LayerwiseDivision(LAYERWISE, p, BATCH, configurations=mixed(spec, p, 101))
     teams = make_teams(control, division, "mpi")
-    difference = gradient_difference(norms, division, SEED, teams, Options())
+    difference = gradient_difference(norms, division, SEED, teams, WorkerOptions())
     teams.close()
     found["norms of parts"] = {"loss": 0.0, "gradients": difference, "missing": []}
     return found

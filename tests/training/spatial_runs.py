@@ -16,11 +16,11 @@ from calib.training.clock import PhaseClock
 from calib.training.models import ModelEntry
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
-from calib.training.worker import Options, Task
+from calib.training.worker import Task, WorkerOptions
 
 Ranges = tuple[tuple[int, int], ...]
 ONE_AT_A_TIME = threading.Lock()  # seeds are of the process, not of a thread
-F64 = Options(dtype="float64")
+F64 = WorkerOptions(dtype="float64")
 LR, MOMENTUM = 0.05, 0.9
 
 
@@ -87,7 +87,7 @@ def train(
     batch: tuple[Tensor, Tensor],
     steps: int = 1,
     frozen: bool = True,
-    options: Options = F64,
+    options: WorkerOptions = F64,
     of_input: bool = True,
 ) -> Found:
     """What one rank sees in some steps of momentum; `of_input`: dL/dx of the first layer too."""

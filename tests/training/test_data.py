@@ -23,7 +23,7 @@ from calib.oracle.trace.tracing import trace
 from calib.training.models import ModelEntry, built
 from calib.training.step import TrainingStep, synthetic_batch
 from calib.training.teams import Teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 EXACT: Any = {"rtol": 1e-10, "atol": 1e-10}
 # as training says: learning rate 1e-3, momentum 0.9
@@ -61,7 +61,7 @@ def serial(about: ModelEntry, p: int, optimizer: str) -> list[dict[str, Tensor]]
 
 
 def make_step(division: Division, teams: Teams, **options: Any) -> TrainingStep:
-    return TrainingStep(SMALL, division, SEED, teams, Options(dtype="float64", **options))
+    return TrainingStep(SMALL, division, SEED, teams, WorkerOptions(dtype="float64", **options))
 
 
 @pytest.mark.parametrize("p", [2, 3])

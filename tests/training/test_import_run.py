@@ -25,8 +25,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from calib.foundation.errors import CalibError, FileError, InputError, MeasurementError
 from calib.training.importers import intervals, torch_profiler
 from calib.training.importers.records import (
-    Case,
     Circumstances,
+    ImportedCase,
     TimedIteration,
     division_of,
     iteration_of,
@@ -124,7 +124,7 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
     text = '{"seconds": 0.5, "loss": 1}\n\n{"seconds": 0.25, "halo": 0.125}\n'
     path = written(tmp_path, text, "times.jsonl")
     rows = read_table(path, {"model": "m", "strategy": "spatial", "p": 2, "batch": 3}).rows
-    assert [row.case for row in rows] == [Case("m", "spatial", 2, 3)] * 2
+    assert [row.case for row in rows] == [ImportedCase("m", "spatial", 2, 3)] * 2
     assert [(row.line, row.seconds, row.phases) for row in rows] == [
         (1, 0.5, {}),
         (3, 0.25, {"halo": 0.125}),
@@ -230,14 +230,14 @@ def test_a_record_that_makes_no_sense_is_one_line(
 @pytest.mark.parametrize(
     ("case", "inner", "words"),
     [
-        (Case("m", "serial", 2, 8), 1, "serial runs on 1 PE"),
-        (Case("m", "data", 3, 8), 1, "does not divide the batch"),
-        (Case("m", "data+filter", 4, 8), 1, "needs p2, ranks that share"),
-        (Case("m", "data+filter", 4, 8), 3, "p2 = 3"),
-        (Case("", "serial", 1, 8), 1, "no name"),
+        (ImportedCase("m", "serial", 2, 8), 1, "serial runs on 1 PE"),
+        (ImportedCase("m", "data", 3, 8), 1, "does not divide the batch"),
+        (ImportedCase("m", "data+filter", 4, 8), 1, "needs p2, ranks that share"),
+        (ImportedCase("m", "data+filter", 4, 8), 3, "p2 = 3"),
+        (ImportedCase("", "serial", 1, 8), 1, "no name"),
     ],
 )
-def test_a_case_that_cannot_be(case: Case, inner: int, words: str) -> None:
+def test_a_case_that_cannot_be(case: ImportedCase, inner: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
         division_of(case, inner, 1)
 
@@ -261,7 +261,9 @@ def test_strategies_by_other_names() -> None:
 
 def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:
     def one(batch: int) -> TrainingRun:
-        return run_of(Case("a/b", "data", 2, batch), [TimedIteration(0, [0.5])], Circumstances())
+        return run_of(
+            ImportedCase("a/b", "data", 2, batch), [TimedIteration(0, [0.5])], Circumstances()
+        )
 
     runs = [one(8), one(8), one(16)]
     paths = paths_of(runs, tmp_path)
@@ -298,7 +300,7 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
         phases = {x: [times[8 * r + i] for r in range(ranks)] for i, x in enumerate(RUN_PHASES)}
         whole = [sum(phases[x][r] for x in RUN_PHASES) + 0.25 for r in range(ranks)]
         steps.append(TimedIteration(3 * index, whole, phases, warmup and index > 0, loss))
-    case = Case("net", "data", ranks, 6)
+    case = ImportedCase("net", "data", ranks, 6)
     run = run_of(case, steps, Circumstances())
     stream = io.StringIO()
     out = csv.writer(stream)
@@ -437,7 +439,7 @@ ABOUT = {
     "baseTimeNanoseconds": 1_700_000_000_000_000_000,
 }
 FAR = 4.4e12  # as a trace of 2026 counts microseconds
-CASE = Case("m", "data", 2, 8)
+CASE = ImportedCase("m", "data", 2, 8)
 
 
 def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
@@ -489,7 +491,7 @@ def test_a_host_that_runs_ahead(tmp_path: Path) -> None:
     trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
     assert trace.late
     assert trace.whole_s[1:] == pytest.approx([1500e-6] * 3)
-    steps, notes = torch_profiler.iterations_of([trace], Case("m", "serial", 1, 8), 0)
+    steps, notes = torch_profiler.iterations_of([trace], ImportedCase("m", "serial", 1, 8), 0)
     assert [step.warmup for step in steps] == [True, False, False, False]
     assert steps[1].phases["backward"] == pytest.approx([1.5 * 240e-6])
     assert any("ran ahead" in note for note in notes)
@@ -501,7 +503,9 @@ def test_strategies_whose_communication_a_trace_does_not_tell_apart(tmp_path: Pa
     trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json", **ABOUT))
 
     def phases(strategy: str) -> dict[str, list[float]]:
-        return torch_profiler.iterations_of([trace], Case("m", strategy, 2, 8), 0)[0][0].phases
+        return torch_profiler.iterations_of([trace], ImportedCase("m", strategy, 2, 8), 0)[0][
+            0
+        ].phases
 
     assert phases("filter")["layerwise"] == pytest.approx([100e-6])
     assert phases("pipeline")["exchange"] == [0.0]

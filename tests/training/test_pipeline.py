@@ -29,7 +29,7 @@ from calib.training.models import built
 from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.step import loss_function
 from calib.training.strategies import make_worker
-from calib.training.worker import Options, Task
+from calib.training.worker import Task, WorkerOptions
 
 
 def program_of(name: str) -> LayerProgram:
@@ -212,7 +212,7 @@ def test_more_stages_than_layers_are_refused() -> None:
     assert f"it has only {count} layers" in why
 
 
-def refusal(division: Division, name: str, options: Options) -> str:
+def refusal(division: Division, name: str, options: WorkerOptions) -> str:
     """Why a rank has no stage; it is refused before anything is asked of the other ranks."""
     nobody: Any = None
     module = built(ENTRIES[name], 0)
@@ -225,12 +225,12 @@ def refusal(division: Division, name: str, options: Options) -> str:
 def test_1f1b_with_fewer_segments_than_stages_is_refused() -> None:
     division = Division("pipeline", 3, 4, segments=2, schedule="1f1b")
     reason = "1F1B needs a segment for each stage: p = 3, but there are 2 segments"
-    assert refusal(division, "vgg", Options()) == reason
+    assert refusal(division, "vgg", WorkerOptions()) == reason
 
 
 def test_synchronized_batch_norm_over_micro_batches_is_refused() -> None:
     division = Division("pipeline", 2, 4, segments=2)
-    reason = refusal(division, "resnet", Options(synchronized_batch_norm=True))
+    reason = refusal(division, "resnet", WorkerOptions(synchronized_batch_norm=True))
     assert reason == "bn1 normalises one micro-batch after the other, which cannot be synchronised"
 
 

@@ -24,9 +24,9 @@ from calib.training.split.spatial_layers import SplitDropout
 from calib.training.stages import cut
 from calib.training.step import TrainingStep
 from calib.training.teams import Teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
-EXACT = Options(dtype="float64")
+EXACT = WorkerOptions(dtype="float64")
 
 
 def model(build: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> ModelEntry:

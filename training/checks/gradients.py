@@ -1,4 +1,4 @@
-"""Right before fast: gradients and loss equal the serial ones on a small joint batch, before a run.
+"""Gradients and loss must equal the serial ones on a small joint batch before a run.
 
 What training itself runs (TrainingStep) runs once in float64, so that what is found is a mistake and
 not rounding, with dropout off (its masks differ by definition). Rank 0 computes the same samples
@@ -35,7 +35,7 @@ from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import Teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 # a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
 # no tensor counts as smaller than this share of the largest gradient of all
@@ -87,7 +87,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 def gradient_difference(
-    about: ModelEntry, division: Division, seed: int, teams: Teams, options: Options
+    about: ModelEntry, division: Division, seed: int, teams: Teams, options: WorkerOptions
 ) -> float:
     """Largest |exchanged - serial| / max |serial| over the tensors and ranks, the loss among them.
 

@@ -1,4 +1,4 @@
-"""What serial training computes of the joint batch, by plain torch: what every strategy must give.
+"""Serial gradients of the joint batch by plain torch: what every strategy must give.
 
 Nothing here is of a strategy. The one thing in which the strategies are defined to differ from serial
 training is batch normalisation that is not synchronised (ParaDL section 4.5.2): its statistics are

@@ -1,4 +1,4 @@
-"""From timed iterations to TrainingRun records: what a file does not say is said to be unknown."""
+"""Imported iterations as TrainingRun records; what a file does not say stays unknown."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ABSENT = {
 
 
 @dataclass(frozen=True)
-class Case:
+class ImportedCase:
     """What was trained and how: `batch` is the global batch."""
 
     model: str
@@ -103,12 +103,12 @@ def strategy_of(word: str) -> str:
     return name
 
 
-def absent_phases(case: Case) -> tuple[str, ...]:
+def absent_phases(case: ImportedCase) -> tuple[str, ...]:
     """The phases that a run of the case spends no time in."""
     return ABSENT["serial"] if case.p == 1 else ABSENT.get(case.strategy, ())
 
 
-def division_of(case: Case, inner: int, segments: int) -> Division:
+def division_of(case: ImportedCase, inner: int, segments: int) -> Division:
     """How a case is divided: p2 and micro-batches count where its strategy has them.
 
     Raises InputError, one line, for a case that cannot be, whatever the model.
@@ -151,7 +151,7 @@ def iteration_of(timed: TimedIteration) -> Iteration:
 
 
 def run_of(
-    case: Case,
+    case: ImportedCase,
     iterations: Sequence[TimedIteration],
     about: Circumstances,
     notes: Sequence[str] = (),
@@ -162,7 +162,10 @@ def run_of(
 
 
 def _run_of(
-    case: Case, iterations: Sequence[TimedIteration], about: Circumstances, notes: Sequence[str]
+    case: ImportedCase,
+    iterations: Sequence[TimedIteration],
+    about: Circumstances,
+    notes: Sequence[str],
 ) -> TrainingRun:
     records = [iteration_of(timed) for timed in iterations]
     timed = [record for record in records if not record.warmup]

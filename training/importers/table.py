@@ -19,7 +19,7 @@ from typing import Any
 
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.files import read_bytes
-from calib.training.importers.records import Case, TimedIteration, short, strategy_of
+from calib.training.importers.records import ImportedCase, TimedIteration, short, strategy_of
 from calib.training.run.lines import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
@@ -42,12 +42,12 @@ TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ImportedRow:
     """A row that was understood; times in seconds."""
 
     path: Path
     line: int
-    case: Case
+    case: ImportedCase
     seconds: float
     phases: dict[str, float]
     rank: int | None
@@ -61,7 +61,7 @@ class RunTable:
     """The rows of a file, and what was assumed."""
 
     path: Path
-    rows: list[Row]
+    rows: list[ImportedRow]
     notes: list[str] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def at(path: Path, line: int, what: str | CalibError) -> FileError:
     return FileError(f"{path}:{line}: {what}", getattr(what, "wants", ""))
 
 
-def at_row(row: Row, what: str) -> FileError:
+def at_row(row: ImportedRow, what: str) -> FileError:
     """The error of a row."""
     return at(row.path, row.line, what)
 
@@ -119,7 +119,7 @@ def read_table(path: Path, given: Mapping[str, Any]) -> RunTable:
     records = _jsonl(path, text) if text.lstrip().startswith("{") else _csv(path, text)
     table, unit = RunTable(path, []), None
     words: dict[str, str] = {}
-    cases: dict[str, Case] = {}
+    cases: dict[str, ImportedCase] = {}
     seen: dict[tuple[str, ...], dict[str, tuple[str, float]]] = {}
     for line, content in records:
         try:
@@ -187,8 +187,8 @@ def _row(
     cells: dict[str, tuple[Any, float]],
     given: Mapping[str, Any],
     words: dict[str, str],
-    cases: dict[str, Case],
-) -> Row:
+    cases: dict[str, ImportedCase],
+) -> ImportedRow:
     def cell(name: str) -> Any:
         value = cells.get(name, (None, 1.0))[0]
         return None if value == "" else value
@@ -214,7 +214,7 @@ def _row(
     case = cases.get(key)
     if case is None:
         strategy = strategy_of(str(said("strategy")))
-        case = cases[key] = Case(str(said("model")), strategy, said("p"), said("batch"))
+        case = cases[key] = ImportedCase(str(said("model")), strategy, said("p"), said("batch"))
     if cell(TOTAL) is None:
         raise FileError("missing column 'seconds'" if TOTAL not in cells else "no seconds")
     seconds = time_of(TOTAL, *cells[TOTAL])
@@ -228,7 +228,7 @@ def _row(
         raise FileError(f"rank {rank} of p = {case.p}: ranks count from 0")
     loss = None if cell("loss") is None else number_of("loss", cell("loss"), finite=False)
     warmup = None if cell("warmup") is None else truth(cell("warmup"))
-    return Row(*where, case, seconds, phases, rank, number("iteration"), warmup, loss)
+    return ImportedRow(*where, case, seconds, phases, rank, number("iteration"), warmup, loss)
 
 
 def strategy_or_name(name: str, value: Any, words: dict[str, str]) -> str:
@@ -280,7 +280,7 @@ def truth(value: Any) -> bool:
     return word in TRUE
 
 
-def iterations_of(rows: list[Row], warmup: int) -> tuple[list[TimedIteration], list[str]]:
+def iterations_of(rows: list[ImportedRow], warmup: int) -> tuple[list[TimedIteration], list[str]]:
     """The iterations of the rows of one case, in order, and what was assumed of them.
 
     `warmup` is how many of the first are warm-ups, where no row says. Raises FileError.
@@ -292,7 +292,7 @@ def iterations_of(rows: list[Row], warmup: int) -> tuple[list[TimedIteration], l
         if (row.iteration is None) != (first.iteration is None):
             raise at_row(row, "iteration is in some rows of this run only")
     counts: dict[int, int] = {}
-    by_index: dict[int, dict[int, Row]] = {}
+    by_index: dict[int, dict[int, ImportedRow]] = {}
     for row in rows:
         rank = row.rank or 0
         index = row.iteration if row.iteration is not None else counts.get(rank, 0)
@@ -312,7 +312,7 @@ def iterations_of(rows: list[Row], warmup: int) -> tuple[list[TimedIteration], l
     return timed, _assumed(first.case, rows, ranks, warmup)
 
 
-def _timed(index: int, rows: list[Row], early: bool) -> TimedIteration:
+def _timed(index: int, rows: list[ImportedRow], early: bool) -> TimedIteration:
     warm = {row.warmup for row in rows}
     if len(warm) > 1:
         raise at_row(rows[-1], f"iteration {index} is a warm-up on some ranks only")
@@ -327,7 +327,9 @@ def _timed(index: int, rows: list[Row], early: bool) -> TimedIteration:
     )
 
 
-def _assumed(case: Case, rows: list[Row], ranks: list[int], warmup: int) -> list[str]:
+def _assumed(
+    case: ImportedCase, rows: list[ImportedRow], ranks: list[int], warmup: int
+) -> list[str]:
     notes = []
     if len(ranks) < case.p:
         which = ", ".join(map(str, ranks)) if rows[0].rank is not None else "one that is not named"

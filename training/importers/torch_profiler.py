@@ -21,7 +21,7 @@ from calib.foundation.errors import FileError
 from calib.foundation.statistics import median
 from calib.foundation.words import seconds_words
 from calib.training.importers.intervals import NONE, Starts, index_at, lengths_within, minus, union
-from calib.training.importers.records import Case, TimedIteration, absent_phases
+from calib.training.importers.records import ImportedCase, TimedIteration, absent_phases
 from calib.training.importers.trace_events import Events
 
 US = 1e-6
@@ -256,7 +256,7 @@ def ranks_of(traces: Sequence[Trace], p: int | None) -> tuple[int, list[Trace]]:
 
 
 def iterations_of(
-    traces: Sequence[Trace], case: Case, warmup: int
+    traces: Sequence[Trace], case: ImportedCase, warmup: int
 ) -> tuple[list[TimedIteration], list[str]]:
     """The steps that all ranks have, and what to say of them. Raises FileError where there is none."""
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces)))

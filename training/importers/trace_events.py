@@ -1,4 +1,4 @@
-"""What is kept of the events of a torch.profiler trace: a few numbers of each that says something.
+"""The few numbers kept of each event of a torch.profiler trace.
 
 Names and categories are kineto's (torch.profiler, PyTorch 1.13 to 2.x): `ProfilerStep#N` and
 `Optimizer.step#SGD.step` are annotations of the host, `autograd::engine::evaluate_function: ...` its

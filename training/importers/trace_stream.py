@@ -1,4 +1,4 @@
-"""A Chrome trace read event by event, so that its size costs time and no memory.
+"""Read a Chrome trace event by event: a large one costs time and no memory.
 
 The format is the JSON object that torch.profiler's export_chrome_trace writes (kineto), or its array of
 events alone; gzipped or not.

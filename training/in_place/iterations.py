@@ -1,4 +1,4 @@
-"""The in-place calibration: whole iterations of a model, to see what the sum of its parts leaves out.
+"""In-place calibration: whole iterations, to see what the sum of the parts misses.
 
 Every rank runs its part as training does, all of them at once, with messages of one item
 (torch_short.py): its own work in place, and what it takes that ranks meet. No run of training is timed.
@@ -34,7 +34,7 @@ from calib.training.layer_program import LayerProgram
 from calib.training.models import entry
 from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams, teams_of
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 # of the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
@@ -67,7 +67,7 @@ def measure_in_place(
     division = case.division
     teams = (make or short_teams)(control, division)
     try:
-        options = Options(optimizer=case.optimizer)
+        options = WorkerOptions(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients of sums that were never made must lead nowhere
         block = in_place_block(step, phases_of(case))

@@ -1,4 +1,4 @@
-"""Times of the layers of a model while it trains: hooks around each module and each of its nodes.
+"""Layer times within training: hooks around each module and node.
 
 A full backward hook of PyTorch passes the tensors of its module through functions of its own, which
 a ReLU in place after it forbids. So the backward is timed at the nodes of the autograd graph that a

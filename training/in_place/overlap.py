@@ -18,7 +18,7 @@ from calib.microbench.timing.watchdog import beat
 from calib.training.models import entry
 from calib.training.step import TrainingStep
 from calib.training.teams import teams_of
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 PHASES = ("backward", "exchange")  # of an iteration without overlap: what the law of eta needs
 
@@ -34,7 +34,7 @@ def measure_overlap(
     plain = case.division
     teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, "cpu")), plain)
     try:
-        about, options = entry(case.model), Options(optimizer=case.optimizer)
+        about, options = entry(case.model), WorkerOptions(optimizer=case.optimizer)
         steps = {
             name: TrainingStep(about, division, seed % 2**31, teams, options)
             for name, division in ((BLOCKING, plain), (OVERLAPPED, replace(plain, overlap=True)))

@@ -1,4 +1,4 @@
-"""The weights that all families start from."""
+"""Initial weights of all models."""
 
 from __future__ import annotations
 

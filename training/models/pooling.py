@@ -1,4 +1,4 @@
-"""Adaptive pooling that is the identity is not run: torch would copy the tensor."""
+"""Adaptive pooling that skips the identity, for which torch would copy the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own module as a model to train, and the user's own way from a batch to its loss.
+"""A user's module, and the user's training function, as a model to train.
 
 `words` are MODULE:FUNCTION, as `calib model trace` takes them. Serial and data-parallel training run any
 module; the other strategies divide it layer by layer, and so need one that can be traced.

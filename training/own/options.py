@@ -1,4 +1,4 @@
-"""A user's own module as the options of `calib train` name it. Nothing here needs PyTorch."""
+"""How `calib train` names a user's module. No PyTorch here."""
 
 from __future__ import annotations
 

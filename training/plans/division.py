@@ -1,4 +1,4 @@
-"""A plan as training divides by it: layer by layer, or the stages of a pipeline."""
+"""A searched plan as a division: layer by layer, or the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.model.spec import ModelSpec
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 
 LAYERWISE = "layerwise"
 TRAINED = (LAYERWISE, "pipeline")  # spaces of plans that training can run
@@ -73,7 +73,7 @@ def why_not_cut(spec: ModelSpec, division: LayerwiseDivision) -> list[str]:
     return found
 
 
-def division_of(plan: Plan, spec: ModelSpec) -> Division:
+def division_of(plan: SearchedPlan, spec: ModelSpec) -> Division:
     """How training divides `spec` under a plan.
 
     Raises InputError for a space that training cannot run, for layers that are not those of the model,
@@ -113,7 +113,7 @@ def _configuration(name: str, degrees: Mapping[str, int]) -> Configuration:
     return Configuration.of(dict(degrees))
 
 
-def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
+def _pipeline(plan: SearchedPlan, spec: ModelSpec, batch: int) -> Division:
     """The stages of a plan, each on one device."""
     stages = plan.stages
     if plan.details.get("recompute") == "yes":

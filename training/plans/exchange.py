@@ -1,4 +1,4 @@
-"""Tensors between layers that are cut differently: boxes fetched from their owners, gradients back.
+"""Tensors between layers cut in different ways: boxes fetched from owners, gradients back.
 
 An exchange of an iteration is one call of the communicator's posted receives and sends. All of them
 hang on a chain: each takes a token from the one before, so that the backward passes through them in the

@@ -1,4 +1,4 @@
-"""The exchange of weight gradients under a plan: layer by layer those who have the same weights.
+"""Gradient exchange under a plan, layer by layer among ranks with the same weights.
 
 PEs whose parts differ in samples and in space alone have the same channels, and each the gradient of
 its own samples and pixels: what the loss's gradient is of the mean over the global batch makes of them

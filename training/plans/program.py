@@ -1,4 +1,4 @@
-"""One PE's program under a plan: its part of every layer, and the exchanges between them.
+"""One rank's program under a plan: its part of every layer, and the exchanges between.
 
 Layers run in the order of the model, all of them in one graph of autograd. Where a PE has what a layer
 reads, nothing is sent and nothing copied; it is idle where it has no part. Each PE reads what it needs

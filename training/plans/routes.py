@@ -1,4 +1,4 @@
-"""What a PE sends, receives and keeps where one layer reads another's output. Pure geometry.
+"""What a rank sends, receives and keeps between two layers. Pure geometry.
 
 The boxes are those of oracle/layout/partitions.py: [from, to) of samples, then of every dimension of a
 sample. Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or

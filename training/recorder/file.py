@@ -1,4 +1,4 @@
-"""Where a recorder's iterations go: gathered from all ranks as tensors, written by rank 0 at once."""
+"""Recorded iterations: gathered from all ranks as tensors, written by rank 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_whole
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.records.manifest import utc_now
-from calib.training.importers.records import Case, division_of
+from calib.training.importers.records import ImportedCase, division_of
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 
 HOST_BYTES = 64  # of a host's name that is kept
@@ -59,7 +59,7 @@ class RecordedRanks:
 
 
 def header_of(
-    case: Case,
+    case: ImportedCase,
     ranks: RecordedRanks,
     device: torch.device,
     *,

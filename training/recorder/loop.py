@@ -1,4 +1,4 @@
-"""What a recorder sees of a loop: hooks on its module, its backward and its optimizer; marks of phases.
+"""Hooks of a recorder on a loop's module, backward and optimizer; phase marks.
 
 Made by `calib_recorder` (training/recorder/recorder.py), which says what an iteration and its phases
 are.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
-from calib.training.importers.records import Case, absent_phases
+from calib.training.importers.records import ImportedCase, absent_phases
 from calib.training.readings import readings_of
 from calib.training.recorder.file import COLUMNS, RecordedRanks, RunFile, header_of
 from calib.training.run.lines import RUN_PHASES, RunEnd
@@ -37,7 +37,7 @@ class Recorder:
     def __init__(
         self,
         path: Path,
-        case: Case,
+        case: ImportedCase,
         module: nn.Module | None,
         optimizer: torch.optim.Optimizer | None,
         device: torch.device,

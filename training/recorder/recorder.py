@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from calib.foundation.errors import InputError
-from calib.training.importers.records import Case, strategy_of
+from calib.training.importers.records import ImportedCase, strategy_of
 from calib.training.recorder.file import RecordedRanks
 from calib.training.recorder.loop import Recorder
 
@@ -140,4 +140,6 @@ def calib_recorder(
         "warmup": warmup,
         "iterations": iterations,
     }
-    return Recorder(Path(path), Case(model, name, ranks, batch), module, optimizer, where, about)
+    return Recorder(
+        Path(path), ImportedCase(model, name, ranks, batch), module, optimizer, where, about
+    )

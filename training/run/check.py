@@ -1,4 +1,4 @@
-"""What of a training's header its own rows contradict: ranks, the division, warm-ups, the end.
+"""Contradictions between a run's header and its rows.
 
 `calib train` writes rows of every rank in every iteration, and where each rank ran; training of somebody
 else may tell of some ranks only, and says less of them. What is contradicted is never scored: a file

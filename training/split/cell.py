@@ -1,4 +1,4 @@
-"""A rank's place among the parts of an image: which rows it has, and what it reads beyond them.
+"""A rank's place in the grid of an image's parts: rows it owns, rows it reads.
 
 formulas.md "spatial"; the ranges are those of calib.oracle.layout.spatial.
 """

@@ -1,4 +1,4 @@
-"""Where a split ends: the whole tensor of all parts of an image, on every rank of its group.
+"""End of a split: every rank of the group gets the whole tensor.
 
 formulas.md "spatial" (allgather where the split ends, its scatter in the backward).
 """

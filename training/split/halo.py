@@ -1,4 +1,4 @@
-"""The halo exchange: rows of a cut image from the parts beside one's own, and their gradients back.
+"""Halo exchange: rows from neighbouring parts, and their gradients back.
 
 Dimension after dimension, each in one call with all its messages, so that the corners that diagonal
 neighbours have come along: along the second dimension a message is longer by the halo of the first.

@@ -1,4 +1,4 @@
-"""A linear map of a tensor for autograd, given with its transpose, which is its backward.
+"""A linear map for autograd, given with its transpose, which is its backward.
 
 What moves between ranks is such a pair: parts joined and the own part cut, a halo taken and given back.
 """

@@ -1,4 +1,4 @@
-"""Tensors between the PEs that share a layer's weights: parts joined, wholes cut, terms summed.
+"""Tensors between ranks that share a layer's weights: join, cut, sum.
 
 Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its
 channels into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the

@@ -1,4 +1,4 @@
-"""Layers whose weights a group of PEs has in parts: by their filters, or by their input channels.
+"""Layers whose weights a group of ranks shares, by filters or input channels.
 
 filter (ParaDL A.1.4): each PE computes the channels of y that its filters make, which are joined
 (allgather); of dL/dx it has the terms of its filters, which are summed (allreduce). channel (A.1.5):

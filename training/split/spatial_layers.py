@@ -1,4 +1,4 @@
-"""Layers of a part of an image, each a module that talks to the parts beside it.
+"""Layers on a part of an image; each talks to the neighbouring parts.
 
 formulas.md "spatial"; ParaDL section 3.2 and 4.5. Tensors are (batch, channels, rows, ...) of this
 rank's part. Functions run in one item type: what autocast casts is cast before.

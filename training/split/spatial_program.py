@@ -1,4 +1,4 @@
-"""A model whose first layers run on this rank's part of every image, and the others whole.
+"""A model whose first layers run on a rank's part of the image, the others whole.
 
 Which layers are split, and where: oracle/layout/shards.py and oracle/layout/spatial.py, as for a
 prediction.

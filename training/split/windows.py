@@ -1,4 +1,4 @@
-"""Rows of a cut image that a part takes, gives and runs on, along one dimension. Pure geometry.
+"""Rows of a part along one dimension: taken, given, run on. Pure geometry.
 
 The rules are oracle/layout/spatial.py's, so that what is sent is what oracle/layout/traffic.py counts.
 """

@@ -29,7 +29,7 @@ from calib.export.astra.times import (
     ENDPOINT_NS,
     GB,
     HALVING,
-    Asked,
+    AstraTime,
     Dimension,
     fitted,
     seconds_of,
@@ -38,7 +38,7 @@ from calib.export.astra.times import (
 from calib.export.collapse import bounded, collapse_of
 from calib.export.devices import COPIES
 from calib.export.machine_levels import (
-    Level,
+    MachineLevel,
     apart,
     by_operation,
     held,
@@ -49,7 +49,7 @@ from calib.export.machine_levels import (
     require_measured,
 )
 from calib.export.reference import Reference
-from calib.export.target import Collapse, Exported, Request
+from calib.export.target import Collapse, Exported, ExportRequest
 from calib.foundation.errors import InputError
 
 NAME = "astra-sim"
@@ -89,7 +89,7 @@ SPLITS_NOTE = (
 )
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """network.yml and system.json.
 
     Raises MissingParameter where nothing that it runs was measured, or nothing between its nodes.
@@ -151,7 +151,7 @@ def export(request: Request) -> Exported:
     return replace(exported, files=files)
 
 
-def levels_of(request: Request, ranks: Sequence[int]) -> list[Level]:
+def levels_of(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel]:
     """The dimensions: of the whole machine, or as many ranks of it as the request's largest p.
 
     Raises InputError for p that are no whole nodes, and for more than ASTRA-sim can count.
@@ -181,8 +181,8 @@ def levels_of(request: Request, ranks: Sequence[int]) -> list[Level]:
 
 
 def times(
-    reference: Reference, levels: Sequence[Level], ranks: dict[str, tuple[int, ...]]
-) -> tuple[list[Asked], list[int]]:
+    reference: Reference, levels: Sequence[MachineLevel], ranks: dict[str, tuple[int, ...]]
+) -> tuple[list[AstraTime], list[int]]:
     """What is asked of the file, and the p that are left out as they do not fill whole levels."""
     found, left = [], set()
     for operation, counts in ranks.items():
@@ -195,25 +195,25 @@ def times(
             if sizes is None:
                 left.add(p)
                 continue
-            found += [Asked(point, sizes) for point in reference.points(operation, [p])]
+            found += [AstraTime(point, sizes) for point in reference.points(operation, [p])]
     return found, sorted(left)
 
 
-def messages(reference: Reference, levels: Sequence[Level], at: int) -> list[Asked]:
+def messages(reference: Reference, levels: Sequence[MachineLevel], at: int) -> list[AstraTime]:
     """p2p between two ranks that are apart at the level `at` only."""
     sizes = (*[1] * at, 2)
     points = reference.points("p2p", [2], stride=apart(reference.request, levels, at))
-    return [Asked(point, sizes) for point in points]
+    return [AstraTime(point, sizes) for point in points]
 
 
 def filling(
-    reference: Reference, levels: Sequence[Level], operations: Sequence[str], at: int
-) -> list[Asked]:
+    reference: Reference, levels: Sequence[MachineLevel], operations: Sequence[str], at: int
+) -> list[AstraTime]:
     """What fills the levels up to `at`, where none of the p that were asked for does."""
     sizes = tuple(level.size for level in levels[: at + 1])
     p = math.prod(sizes)
     return [
-        Asked(point, sizes)
+        AstraTime(point, sizes)
         for operation in operations
         for point in reference.points(operation, [p])
     ]
@@ -240,7 +240,9 @@ def lost(
     return tuple(found)
 
 
-def network(levels: Sequence[Level], dimensions: Sequence[Dimension], about: Sequence[str]) -> str:
+def network(
+    levels: Sequence[MachineLevel], dimensions: Sequence[Dimension], about: Sequence[str]
+) -> str:
     """network.yml."""
     names = ", ".join(level.name for level in levels)
     rows = [

@@ -1,10 +1,10 @@
-"""ASTRA-sim's local memory: the rate at which a message is reduced (calib/export/astra/times.py)."""
+"""ASTRA-sim's local memory: the rate at which a message is reduced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib.export.astra.times import PASSES, RING, Asked, work_of
+from calib.export.astra.times import PASSES, RING, AstraTime, work_of
 from calib.export.collapse import collapse_of
 from calib.export.devices import at_work, bytes_bound, copies, one_rate, points_of
 from calib.export.reference import Reference
@@ -22,7 +22,7 @@ NO_TIME_WORDS = (
 
 
 def memory_of(
-    reference: Reference, asked: Sequence[Asked]
+    reference: Reference, asked: Sequence[AstraTime]
 ) -> tuple[float, list[Collapse], list[str]]:
     """local-mem-bw in GB/s, the error that one rate makes, and what must be said of it.
 
@@ -63,7 +63,7 @@ def memory_of(
     return rate / 1e9, [collapse_of(what, "local-mem-bw", written, points, values)], []
 
 
-def reductions_s(one: Asked, rate: float) -> float:
+def reductions_s(one: AstraTime, rate: float) -> float:
     """What the reductions of a collective take of a memory of so many bytes per second, by rings."""
     work = work_of(one.point.operation, one.sizes, [RING] * len(one.sizes))
     return PASSES * work.reduced * one.point.nbytes / rate

@@ -1,4 +1,4 @@
-"""What ASTRA-sim's analytical backend takes for a collective, as its source has it, and the fit to it.
+"""Time of a collective in ASTRA-sim's analytical backend, from its source, and the fit to it.
 
 astra-sim's Sys.cc, Ring.cc, HalvingDoubling.cc, AllToAll.cc and PacketBundle.cc: a collective is a
 chain of phases, one per dimension (an allreduce: reduce-scatter up all dimensions but the last,
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from calib.export.collapse import least_by_bytes, least_relative
-from calib.export.machine_levels import Level
-from calib.export.target import Point
+from calib.export.machine_levels import MachineLevel
+from calib.export.target import ExportPoint
 from calib.foundation.words import number
 
 # a whole number; 0 is an event at the time of the one before, which a debug build refuses
@@ -31,7 +31,7 @@ RING, HALVING, DIRECT = "ring", "halvingDoubling", "direct1"
 BETTER = 0.005
 
 
-class Work(NamedTuple):
+class AstraWork(NamedTuple):
     """What a collective does: messages and bytes of a buffer of 1 B in each dimension, in a row."""
 
     steps: tuple[int, ...]
@@ -58,14 +58,14 @@ class Dimension:
         return f"{number(self.latency_ns)} ns, {number(self.bandwidth)} GiB/s"
 
 
-class Asked(NamedTuple):
+class AstraTime(NamedTuple):
     """One time that the file is fitted to, and how many compartments of every level it fills."""
 
-    point: Point
+    point: ExportPoint
     sizes: tuple[int, ...]
 
 
-def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> Work:
+def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> AstraWork:
     """The work among sizes[d] compartments of every dimension d, of a whole buffer of 1 B.
 
     A ring of n has n - 1 steps, halving and doubling of n = 2^k has k; both send (n - 1) / n of what
@@ -76,7 +76,7 @@ def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> 
     if operation == "p2p":
         last = len(sizes) - 1
         only = tuple(int(d == last) for d in range(len(sizes)))
-        return Work(only, tuple(map(float, only)), 0.0, 0)
+        return AstraWork(only, tuple(map(float, only)), 0.0, 0)
     there = [d for d, n in enumerate(sizes) if n > 1]
     steps, volume = [0] * len(sizes), [0.0] * len(sizes)
     below, reduced, twice = 1, 0.0, 2 if operation == "allreduce" else 1
@@ -90,17 +90,17 @@ def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> 
             reduced += ((n / 2 - 1) if halving else (n - 1)) / n / below
         below *= n
     phases = 2 * len(there) - 1 if operation == "allreduce" else len(there)
-    return Work(tuple(steps), tuple(volume), reduced, phases)
+    return AstraWork(tuple(steps), tuple(volume), reduced, phases)
 
 
-def delays_s(work: Work, nbytes: float, memory_gb_per_s: float) -> float:
+def delays_s(work: AstraWork, nbytes: float, memory_gb_per_s: float) -> float:
     """What does not depend on the network: endpoint delays, and passes of local memory."""
     # p2p is sent by the workload itself, without the system layer's endpoint delay
     endpoints = sum(work.steps) + work.phases if work.phases else 0
     return endpoints * ENDPOINT_NS * NS + PASSES * work.reduced * nbytes / (memory_gb_per_s * 1e9)
 
 
-def seconds_of(asked: Asked, dimensions: Sequence[Dimension], memory_gb_per_s: float) -> float:
+def seconds_of(asked: AstraTime, dimensions: Sequence[Dimension], memory_gb_per_s: float) -> float:
     """The whole time, without ASTRA-sim's rounding to whole ns and bytes."""
     work = work_of(asked.point.operation, asked.sizes, [each.algorithm for each in dimensions])
     nbytes = asked.point.nbytes
@@ -112,7 +112,7 @@ def seconds_of(asked: Asked, dimensions: Sequence[Dimension], memory_gb_per_s: f
 
 
 def fitted(
-    asked: Sequence[Asked], size: int, below: Sequence[Dimension], memory_gb_per_s: float
+    asked: Sequence[AstraTime], size: int, below: Sequence[Dimension], memory_gb_per_s: float
 ) -> Dimension:
     """The dimension above those `below` that makes these times the least wrong, with its algorithm."""
 
@@ -130,7 +130,7 @@ def fitted(
 
 
 def fitted_as(
-    algorithm: str, asked: Sequence[Asked], size: int, below: Sequence[Dimension], memory: float
+    algorithm: str, asked: Sequence[AstraTime], size: int, below: Sequence[Dimension], memory: float
 ) -> Dimension:
     """The latency and bandwidth that make these times the least wrong by this algorithm."""
     at, algorithms = len(below), [*(each.algorithm for each in below), algorithm]
@@ -147,7 +147,7 @@ def fitted_as(
     return Dimension(size, float(step_s) / HOPS / NS, 1 / float(s_per_byte) / GB, algorithm)
 
 
-def sizes_of(ranks: int, levels: Sequence[Level]) -> tuple[int, ...] | None:
+def sizes_of(ranks: int, levels: Sequence[MachineLevel]) -> tuple[int, ...] | None:
     """How many compartments of each level `ranks` fill; None where they do not fill whole ones."""
     found, rest = [], ranks
     for level in levels:

@@ -20,7 +20,7 @@ Number = int | float
 ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"
 
 
-class Row(NamedTuple):
+class CsvRow(NamedTuple):
     """A number with all that tells it apart; "" and None where that does not apply.
 
     `kind` is of a layer; `law` what describes the times (line, pieces, points, an algorithm, sum),
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     n: int | None = None
     error: float | None = None
 
-    def of(self, quantity: str, found: Estimate | Number | None, unit: str = ONE) -> Row:
+    def of(self, quantity: str, found: Estimate | Number | None, unit: str = ONE) -> CsvRow:
         """The same law's number `found`; None is one that was not known."""
         if found is None or isinstance(found, (int, float)):
             return self._replace(quantity=quantity, unit=unit, value=found)
@@ -67,11 +67,11 @@ class Row(NamedTuple):
             quantity=quantity, unit=unit, value=found.value, low95=found.low, high95=found.high
         )
 
-    def between(self, start: Number, end: Number, unit: str = BYTES) -> Row:
+    def between(self, start: Number, end: Number, unit: str = BYTES) -> CsvRow:
         """The same, for these sizes."""
         return self._replace(start=start, end=end, range_unit=unit)
 
-    def at(self, place: Number, unit: str = BYTES) -> Row:
+    def at(self, place: Number, unit: str = BYTES) -> CsvRow:
         """The same, at one size."""
         return self.between(place, place, unit)
 
@@ -86,7 +86,7 @@ UNITS = {
 }
 
 
-Rows = Iterator[Row]
+Rows = Iterator[CsvRow]
 
 
 def every_row(parameters: Parameters) -> Rows:
@@ -109,7 +109,7 @@ def every_row(parameters: Parameters) -> Rows:
 
 
 def _file(of: Parameters) -> Rows:
-    row = Row("cluster", name=of.device)
+    row = CsvRow("cluster", name=of.device)
     yield row.of("device_memory", of.device_memory_bytes, BYTES)
     yield row.of("ranks_per_node", of.ranks_per_node)
     for name in ("nodes", "nodes_per_rack", "links_per_node"):
@@ -117,7 +117,7 @@ def _file(of: Parameters) -> Rows:
 
 
 def _provenance(of: Parameters) -> Rows:
-    made, row = of.provenance, Row("provenance")
+    made, row = of.provenance, CsvRow("provenance")
     yield row.of("format_version", of.format_version)
     text = row._replace(unit="")
     for quantity in (
@@ -138,7 +138,7 @@ def _provenance(of: Parameters) -> Rows:
             yield one._replace(law=section).of("merged_laws", laws)
 
 
-def _residuals(row: Row, quantiles: Sequence[float]) -> Rows:
+def _residuals(row: CsvRow, quantiles: Sequence[float]) -> Rows:
     """measured / law, at the quantiles that the fit keeps."""
     for share, q in zip(QUANTILES, quantiles, strict=False):
         yield row.at(share, "quantile").of("measured_over_law", 1 + q)
@@ -149,7 +149,7 @@ def _residuals(row: Row, quantiles: Sequence[float]) -> Rows:
 def _collectives(of: Parameters) -> Rows:
     for fit in of.collectives:
         low, high = fit.range_nbytes
-        row = Row(
+        row = CsvRow(
             "collectives",
             fit.operation,
             fit.library,
@@ -178,7 +178,7 @@ def _collectives(of: Parameters) -> Rows:
             yield outlier.of("outlier_size", nbytes, BYTES)
 
 
-def _pieces(row: Row, fit: CollectiveFit) -> Rows:
+def _pieces(row: CsvRow, fit: CollectiveFit) -> Rows:
     law = row._replace(law="pieces", error=fit.pieces_mean_relative_error)
     for part, piece in enumerate(fit.pieces):
         one = law._replace(part=part).between(piece.from_nbytes, piece.to_nbytes)
@@ -192,7 +192,7 @@ def _pieces(row: Row, fit: CollectiveFit) -> Rows:
 
 def _structural(of: Parameters) -> Rows:
     for fit in of.structural:
-        row = Row(
+        row = CsvRow(
             "structural",
             fit.operation,
             fit.library,
@@ -218,7 +218,7 @@ def _structural(of: Parameters) -> Rows:
 
 def _contention(of: Parameters) -> Rows:
     for fit in of.contention:
-        row = Row(
+        row = CsvRow(
             "contention",
             fit.operation,
             fit.library,
@@ -245,7 +245,7 @@ def _contention(of: Parameters) -> Rows:
 
 def _layers(of: Parameters) -> Rows:
     for layer in of.layers:
-        row = Row(
+        row = CsvRow(
             "layers",
             library="torch",
             active_ranks=layer.active_ranks,
@@ -264,7 +264,7 @@ def _layers(of: Parameters) -> Rows:
 
 
 def _prices(
-    row: Row, record: object, names: Sequence[str], intervals: Mapping[str, tuple[float, float]]
+    row: CsvRow, record: object, names: Sequence[str], intervals: Mapping[str, tuple[float, float]]
 ) -> Rows:
     """Coefficients, each with its interval if it has one; then intervals of nothing that is known."""
     for name in dict.fromkeys((*names, *intervals)):
@@ -276,7 +276,7 @@ def _prices(
 
 def _work(of: Parameters) -> Rows:
     for law in of.work:
-        row = Row(
+        row = CsvRow(
             "work",
             law.direction,
             library="torch",
@@ -305,7 +305,7 @@ def _work(of: Parameters) -> Rows:
         yield from _neighbours(row, law)
 
 
-def _neighbours(row: Row, law: WorkModel) -> Rows:
+def _neighbours(row: CsvRow, law: WorkModel) -> Rows:
     """The measured layers that correct the law near them (fitting/parameters/work.py, likeness)."""
     yield row.of("neighbour_reach", law.reach)
     for part, (intensity, patches, size, ratio) in enumerate(law.neighbours):
@@ -326,7 +326,7 @@ def _exp(log: float) -> float:
 
 def _loops(of: Parameters) -> Rows:
     for loop in of.tensor_loops:
-        row = Row(
+        row = CsvRow(
             "tensor_loops",
             loop.operation,
             "torch",
@@ -347,7 +347,7 @@ def _loops(of: Parameters) -> Rows:
 
 def _composition(of: Parameters) -> Rows:
     for term in of.composition:
-        row = Row(
+        row = CsvRow(
             "composition",
             term.phase,
             "torch",
@@ -363,7 +363,7 @@ def _composition(of: Parameters) -> Rows:
 
 def _memory(of: Parameters) -> Rows:
     for law in of.memory:
-        row = Row(
+        row = CsvRow(
             "memory", law.family, law.framework, law.device, name=law.measure, n=law.n
         ).between(law.min_bytes, law.max_bytes)
         simple = row._replace(law="simple", error=law.gamma_error)
@@ -380,7 +380,7 @@ def _memory(of: Parameters) -> Rows:
 
 def _overlap(of: Parameters) -> Rows:
     for law in of.overlap:
-        row = Row(
+        row = CsvRow(
             "overlap", "data", law.library, law.device, ranks=law.ranks, n=law.n, error=law.error
         )
         yield row.of("eta", law.eta)
@@ -392,7 +392,7 @@ def _overlap(of: Parameters) -> Rows:
 
 def _partitions(of: Parameters) -> Rows:
     for law in of.partitions:
-        row = Row(
+        row = CsvRow(
             "partitions",
             library=law.library,
             ranks=law.ranks,

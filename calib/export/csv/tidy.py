@@ -23,8 +23,8 @@ import io
 import math
 from collections.abc import Iterator
 
-from calib.export.csv.rows import Row, every_row
-from calib.export.target import Exported, Request
+from calib.export.csv.rows import CsvRow, every_row
+from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import csv_cell
 from calib.foundation.words import counted
@@ -44,11 +44,11 @@ NUMBERS = ("value", "low95", "high95", "start", "end")
 RENAMED = {"start": "from", "end": "to"}
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """One table; nothing is collapsed."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
-    writer.writerow([RENAMED.get(name, name) for name in Row._fields])
+    writer.writerow([RENAMED.get(name, name) for name in CsvRow._fields])
     below = rows = 0
     for row in every_row(request.parameters):
         kept = _possible(row)
@@ -84,7 +84,7 @@ def _lost(of: Parameters, below: int) -> Iterator[str]:
         yield f"{counted(below, 'number')} below 0 or not finite, with an empty cell"
 
 
-def _possible(row: Row) -> Row:
+def _possible(row: CsvRow) -> CsvRow:
     """The row without numbers that are negative or not finite."""
     return row._replace(
         value=_number(row.value),

@@ -42,11 +42,11 @@ from calib.export.measured import (
     where,
 )
 from calib.export.reference import Reference, steps, whole_machine
-from calib.export.target import Collapse, Exported, Point, Request
+from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import counted, number
 from calib.oracle.costs.collectives import CollectiveCosts
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 from calib.oracle.projection import BASIS_ORDER
 
 NAME = "galvatron"
@@ -78,7 +78,7 @@ class Parts:
     written: set[str] = field(default_factory=set)  # operations
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """Up to four JSON files.
 
     Raises MissingParameter without allreduce, InputError where ranks are no power of two.
@@ -137,7 +137,7 @@ def _put(parts: Parts, name: str, content: dict[str, float]) -> None:
     parts.files[name] = json.dumps(content, indent=4, allow_nan=False) + "\n"
 
 
-def _machine(request: Request, parts: Parts) -> tuple[int, int]:
+def _machine(request: ExportRequest, parts: Parts) -> tuple[int, int]:
     """(nodes, ranks of a node), of which all ranks together are a power of two.
 
     Galvatron halves them. Nodes that nobody asked for are rounded down to such a number.
@@ -190,7 +190,7 @@ def halves(world: int) -> list[int]:
 
 
 def _bandwidth(
-    parts: Parts, points: Sequence[Point], share: float, what: str, key: str
+    parts: Parts, points: Sequence[ExportPoint], share: float, what: str, key: str
 ) -> tuple[str, float]:
     """The key's MiB/ms: of time = share m / bandwidth, with the least mean relative error."""
     moved = [[share * point.nbytes] for point in points]
@@ -205,14 +205,14 @@ def _bandwidth(
 def _allreduce(
     reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
 ) -> Iterator[tuple[str, float]]:
-    world, every, layouts = nodes * ranks, list[Point](), list[Layout]()
+    world, every, layouts = nodes * ranks, list[ExportPoint](), list[GroupLayout]()
     for p in halves(world):
         groups = world // p
         for consecutive in (1, 0) if groups > 1 else (1,):
             stride = 1 if consecutive else groups
             points = [reference.seconds("allreduce", m, p, stride, groups) for m in steps(ends)]
             every += points
-            layouts.append(Layout(p, stride, groups))
+            layouts.append(GroupLayout(p, stride, groups))
             apart = "side by side" if consecutive else f"{stride} apart"
             what = f"allreduce by {counted(groups, 'group')} of {p} {apart}"
             key = f"allreduce_size_{p}_consec_{consecutive}"
@@ -228,7 +228,7 @@ def _allreduce(
 def _p2p(
     reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
 ) -> Iterator[tuple[str, float]]:
-    world, per_rack, every = nodes * ranks, reference.parameters.nodes_per_rack, list[Point]()
+    world, per_rack, every = nodes * ranks, reference.parameters.nodes_per_rack, list[ExportPoint]()
     # where there are several nodes (or racks), some stage sends to the next node (rack)
     farthest, level = (1, NODE) if nodes == 1 else (ranks, RACK)
     if 0 < per_rack < nodes:
@@ -240,7 +240,7 @@ def _p2p(
         stride = max(pipelines, farthest)
         points = [reference.seconds("p2p", m, 2, stride, pipelines) for m in steps(ends)]
         every += points
-        layouts.append(Layout(2, stride, pipelines))
+        layouts.append(GroupLayout(2, stride, pipelines))
         what = f"p2p by {counted(pipelines, 'pipeline')} of {stages}"
         yield _bandwidth(parts, points, 1.0, what, f"pp_size_{stages}")
     parts.notes += stands_in(reference, "p2p", layouts)
@@ -325,7 +325,7 @@ def _about_halves(reference: Reference, chosen: Sequence[Chosen], known: Sequenc
     )
 
 
-def _overlap(request: Request, reference: Reference, world: int, parts: Parts) -> None:
+def _overlap(request: ExportRequest, reference: Reference, world: int, parts: Parts) -> None:
     """overlap_coefficient.json, where eta was measured."""
     costs = CollectiveCosts(request.parameters)
     law = costs.overlap(world)

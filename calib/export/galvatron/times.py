@@ -1,4 +1,4 @@
-"""The times of Galvatron's sp_time, and the line that Galvatron itself fits through them.
+"""Galvatron's sp_time, and the line that Galvatron fits through it.
 
 galvatron/utils/config_utils.py of PKU-DAIR/Hetu-Galvatron 2.4, remap_config: of each operation and p it
 takes eight sizes or more, all in whole MB of 2^20 bytes, and fits time = slope MB + start by least
@@ -25,7 +25,7 @@ import numpy as np
 from calib.export.collapse import collapse_of
 from calib.export.measured import sizes_in_words
 from calib.export.reference import Reference, steps
-from calib.export.target import Collapse, Point
+from calib.export.target import Collapse, ExportPoint
 from calib.foundation.words import bytes_words, number
 
 MIB = 1 << 20
@@ -40,7 +40,7 @@ HALVES = {"allreduce"}  # of whose times Galvatron takes half
 
 
 @dataclass(frozen=True)
-class Line:
+class GalvatronLine:
     """slope and start in ms, of sizes in MB, as Galvatron's popt."""
 
     slope_ms: float
@@ -61,9 +61,9 @@ class Chosen:
     operation: str
     ranks: int
     groups: int
-    points: tuple[Point, ...] = ()
-    line: Line = Line(0.0, 0.0)
-    measured: tuple[Point, ...] = ()
+    points: tuple[ExportPoint, ...] = ()
+    line: GalvatronLine = GalvatronLine(0.0, 0.0)
+    measured: tuple[ExportPoint, ...] = ()
     why: str = ""
 
     def collapse(self, name: str) -> Collapse:
@@ -87,7 +87,7 @@ def times_of(reference: Reference, operation: str, ranks: int, groups: int) -> C
         ends = ends[0], min(ends[1], MOST_MEBIBYTES * MIB)
 
     @cache
-    def at(nbytes: int) -> Point:
+    def at(nbytes: int) -> ExportPoint:
         return reference.seconds(operation, nbytes, ranks, 1, groups)
 
     sizes = spread(*whole_mebibytes(ends, asked))
@@ -127,12 +127,12 @@ def times_of(reference: Reference, operation: str, ranks: int, groups: int) -> C
     return Chosen(operation, ranks, groups, points, line, measured, "; ".join(remarks))
 
 
-def line_through(points: Sequence[Point]) -> Line:
+def line_through(points: Sequence[ExportPoint]) -> GalvatronLine:
     """Galvatron's fit: least squares of the milliseconds by the MB."""
     mebibytes = [point.nbytes // MIB for point in points]
     slope, start = np.polyfit(mebibytes, [point.seconds * 1e3 for point in points], 1).tolist()
     none = ROUNDING * points[-1].seconds * 1e3
-    return Line(slope if abs(slope) > none else 0.0, start if abs(start) > none else 0.0)
+    return GalvatronLine(slope if abs(slope) > none else 0.0, start if abs(start) > none else 0.0)
 
 
 def whole_mebibytes(ends: tuple[int, int], asked: bool) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The ranks and machine that a SimGrid platform is asked for, and the oracle's times of them."""
+"""Ranks and machine of a SimGrid platform, and the oracle's times on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from calib.export.reference import Reference
 from calib.export.simgrid.factors import MOST_BYTES, Algorithm, sizes
-from calib.export.simgrid.topology import Machine, machine_of
-from calib.export.target import Point, Request
+from calib.export.simgrid.topology import SimGridHosts, machine_of
+from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
@@ -18,7 +18,7 @@ ALLREDUCE, P2P = "allreduce", "p2p"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimGridTimes:
     """The ranks and machine that are asked for, and the oracle's times of them.
 
     `links` of the routes of a ring by its p: 0 inside a host. `main`: the p whose messages the factors
@@ -26,7 +26,7 @@ class Asked:
     """
 
     reference: Reference
-    machine: Machine
+    machine: SimGridHosts
     ranks: tuple[int, ...]
     links: dict[int, int]
 
@@ -55,7 +55,7 @@ class Asked:
             if fit.operation == operation and (fit.level != NODE) == spanning
         ]
 
-    def alone(self, nbytes: int, spanning: bool) -> Point:
+    def alone(self, nbytes: int, spanning: bool) -> ExportPoint:
         """One message between neighbours."""
         return self.reference.seconds(P2P, nbytes, 2, self.per_node if spanning else 1)
 
@@ -112,7 +112,7 @@ def own_sizes(fit: CollectiveFit) -> list[float]:
     return [*(point.nbytes for point in fit.points), *ends]
 
 
-def asked_of(request: Request, reference: Reference, operation: str) -> Asked:
+def asked_of(request: ExportRequest, reference: Reference, operation: str) -> SimGridTimes:
     """Those of a request, whose p are of this operation. Raises InputError."""
     per_node = request.parameters.ranks_per_node
     ranks = [p for p in reference.ranks(operation) if p > 1]
@@ -129,4 +129,4 @@ def asked_of(request: Request, reference: Reference, operation: str) -> Asked:
     links = {
         p: machine.ring_links(-(-p // per_node)) if p > per_node else 0 for p in sorted(set(ranks))
     }
-    return Asked(reference, machine, tuple(links), links)
+    return SimGridTimes(reference, machine, tuple(links), links)

@@ -1,4 +1,4 @@
-"""The MPI factors of a SimGrid platform: what one message must take so that an allreduce takes its time.
+"""MPI factors of a SimGrid platform: message costs that give the oracle's allreduce times.
 
 SimGrid plays a collective message by message. A ring ("lr"; "smp_rsag_lr" among hosts) of m bytes on p
 ranks is 2 (p - 1) steps of m / p bytes, recursive doubling ("rdb") log2 p of all m; so a step must take
@@ -77,7 +77,7 @@ def rest_steps(ranks: int) -> int:
     return ranks.bit_length()
 
 
-class Line(NamedTuple):
+class FactorLine(NamedTuple):
     """start_s + s_per_byte * bytes, from messages of so many bytes on."""
 
     from_nbytes: int
@@ -102,9 +102,9 @@ class Messages:
     `loopback`: (times the route's start, times its seconds per byte) between ranks of one host.
     """
 
-    route: tuple[Line, ...]
-    isend: tuple[Line, ...]
-    send: tuple[Line, ...]
+    route: tuple[FactorLine, ...]
+    isend: tuple[FactorLine, ...]
+    send: tuple[FactorLine, ...]
     links: int
     loopback: tuple[float, float] = (1.0, 1.0)
     algorithm: Algorithm = field(default=RING)
@@ -156,12 +156,12 @@ class Messages:
         return rest_steps(ranks) * one + isend + waits
 
 
-def line_at(lines: Sequence[Line], nbytes: int) -> Line:
+def line_at(lines: Sequence[FactorLine], nbytes: int) -> FactorLine:
     """The line of a message."""
     return lines[max(0, bisect_right(lines, nbytes, key=lambda line: line.from_nbytes) - 1)]
 
 
-def extra(lines: Sequence[Line], nbytes: int) -> float:
+def extra(lines: Sequence[FactorLine], nbytes: int) -> float:
     """Seconds of smpi/ois or os; 0 without one."""
     if not lines:
         return 0.0
@@ -213,7 +213,7 @@ def least_slope(nbytes: Floats, seconds: Floats) -> float:
 
 def _lines(
     nbytes: NDArray[np.int64], x: Floats, y: Floats, scale: Floats, least: float
-) -> tuple[Line, ...]:
+) -> tuple[FactorLine, ...]:
     """y(x) in as few lines as TOLERANCE of `scale` allows, the longest first; none where y is 0."""
     if not y.any():
         return ()
@@ -229,7 +229,7 @@ def _lines(
         # sizes is as the smallest ones
         near = slice(start - 1, end + 1) if start else slice(0, end)
         own = slice(start - near.start, end - near.start)
-        lines.append(Line(border, *_line(x[near], y[near], scale[near], least, own)))
+        lines.append(FactorLine(border, *_line(x[near], y[near], scale[near], least, own)))
         start = end
     return tuple(lines)
 
@@ -276,7 +276,7 @@ def refitted(
         if mine.any():
             rows = np.column_stack([links[mine] / messages.links, nbytes[mine] + HEADER_BYTES])
             a, b = least_relative(rows, seconds[mine], [0.0, least_s_per_byte], any_will_do=True)
-            lines.append(Line(line.from_nbytes, float(a), float(b)))
+            lines.append(FactorLine(line.from_nbytes, float(a), float(b)))
         else:
             lines.append(line)
     return Messages(

@@ -1,4 +1,4 @@
-"""The network of a SimGrid platform: what the oracle says of its ranks, as messages of SMPI."""
+"""The network of a SimGrid platform: the oracle's times as SMPI messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from calib.export.collapse import collapse_of
 from calib.export.reference import Reference
-from calib.export.simgrid.asked import ALLREDUCE, P2P, Asked, asked_of, own_sizes
+from calib.export.simgrid.asked import ALLREDUCE, P2P, SimGridTimes, asked_of, own_sizes
 from calib.export.simgrid.factors import (
     DETACHED_BYTES,
     DOUBLING,
@@ -27,8 +27,8 @@ from calib.export.simgrid.factors import (
     refitted,
     sizes,
 )
-from calib.export.simgrid.topology import FLAT, Machine
-from calib.export.target import Collapse, Point, Request
+from calib.export.simgrid.topology import FLAT, SimGridHosts
+from calib.export.target import Collapse, ExportPoint, ExportRequest
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.words import bytes_words
@@ -43,7 +43,7 @@ ODD_NBYTES = 1 << 16  # near which the time of a rest is stated
 class Network:
     """Messages on a machine. `ranks`: p of the allreduce that they were made for, () without one."""
 
-    machine: Machine
+    machine: SimGridHosts
     messages: Messages
     ranks: tuple[int, ...]
     nbytes: tuple[int, int]
@@ -52,7 +52,7 @@ class Network:
     library: str = ""
 
 
-def network_of(request: Request) -> Network:
+def network_of(request: ExportRequest) -> Network:
     """The messages for the ranks and nodes that are asked for.
 
     Raises MissingParameter or InputError where the parameters say too little.
@@ -106,7 +106,7 @@ def network_of(request: Request) -> Network:
     )
 
 
-def _of_allreduce(asked: Asked, algorithm: Algorithm) -> Messages:
+def _of_allreduce(asked: SimGridTimes, algorithm: Algorithm) -> Messages:
     """The messages whose steps make the allreduce's time by this algorithm."""
     spanning = bool(asked.spanning)
     knows_alone = bool(asked.measured(P2P, spanning))
@@ -131,7 +131,7 @@ def _of_allreduce(asked: Asked, algorithm: Algorithm) -> Messages:
     return _with_loopback(asked, messages, algorithm) if asked.shared else messages
 
 
-def _of_alone(asked: Asked) -> Messages:
+def _of_alone(asked: SimGridTimes) -> Messages:
     """The messages of point-to-point alone."""
     low, high = asked.reference.nbytes(P2P)
     spanning = bool(asked.spanning)
@@ -143,7 +143,9 @@ def _of_alone(asked: Asked) -> Messages:
     return _with_loopback(asked, messages, None) if asked.shared else messages
 
 
-def _with_loopback(asked: Asked, messages: Messages, algorithm: Algorithm | None) -> Messages:
+def _with_loopback(
+    asked: SimGridTimes, messages: Messages, algorithm: Algorithm | None
+) -> Messages:
     """With what messages inside a host take; as those between hosts where nobody measured them."""
     samples: list[tuple[int, float]] = []
     if algorithm is not None:
@@ -168,7 +170,7 @@ def _with_loopback(asked: Asked, messages: Messages, algorithm: Algorithm | None
     return replace(messages, loopback=loopback_of(messages, nbytes, seconds, slowest))
 
 
-def _points(asked: Asked, messages: Messages) -> list[Point]:
+def _points(asked: SimGridTimes, messages: Messages) -> list[ExportPoint]:
     """The allreduces that are compared: those that have an item for each rank."""
     return [
         point
@@ -177,7 +179,7 @@ def _points(asked: Asked, messages: Messages) -> list[Point]:
     ]
 
 
-def _collapse(asked: Asked, messages: Messages, points: Sequence[Point]) -> Collapse:
+def _collapse(asked: SimGridTimes, messages: Messages, points: Sequence[ExportPoint]) -> Collapse:
     found = [
         messages.allreduce(
             point.nbytes,
@@ -191,7 +193,7 @@ def _collapse(asked: Asked, messages: Messages, points: Sequence[Point]) -> Coll
     return collapse_of(ALLREDUCE, into, messages.words, points, found)
 
 
-def _collapses_alone(asked: Asked, messages: Messages) -> list[Collapse]:
+def _collapses_alone(asked: SimGridTimes, messages: Messages) -> list[Collapse]:
     """What became of point-to-point, where it was measured."""
     collapses = []
     machine = asked.machine
@@ -208,7 +210,7 @@ def _collapses_alone(asked: Asked, messages: Messages) -> list[Collapse]:
     return collapses
 
 
-def _of_a_rest(asked: Asked, messages: Messages, ranks: int) -> tuple[float, int, int]:
+def _of_a_rest(asked: SimGridTimes, messages: Messages, ranks: int) -> tuple[float, int, int]:
     """(share that one item more adds, to how many bytes, ranks) near 64 KiB."""
     whole = -(-ODD_NBYTES // (ITEM_BYTES * ranks)) * ITEM_BYTES * ranks
     even, odd = (
@@ -218,7 +220,7 @@ def _of_a_rest(asked: Asked, messages: Messages, ranks: int) -> tuple[float, int
     return odd / even - 1, whole, ranks
 
 
-def _notes_of_allreduce(asked: Asked, messages: Messages) -> list[str]:
+def _notes_of_allreduce(asked: SimGridTimes, messages: Messages) -> list[str]:
     notes = []
     if messages.algorithm is RING:
         share, whole, p = max(_of_a_rest(asked, messages, p) for p in asked.main)

@@ -18,11 +18,11 @@ from calib.export.about import ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
 from calib.export.simgrid.asked import ALLREDUCE, P2P
-from calib.export.simgrid.factors import HEADER_BYTES, LEAST_S, Line, Messages
+from calib.export.simgrid.factors import HEADER_BYTES, LEAST_S, FactorLine, Messages
 from calib.export.simgrid.network import Network, network_of
 from calib.export.simgrid.recipe import properties_of
-from calib.export.simgrid.topology import DRAGONFLY, FAT_TREE, FLAT, Machine
-from calib.export.target import Collapse, Exported, Request
+from calib.export.simgrid.topology import DRAGONFLY, FAT_TREE, FLAT, SimGridHosts
+from calib.export.target import Collapse, Exported, ExportRequest
 from calib.fitting.parameters.work import Work, seconds_of
 from calib.foundation.words import bytes_words
 
@@ -46,7 +46,7 @@ TOPOLOGY_NAMES = {FAT_TREE: "FAT_TREE", DRAGONFLY: "DRAGONFLY"}
 Property = tuple[str, str, str]  # option, value, why
 
 
-def export(request: Request) -> Exported:
+def export(request: ExportRequest) -> Exported:
     """The platform and its host file. Raises MissingParameter, InputError or FileError."""
     network = network_of(request)
     messages = network.messages
@@ -121,7 +121,7 @@ def _properties(
     return found
 
 
-def _overheads(lines: Sequence[Line]) -> str:
+def _overheads(lines: Sequence[FactorLine]) -> str:
     return ";".join(f"{line.from_nbytes}:{line.start_s!r}:{line.s_per_byte!r}" for line in lines)
 
 
@@ -142,7 +142,7 @@ def _model(speed: float | None) -> list[Property]:
     return found
 
 
-def _speed_of(request: Request) -> tuple[float | None, str]:
+def _speed_of(request: ExportRequest) -> tuple[float | None, str]:
     """flop/s of a rank by its laws of layers, and a note on it."""
     per_node = request.parameters.ranks_per_node
     found = []
@@ -166,7 +166,7 @@ def _speed_of(request: Request) -> tuple[float | None, str]:
     )
 
 
-def _notes(request: Request, network: Network) -> list[str]:
+def _notes(request: ExportRequest, network: Network) -> list[str]:
     machine, notes = network.machine, []
     if machine.places > machine.nodes:
         notes.append(
@@ -194,7 +194,7 @@ def _holds_for(network: Network) -> str:
     return f"{ALLREDUCE} on {ranks_in_words(network.ranks)} ranks, of {low} to {high}{beyond}"
 
 
-def _lost(request: Request) -> list[str]:
+def _lost(request: ExportRequest) -> list[str]:
     """What these parameters have beside it."""
     times = other_times(Reference(request), (ALLREDUCE, P2P))
     # of the laws of layers the speed of a host is taken
@@ -203,12 +203,12 @@ def _lost(request: Request) -> list[str]:
 
 
 def _cluster(
-    machine: Machine,
+    machine: SimGridHosts,
     messages: Messages,
     latency_s: float,
     bandwidth: float,
     speed: float | None,
-    request: Request,
+    request: ExportRequest,
 ) -> list[str]:
     """The <cluster> element, one attribute in a line."""
     start, per_byte = messages.loopback
@@ -261,7 +261,7 @@ def _platform(comment: Sequence[str], properties: Sequence[Property], cluster: l
     return "\n".join(lines) + "\n"
 
 
-def _hosts(machine: Machine, per_node: int) -> str:
+def _hosts(machine: SimGridHosts, per_node: int) -> str:
     """One line a host, with its number of ranks where that is not one."""
     many = f":{per_node}" if per_node > 1 else ""
     return "".join(f"node-{machine.place(node)}{many}\n" for node in range(machine.nodes))

@@ -1,4 +1,4 @@
-"""The MPI options of SimGrid from raw point-to-point calls, by the recipe of its own authors.
+"""SimGrid's MPI options from raw point-to-point calls, by its authors' recipe.
 
 github.com/Ezibenroc/platform-calibration; fitting/estimators/collectives/platform_calibration.py fits
 the segments. formats.md has a bandwidth's factor cut at 1 from above and a latency's from below; the
@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 
 from calib.fitting.estimators.collectives.platform_calibration import (
     EAGER,
-    Factor,
     Segment,
+    SegmentFactor,
     platform_calibration,
     read_tables,
 )
@@ -85,7 +85,7 @@ def _segments(option: str, segments: Iterable[Segment]) -> str:
     )
 
 
-def _factors(option: str, factors: Iterable[Factor]) -> str:
+def _factors(option: str, factors: Iterable[SegmentFactor]) -> str:
     return ";".join(f"{f.lower_nbytes}:{_number(option, f.factor)}" for f in factors)
 
 

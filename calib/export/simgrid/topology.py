@@ -1,4 +1,4 @@
-"""The hosts of a SimGrid platform: flat, a fat tree or a dragonfly, and how many links a route has.
+"""Hosts of a SimGrid platform: flat, fat tree or dragonfly; links of a route.
 
 SimGrid wants exactly as many hosts as a tree or dragonfly has places: those without a host are padded.
 A route's latency is the sum of its links', which in one <cluster> are all equal, so it matters how many
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from calib.export.target import Request
+from calib.export.target import ExportRequest
 from calib.foundation.errors import InputError
 
 FLAT, FAT_TREE, DRAGONFLY = "flat", "fat-tree", "dragonfly"
@@ -25,7 +25,7 @@ Route = Callable[[int, int], int]  # links between two places
 
 
 @dataclass(frozen=True)
-class Machine:
+class SimGridHosts:
     """`nodes` hosts at `places` of a topology; `per_group` hosts in each group of `group_places`."""
 
     topology: str
@@ -48,7 +48,7 @@ class Machine:
         return max(self.route(here, there) for here, there in pairs)
 
 
-def machine_of(request: Request, needed: int) -> Machine:
+def machine_of(request: ExportRequest, needed: int) -> SimGridHosts:
     """The hosts for `needed` nodes at least. Raises InputError."""
     nodes = request.nodes or max(needed, request.parameters.nodes, _hosts(request))
     if nodes < needed:
@@ -65,7 +65,7 @@ def machine_of(request: Request, needed: int) -> Machine:
     in_rack = nodes_per_rack(request)
     topology = request.topology or (FAT_TREE if in_rack and nodes > 1 else FLAT)
     if topology == FLAT:
-        return Machine(FLAT, nodes, nodes, nodes, nodes, "", lambda _a, _b: LINKS_OF_A_HOST)
+        return SimGridHosts(FLAT, nodes, nodes, nodes, nodes, "", lambda _a, _b: LINKS_OF_A_HOST)
     if topology == FAT_TREE:
         return _fat_tree(nodes, min(in_rack or math.ceil(math.sqrt(nodes)), nodes))
     if topology == DRAGONFLY:
@@ -73,7 +73,7 @@ def machine_of(request: Request, needed: int) -> Machine:
     raise InputError(f"unknown topology {topology!r}; known: {', '.join(TOPOLOGIES)}")
 
 
-def nodes_per_rack(request: Request) -> int:
+def nodes_per_rack(request: ExportRequest) -> int:
     """Of the largest rack; 0 where nobody knows."""
     cluster = request.cluster
     if cluster is not None:
@@ -83,11 +83,11 @@ def nodes_per_rack(request: Request) -> int:
     return request.parameters.nodes_per_rack
 
 
-def _hosts(request: Request) -> int:
+def _hosts(request: ExportRequest) -> int:
     return len(request.cluster.hosts) if request.cluster is not None else 0
 
 
-def _fat_tree(nodes: int, in_rack: int) -> Machine:
+def _fat_tree(nodes: int, in_rack: int) -> SimGridHosts:
     """A switch for each rack, and as many above them as a rack has hosts."""
     racks = -(-nodes // in_rack)
     # one rack has one switch, and no level above
@@ -97,10 +97,10 @@ def _fat_tree(nodes: int, in_rack: int) -> Machine:
     def route(here: int, there: int) -> int:
         return LINKS_OF_A_HOST if here // in_rack == there // in_rack else 4
 
-    return Machine(FAT_TREE, nodes, places, in_rack, in_rack, shape, route)
+    return SimGridHosts(FAT_TREE, nodes, places, in_rack, in_rack, shape, route)
 
 
-def _dragonfly(nodes: int, in_rack: int) -> Machine:
+def _dragonfly(nodes: int, in_rack: int) -> SimGridHosts:
     """Groups of one chassis: a router for each other group, with the same number of nodes each."""
     if in_rack:
         # a group has a router for each other group: of small racks, several are a group
@@ -129,7 +129,7 @@ def _dragonfly(nodes: int, in_rack: int) -> Machine:
             links += router != its_router
         return links
 
-    return Machine(
+    return SimGridHosts(
         DRAGONFLY,
         nodes,
         groups * in_group,

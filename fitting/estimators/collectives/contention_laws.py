@@ -1,4 +1,4 @@
-"""The forms that contention can take (contention.py), and their fits to points.
+"""The forms of contention laws, and their fits to points.
 
 Points [d, 2] are (bytes, groups at once), seconds [d] their medians. Errors are relative, and all
 coefficients non-negative (Lawson and Hanson's NNLS, from SciPy).

@@ -1,4 +1,4 @@
-"""Whether launches differ by more than their repetitions do: only then do they widen an interval.
+"""Whether launches differ by more than their repetitions; only then do they widen an interval.
 
 An interval that holds how three launches differ is up to three times as wide as their repetitions say.
 Where they do not differ, it covers 99.5% instead of 95%.

@@ -1,4 +1,4 @@
-"""Sizes that are far too slow: a run that something disturbed, not a law of the machine."""
+"""Sizes that are far too slow because something disturbed the run."""
 
 from __future__ import annotations
 

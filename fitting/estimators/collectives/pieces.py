@@ -1,4 +1,4 @@
-"""Straight pieces t = a + b m through sorted points: which borders, how many, and what lies between.
+"""Piecewise straight lines t = a + b m: how many pieces, and where they meet.
 
 The optimal partition into k pieces by dynamic programming (Bellman, CACM 4, 1961; for regressions Bai
 and Perron, J. Applied Econometrics 18, 2003) over pairs (first point, last point): the state is the

@@ -56,7 +56,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Factor:
+class SegmentFactor:
     """What a bandwidth or latency is multiplied by, from `lower_nbytes` on."""
 
     lower_nbytes: int
@@ -70,8 +70,8 @@ class PlatformCalibration:
     send: tuple[Segment, ...]
     isend: tuple[Segment, ...]
     receive: tuple[Segment, ...]
-    bandwidth_factor: tuple[Factor, ...]
-    latency_factor: tuple[Factor, ...]
+    bandwidth_factor: tuple[SegmentFactor, ...]
+    latency_factor: tuple[SegmentFactor, ...]
     wtime_s: float
     iprobe_s: float
     test_s: float
@@ -208,11 +208,11 @@ def platform_calibration(
         isend=_segments("Isend", _trimmed(tables.calls["Isend"], tables.trim), limits, isend),
         receive=receive,
         bandwidth_factor=tuple(
-            Factor(at, 1.0 / (slope * expected_bandwidth) if slope else np.inf)
+            SegmentFactor(at, 1.0 / (slope * expected_bandwidth) if slope else np.inf)
             for at, (_, slope) in zip(lower, delays, strict=True)
         ),
         latency_factor=tuple(
-            Factor(at, intercept / expected_latency)
+            SegmentFactor(at, intercept / expected_latency)
             for at, (intercept, _) in zip(lower, delays, strict=True)
         ),
         wtime_s=float(tables.calls["Wtime"].seconds.mean()) / WTIME_CALLS,

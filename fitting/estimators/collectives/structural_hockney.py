@@ -1,4 +1,4 @@
-"""Collectives on a number of ranks that was not measured: alpha and beta through steps and volumes.
+"""Collectives on rank counts that were not measured: alpha and beta by steps and volumes.
 
 A library picks another algorithm and protocol for every range of sizes, so the law is fitted at each
 measured size on that size and its neighbours: t = base + steps(p) alpha + volume(p) m beta, with the

@@ -1,4 +1,4 @@
-"""Which rows are left out together: whole layers, and those larger than all others."""
+"""Cross-validation folds: whole layers, and layers larger than all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds of a layer by its work: a law of few prices whose form is chosen by leaving layers out.
+"""Seconds of a layer by its work; the form of the law is chosen by cross-validation.
 
 None of the prices (fitting/estimators/layers/price_law.py) is negative, so the law never says that
 more work takes less time. Beside a call, operations and bytes it may have a price for a byte of the

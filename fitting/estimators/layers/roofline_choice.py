@@ -1,4 +1,4 @@
-"""Which law of prices, judged by layers that were left out: its form, its prices, its neighbours."""
+"""Choose a price law by held-out layers: its form, its prices, its neighbours."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A log's lines: prefixes, tokens, faults, and why a program did not come to print."""
+"""Lines of a log: prefixes, tokens, errors, and why a program printed no table."""

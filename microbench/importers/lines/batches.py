@@ -1,4 +1,4 @@
-"""Rows of a log as tokens, which become numbers many at a time: a million rows are never all words."""
+"""Log rows as tokens, converted to numbers in batches to save memory."""
 
 from __future__ import annotations
 

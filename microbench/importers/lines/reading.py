@@ -1,4 +1,4 @@
-"""What every importer needs of a log: lines without tags, faults, and how exact a number is.
+"""What all importers need: lines without tags, errors, the precision of printed numbers.
 
 Before a line stand clocks, hosts and ranks that launchers and loggers put there. Known are a clock, a
 date and a clock, a rank and a colon, and whatever a log itself shows before a line that one of the tools

@@ -1,4 +1,4 @@
-"""Tables of OSU and IMB: columns of numbers of one width, and the checks that a column is one."""
+"""Tables of OSU and IMB: columns of numbers, and checks that each is one."""
 
 from __future__ import annotations
 

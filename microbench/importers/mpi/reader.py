@@ -1,4 +1,4 @@
-"""What the readers of OSU and IMB share: the pass over the lines, and from a table's rows to a block.
+"""Shared by the readers of OSU and IMB: one pass over the lines, rows to blocks.
 
 Both print a head, a header and rows of numbers. They differ in the words of the head, in the names of
 the columns, and in which column is a time.

@@ -1,4 +1,4 @@
-"""From the rows of a table to blocks: which columns are meant, which rows are good."""
+"""Table rows to blocks: which columns are meant, which rows are good."""
 
 from __future__ import annotations
 

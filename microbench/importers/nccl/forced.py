@@ -1,4 +1,4 @@
-"""Which algorithm and protocol a run of nccl-tests was forced to, by NCCL_ALGO and NCCL_PROTO.
+"""The algorithm and protocol that NCCL_ALGO and NCCL_PROTO forced.
 
 The names are those of NCCL's example tuner (plugins/tuner/example/plugin.c), which are its own
 (src/init.cc, ncclAlgoStr and ncclProtoStr) with underscores. A value may also be a list (`ring,tree`),

@@ -1,4 +1,4 @@
-"""Where the columns of a table of nccl-tests stand: they differ by version and by option."""
+"""Column layouts of nccl-tests tables, which differ by version and option."""
 
 from __future__ import annotations
 

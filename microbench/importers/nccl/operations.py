@@ -1,4 +1,4 @@
-"""What the programs of nccl-tests do, and which of them a table without a name can come from."""
+"""The programs of nccl-tests, and which of them a nameless table can come from."""
 
 from __future__ import annotations
 

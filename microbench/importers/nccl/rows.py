@@ -1,4 +1,4 @@
-"""Rows of nccl-tests, whatever they were printed as: checked against themselves, and made into blocks.
+"""Rows of nccl-tests from any format: checked for consistency, made into blocks.
 
 A row has a size, a count, a type, and out of place and in place each a time, an algorithm and a bus
 bandwidth and the number of wrong results. So every time is known twice and every bandwidth too.

@@ -1,4 +1,4 @@
-"""One run of nccl-tests: what it said of itself, and what follows for operation, ranks and nodes."""
+"""One run of nccl-tests: its operation, ranks and nodes, as said or inferred."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of nccl-tests, with all that was said before it."""
+"""One nccl-tests table with the header lines before it."""
 
 from __future__ import annotations
 

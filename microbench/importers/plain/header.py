@@ -1,4 +1,4 @@
-"""The header of a plain table: which columns are sizes, times and what a row is of, and their units."""
+"""Header of a plain table: what each column is, and its unit."""
 
 from __future__ import annotations
 

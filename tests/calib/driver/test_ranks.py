@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from calib.driver import listen
-from calib.driver.listen import Event
+from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, run_ranks
 from calib.foundation.errors import FileError, InputError, MachineError, MeasurementError
 
@@ -29,7 +29,7 @@ class Launch:
     def __init__(self, directory: Path) -> None:
         self.log = directory / "ranks.log"
         self.script = directory / "fake.py"
-        self.events: list[Event] = []
+        self.events: list[RankEvent] = []
 
     def run(
         self,

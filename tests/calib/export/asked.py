@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.helpers.filled import collective
 
-from calib.export.target import Request, Source
+from calib.export.target import ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, HockneyPiece
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.records import Estimate
@@ -33,8 +33,8 @@ def law(operation: str, p: int, a: float, b: float, level: str = "node") -> Coll
     return collective(p, operation=operation, level=level, nodes=0, pieces=[piece], points=points)
 
 
-def asking(parameters: Parameters, **changes: Any) -> Request:
-    return Request(parameters, Source("p.json", "sha256:00"), **changes)
+def asking(parameters: Parameters, **changes: Any) -> ExportRequest:
+    return ExportRequest(parameters, Source("p.json", "sha256:00"), **changes)
 
 
 def line(operation: str, p: int, alpha: float, beta: float) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from tests.helpers.filled import UNTIL, filled, of_two_clusters
 
 from calib.commands.export import print_errors
 from calib.export.about import about, in_words, lines, ranks_in_words
-from calib.export.target import Collapse, Exported, Request, Source
+from calib.export.target import Collapse, Exported, ExportRequest, Source
 from calib.fitting.parameters.file import FORMAT_VERSION
 from calib.microbench.records.cluster import Cluster, Host, Level
 
@@ -29,7 +29,7 @@ EXPORTED = Exported({"": "x\n"}, ("allreduce on 2, 4 ranks",), (COLLAPSE,), ("ph
 
 
 def test_the_side_file_says_whose_numbers_these_are() -> None:
-    found = about("simgrid", Request(filled(), Source("p.json", SHA)), EXPORTED)
+    found = about("simgrid", ExportRequest(filled(), Source("p.json", SHA)), EXPORTED)
     assert found["target"] == "simgrid"
     assert found["parameters"] == {
         "file": "p.json",
@@ -52,7 +52,7 @@ def test_the_side_file_says_whose_numbers_these_are() -> None:
 
 def test_the_comment_says_the_same() -> None:
     text = "\n".join(
-        lines("simgrid", Request(filled(), Source("p.json", SHA, True)), EXPORTED, 500)
+        lines("simgrid", ExportRequest(filled(), Source("p.json", SHA, True)), EXPORTED, 500)
     )
     for words in (
         SHA,
@@ -76,7 +76,7 @@ def test_hostile_names_stay_in_the_comment() -> None:
     parameters = of.model_copy(
         update={"provenance": of.provenance.model_copy(update={"cluster_name": name})}
     )
-    found = lines("simgrid", Request(parameters, Source(name, SHA)), EXPORTED)
+    found = lines("simgrid", ExportRequest(parameters, Source(name, SHA)), EXPORTED)
     assert all(line.isascii() and line.isprintable() and len(line) <= 100 for line in found)
     assert "--" not in "\n".join(found)
 
@@ -84,7 +84,7 @@ def test_hostile_names_stay_in_the_comment() -> None:
 def test_a_machine_of_another_cluster_is_said() -> None:
     host = Host(name="h", kernel="k", devices=[])
     cluster = Cluster(name="other", hosts=[host], levels=[Level(name="node", members=2, link="l")])
-    found = about("simgrid", Request(filled(), Source("p", SHA), cluster=cluster), EXPORTED)
+    found = about("simgrid", ExportRequest(filled(), Source("p", SHA), cluster=cluster), EXPORTED)
     assert found["notes"][1] == (
         f"the machine's shape is that of other ({cluster.fingerprint}), the numbers are of filled "
         "(0123456789abcdef)"
@@ -92,7 +92,7 @@ def test_a_machine_of_another_cluster_is_said() -> None:
 
 
 def test_parameters_of_several_clusters_are_said() -> None:
-    request = Request(of_two_clusters(filled()), Source("p", SHA))
+    request = ExportRequest(of_two_clusters(filled()), Source("p", SHA))
     (_, note) = about("simgrid", request, EXPORTED)["notes"]
     assert note.startswith("the parameter file was merged of different clusters: ")
     assert "alpha" in note and "beta" in note

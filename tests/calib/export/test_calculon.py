@@ -15,7 +15,7 @@ from tests.helpers.words import words_of
 
 from calib.export.calculon import export
 from calib.export.reference import Reference, steps
-from calib.export.target import Collapse, Exported, Request, Source
+from calib.export.target import Collapse, Exported, ExportRequest, Source
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.layers import LayerShape
@@ -470,7 +470,7 @@ def test_operations_of_an_item(kind: str, operations: int) -> None:
 
 def refusal(parameters: Parameters) -> str:
     with pytest.raises((MissingParameter, InputError)) as caught:
-        export(Request(parameters, Source("p.json", "sha256:00")))
+        export(ExportRequest(parameters, Source("p.json", "sha256:00")))
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib.export.collapse import LEAST_SHARE, bounded, collapse_of, least_by_bytes, least_relative
-from calib.export.target import Point
+from calib.export.target import ExportPoint
 from calib.foundation.errors import InputError
 
 SIZES = [2**k for k in range(6, 27)]
 times = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12)
 
 
-def point(nbytes: int, seconds: float, ranks: int = 2) -> Point:
-    return Point("allreduce", nbytes, ranks, seconds, "measured")
+def point(nbytes: int, seconds: float, ranks: int = 2) -> ExportPoint:
+    return ExportPoint("allreduce", nbytes, ranks, seconds, "measured")
 
 
 @given(alpha=st.floats(1e-9, 1e-2), beta=st.floats(1e-13, 1e-7))

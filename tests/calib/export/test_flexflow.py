@@ -9,7 +9,7 @@ from tests.helpers.filled import collective, filled, near
 from tests.helpers.words import words_of
 
 from calib.export.flexflow import export
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
@@ -97,7 +97,7 @@ def parameters(*fits: CollectiveFit, **more: Any) -> Parameters:
 
 
 def exported(made: Parameters, **asked: Any) -> Exported:
-    return export(Request(made, SOURCE, **asked))
+    return export(ExportRequest(made, SOURCE, **asked))
 
 
 def machine(made: Parameters, **asked: Any) -> Machine:

@@ -17,7 +17,7 @@ from tests.microbench.importers.logs import END, HEADER, row, start
 from tests.microbench.importers.made.nccl_json import document, half
 
 from calib.export.nccl_tuner import export
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
@@ -128,7 +128,7 @@ def fitted(here: Path) -> Parameters:
 
 
 def exported(parameters: Parameters, **asked: Any) -> Exported:
-    return export(Request(parameters, SOURCE, **asked))
+    return export(ExportRequest(parameters, SOURCE, **asked))
 
 
 def test_forced_runs_are_laws_of_their_own(here: Path, fitted: Parameters) -> None:

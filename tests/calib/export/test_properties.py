@@ -18,7 +18,7 @@ from tests.calib.export.made import parameter_files
 from calib.export import TARGETS, target_named
 from calib.export.about import WIDTH, about, lines
 from calib.export.exporting import understood
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
 
@@ -67,10 +67,10 @@ def check_file(target: str, name: str, text: str) -> None:
         assert number >= 0 or allowed, f"{target} {name}: {value}"
 
 
-def exported(target: str, parameters: Parameters) -> tuple[Request, Exported] | None:
+def exported(target: str, parameters: Parameters) -> tuple[ExportRequest, Exported] | None:
     """None where it is refused, in one line that says enough."""
     module = target_named(target)
-    request = understood(module, Request(parameters, SOURCE))
+    request = understood(module, ExportRequest(parameters, SOURCE))
     try:
         return request, module.export(request)
     except (MissingParameter, InputError) as error:
@@ -104,7 +104,7 @@ def test_any_file_that_validates(target: str) -> None:
     assert written >= LEAST_WRITTEN
 
 
-def check_export(target: str, request: Request, result: Exported) -> None:
+def check_export(target: str, request: ExportRequest, result: Exported) -> None:
     module = target_named(target)
     assert result.files and result.holds_for
     for name, text in result.files.items():

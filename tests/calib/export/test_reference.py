@@ -11,10 +11,10 @@ from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 
 from calib.export.about import in_words, times_in_words
 from calib.export.collapse import collapse_of
-from calib.export.csv.rows import Row
+from calib.export.csv.rows import CsvRow
 from calib.export.numbers_json import leaf
 from calib.export.reference import Reference, of_library, steps, whole_machine
-from calib.export.target import Request, Source
+from calib.export.target import ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
@@ -26,7 +26,7 @@ SOURCE = Source("parameters.json", "sha256:" + "0" * 64)
 def asked(
     parameters: Parameters, ranks: tuple[int, ...] = (), nbytes: tuple[int, int] | None = None
 ) -> Reference:
-    return Reference(Request(parameters, SOURCE, ranks, nbytes))
+    return Reference(ExportRequest(parameters, SOURCE, ranks, nbytes))
 
 
 @given(low=st.integers(1, 2**30), more=st.integers(0, 2**30))
@@ -122,9 +122,9 @@ def test_of_one_library() -> None:
 
 
 def test_the_machine_of_the_target() -> None:
-    assert whole_machine(Request(filled(), SOURCE)) == (1, 8)
-    assert whole_machine(Request(filled(nodes=4), SOURCE)) == (4, 8)
-    assert whole_machine(Request(filled(nodes=4), SOURCE, nodes=2)) == (2, 8)
+    assert whole_machine(ExportRequest(filled(), SOURCE)) == (1, 8)
+    assert whole_machine(ExportRequest(filled(nodes=4), SOURCE)) == (4, 8)
+    assert whole_machine(ExportRequest(filled(nodes=4), SOURCE, nodes=2)) == (2, 8)
     assert structural().ranks == [2, 4, 8]
 
 
@@ -161,7 +161,7 @@ def test_a_run_says_nothing_of_its_own_error() -> None:
 def test_no_ends_of_one_run_in_what_programs_read() -> None:
     assert leaf(once(2.0)) == {"value": 2.0, "unit": "1"}
     assert leaf(once(0.0)) == {"value": 0.0, "low": 0.0, "high": 0.0, "unit": "1"}
-    row = Row("collectives").of("seconds", once(2.0), "s")
+    row = CsvRow("collectives").of("seconds", once(2.0), "s")
     assert (row.value, row.low95, row.high95) == (2.0, None, None)
-    row = Row("collectives").of("seconds", Estimate(value=2.0, low=1.0, high=2.0), "s")
+    row = CsvRow("collectives").of("seconds", Estimate(value=2.0, low=1.0, high=2.0), "s")
     assert (row.low95, row.high95) == (1.0, 2.0)

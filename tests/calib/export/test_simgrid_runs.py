@@ -15,7 +15,7 @@ from tests.helpers.simgrid import compiled, in_racks, needs_simgrid, simulated
 from calib.export.reference import Reference
 from calib.export.simgrid import platform as simgrid
 from calib.export.simgrid.topology import machine_of
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.records import Estimate
@@ -32,11 +32,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield compiled(tmp_path_factory.mktemp("simgrid"))
 
 
-def request_of(parameters: Parameters, **options: Any) -> Request:
-    return Request(parameters, Source("parameters.json", "ab" * 32), **options)
+def request_of(parameters: Parameters, **options: Any) -> ExportRequest:
+    return ExportRequest(parameters, Source("parameters.json", "ab" * 32), **options)
 
 
-def written(request: Request, directory: Path) -> tuple[Path, Exported]:
+def written(request: ExportRequest, directory: Path) -> tuple[Path, Exported]:
     exported = simgrid.export(request)
     for name, text in exported.files.items():
         (directory / f"platform.xml{name}").write_text(text)

@@ -17,7 +17,7 @@ from tests.reports.made_findings import HOSTILE
 
 from calib.export import numbers_json
 from calib.export.csv import tidy as tidy_csv
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
 from calib.foundation.records import Estimate
@@ -33,7 +33,7 @@ RING_OF_TWO = (2.0, 1.0)
 
 
 def exported(parameters: Parameters, target: Any = tidy_csv) -> Exported:
-    found: Exported = target.export(Request(parameters, Source("parameters.json", "0" * 64)))
+    found: Exported = target.export(ExportRequest(parameters, Source("parameters.json", "0" * 64)))
     assert found.files[""].endswith("\n")
     return found
 

@@ -35,7 +35,7 @@ from calib.foundation.run_files import (
 )
 from calib.microbench.records.cluster import Cluster, Level
 from calib.night.options import Settled
-from calib.night.points import Point
+from calib.night.points import NightPoint
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import Missing
@@ -53,7 +53,7 @@ def run(tmp_path: Path) -> Path:
     return made
 
 
-def point() -> Point:
+def point() -> NightPoint:
     return known_points(request())[0]
 
 

@@ -11,7 +11,7 @@ from scipy.optimize import lsq_linear
 from scipy.stats import t as student
 from tests.helpers.published import DATA, needs_data
 
-from calib.fitting.estimators.partitions import Partitions, best, next_partitions
+from calib.fitting.estimators.partitions import PartitionsLaw, best, next_partitions
 from calib.foundation.errors import InputError
 
 TABLE = DATA / "papers_tables/parallax_table2_partitions.csv"
@@ -37,7 +37,7 @@ def test_the_published_table(model: str) -> None:
     design = plain / seconds[:, None]
     scale = design.max(axis=0)
     theta = lsq_linear(design / scale, np.ones(len(seconds)), (0, np.inf), "bvls", 1e-14).x / scale
-    law = Partitions().fit(partitions, seconds)
+    law = PartitionsLaw().fit(partitions, seconds)
     assert law.coefficients_ == pytest.approx(theta, rel=1e-9)
     assert law.best_partitions_ == pytest.approx(math.sqrt(theta[1] / theta[2]), rel=1e-9)
     assert law.best_low_ < law.best_partitions_ < law.best_high_
@@ -58,7 +58,7 @@ def test_a_flat_table_cannot_exclude_that_more_is_faster(model: str) -> None:
     theta, (squares,), _, _ = np.linalg.lstsq(design, np.ones(len(seconds)))
     error = np.sqrt(squares / 3 * np.linalg.inv(design.T @ design)[2, 2])
     assert theta[2] < student.ppf(0.975, 3) * error
-    assert Partitions().fit(partitions, seconds).best_high_ == math.inf
+    assert PartitionsLaw().fit(partitions, seconds).best_high_ == math.inf
 
 
 def test_the_interval_of_the_best_covers() -> None:
@@ -66,7 +66,7 @@ def test_the_interval_of_the_best_covers() -> None:
     x, held, high = 2.0 ** np.arange(8), [], []
     for seed in range(100):
         noise = 0.02 * np.random.default_rng(seed).standard_normal(8)
-        law = Partitions(seed=seed).fit(x, (0.2 + 1.0 / x + 0.001 * x) * (1 + noise))
+        law = PartitionsLaw(seed=seed).fit(x, (0.2 + 1.0 / x + 0.001 * x) * (1 + noise))
         held.append(law.best_low_ <= math.sqrt(1000) <= law.best_high_)
         high.append(law.best_high_)
     assert 0.90 <= np.mean(held) <= 0.99
@@ -75,7 +75,7 @@ def test_the_interval_of_the_best_covers() -> None:
 
 def test_no_cost_of_a_partition_is_an_infinite_best() -> None:
     partitions = 2.0 ** np.arange(8)
-    law = Partitions().fit(partitions, 1.0 + 4.0 / partitions)
+    law = PartitionsLaw().fit(partitions, 1.0 + 4.0 / partitions)
     assert law.per_partition_s_ == pytest.approx(0.0, abs=1e-12)
     assert law.best_high_ == math.inf
     assert best(np.array([1.0, 4.0, 0.0])) == math.inf
@@ -110,7 +110,7 @@ def test_the_samples_hold_the_best_between_them() -> None:
     for theta1, theta2 in ((500.0, 0.3), (3.0, 3.0), (2000.0, 0.1)):
         time = convex(theta1, theta2)
         seen = sampled(time, 16)
-        law = Partitions().fit([float(p) for p in seen], [time[p] for p in seen])
+        law = PartitionsLaw().fit([float(p) for p in seen], [time[p] for p in seen])
         truth = max(1.0, math.sqrt(theta1 / theta2))
         assert min(seen) <= truth <= max(seen)
         assert law.best_partitions_ == pytest.approx(truth, rel=1e-6)
@@ -119,6 +119,6 @@ def test_the_samples_hold_the_best_between_them() -> None:
 @pytest.mark.parametrize("bad", [0.0, 0.5])
 def test_partitions_below_one_are_refused(bad: float) -> None:
     with pytest.raises(InputError, match="1 or more"):
-        Partitions().fit([bad, 2.0, 4.0], [1.0, 1.0, 1.0])
+        PartitionsLaw().fit([bad, 2.0, 4.0], [1.0, 1.0, 1.0])
     with pytest.raises(InputError, match="1 is the fewest"):
         next_partitions({}, int(bad))

@@ -10,7 +10,7 @@ import pytest
 
 from calib.foundation.errors import MachineError
 from calib.microbench import doctor
-from calib.microbench.doctor import Finding, can_measure
+from calib.microbench.doctor import DoctorFinding, can_measure
 from calib.microbench.records.cluster import Device
 from calib.microbench.timing.timer import Timer
 
@@ -145,10 +145,11 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, ranks: int, verdict: str, share
     assert finding.verdict == verdict and finding.found.startswith(f"{share} GiB")
 
 
-def findings(**verdicts: Any) -> list[Finding]:
+def findings(**verdicts: Any) -> list[DoctorFinding]:
     names = ("cores", "load", "mpi", "launcher", "torch", "gpu", "clocks", "timer", "memory")
     return [
-        Finding(name=name, verdict=verdicts.get(name, "ok"), found="", advice="") for name in names
+        DoctorFinding(name=name, verdict=verdicts.get(name, "ok"), found="", advice="")
+        for name in names
     ]
 
 

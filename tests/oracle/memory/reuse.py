@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.oracle.handmade import estimate
 
-from calib.fitting.parameters.memory import Form, Measure, MemoryReuse, Term
+from calib.fitting.parameters.memory import Measure, MemoryForm, MemoryReuse, MemoryTerm
 
 GAMMA, FACTOR = 0.5, 1.6
 
@@ -17,12 +17,12 @@ def reuse(
     family: str = "data",
     measure: Measure = "device",
     device: str = "cpu",
-    chosen: Form = "simple",
+    chosen: MemoryForm = "simple",
     gamma: float = GAMMA,
     sums: tuple[float, float] = (1e3, 1e4),
 ) -> MemoryReuse:
     """A record with gamma, and 100 + 0.25, 1.5 and 2 times the parts as its refined form."""
-    parts: list[list[Term]] = [["constant"], ["activations"], ["weights"], ["optimizer"]]
+    parts: list[list[MemoryTerm]] = [["constant"], ["activations"], ["weights"], ["optimizer"]]
     return MemoryReuse(
         framework="torch",
         device=device,

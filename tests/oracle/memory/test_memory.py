@@ -10,7 +10,7 @@ from tests.helpers.divided import model_case
 from tests.oracle.handmade import machine, mlp
 from tests.oracle.memory.reuse import FACTOR, PARTS, reuse
 
-from calib.fitting.parameters.memory import Form, MemoryReuse
+from calib.fitting.parameters.memory import MemoryForm, MemoryReuse
 from calib.fitting.sections.memory import Naive, naive_bytes
 from calib.foundation.division import Division
 from calib.foundation.records import Estimate
@@ -83,7 +83,7 @@ def test_published_weights() -> None:
     [("simple", 0.5 * 2200.0), ("refined", 100 + 0.25 * 1000 + 1.5 * 800 + 2.0 * 400)],
 )
 def test_peak_by_either_form_without_the_buffer_that_the_factors_hold(
-    chosen: Form, expected: float
+    chosen: MemoryForm, expected: float
 ) -> None:
     """Measured peaks of data parallelism held the exchange's buffer, the naive sums did not."""
     found, notes = peak(reuse(chosen=chosen))

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.published import DATA, needs_data
 
 from calib.foundation.errors import FileError, MissingParameter
-from calib.reports.replay.paper_form import Replay, Replayed
+from calib.reports.replay.paper_form import PaperFormReplay, Replayed
 from calib.reports.replay.published_tables import (
     PublishedPoint,
     link_of,
@@ -29,7 +29,7 @@ RESOLUTION_S = 0.01
 @cache
 def replayed() -> tuple[list[Replayed], list[tuple[PublishedPoint, str]]]:
     """The published table, replayed once."""
-    replay = Replay(
+    replay = PaperFormReplay(
         models=lambda name: spec(f"{name}-226" if f"{name}-226" in model_names() else name),
         seconds_per_sample=read_single_gpu(PARADL / "abci_single_gpu.csv"),
         links=read_links(PARADL / "abci_alpha_beta_used.csv"),
@@ -209,7 +209,9 @@ def test_any_node_and_models_that_nobody_knows(tmp_path: Path, pes_per_node: int
         "source,library,collective,scope,p_range,alpha_s,beta_s_per_B\n"
         "parallel_analysis.py,NCCL,any,all,p<=64,9e-6,2e-11\n"
     )
-    replay = Replay(spec, {"resnet50": 0.003, "nonet": 0.003}, read_links(links), pes_per_node)
+    replay = PaperFormReplay(
+        spec, {"resnet50": 0.003, "nonet": 0.003}, read_links(links), pes_per_node
+    )
     done, left_out = replay.run(read_points(runs))
     assert [row.strategy for row in done] == ["data", "data+filter"]
     assert [(point.model, "unknown model 'nonet'" in why) for point, why in left_out] == [

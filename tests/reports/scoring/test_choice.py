@@ -10,17 +10,17 @@ from scipy.stats import kendalltau
 from tests.reports.records import point, projection, run
 
 from calib.reports.scoring.accuracy import Accuracy
-from calib.reports.scoring.choice import Choice, choices, kendall_tau
+from calib.reports.scoring.choice import StrategyChoice, choices, kendall_tau
 from calib.reports.scoring.pairing import pair
 
 
-def only(points: list[Accuracy]) -> Choice:
+def only(points: list[Accuracy]) -> StrategyChoice:
     of = choices(points)
     assert of is not None and len(of.choices) == 1
     return of.choices[0]
 
 
-def names(choice: Choice) -> list[str]:
+def names(choice: StrategyChoice) -> list[str]:
     return [option.strategy for option in choice.options]
 
 

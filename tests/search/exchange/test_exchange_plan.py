@@ -17,7 +17,7 @@ from calib.search.exchange.network import SliceNetwork
 from calib.search.exchange.profile import read
 from calib.search.links import Links
 from calib.search.nominal import NOMINAL, nominal, parameters_of
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices
 
 OF = NOMINAL["titan-xp"]
@@ -31,7 +31,7 @@ def planned(
     budget: Budget | None = None,
     form: Any = "paper",
     **options: str,
-) -> Plan:
+) -> SearchedPlan:
     return search(
         MODEL,
         devices or Devices(8, 6),

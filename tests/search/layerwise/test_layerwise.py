@@ -28,7 +28,7 @@ from calib.search.layerwise.prices import sharers
 from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.links import LinkGroup, Links
 from calib.search.nominal import NOMINAL, nominal
-from calib.search.request import Budget, Devices, Request
+from calib.search.request import Budget, Devices, SearchRequest
 from calib.training.models.specs import spec
 
 P100 = nominal("p100")
@@ -62,9 +62,9 @@ def models(draw: st.DrawFn) -> ModelSpec:
     return net.head(ends[-1])
 
 
-def request(model: ModelSpec, devices: Devices = FOUR, **changes: Any) -> Request:
+def request(model: ModelSpec, devices: Devices = FOUR, **changes: Any) -> SearchRequest:
     given: dict[str, Any] = {"batch": BATCH, "method": "elimination", **changes}
-    return Request(model, devices, MACHINE, **given)
+    return SearchRequest(model, devices, MACHINE, **given)
 
 
 @settings(max_examples=12, deadline=None)

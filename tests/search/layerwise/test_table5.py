@@ -12,7 +12,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
 from calib.search import search
 from calib.search.nominal import nominal
-from calib.search.request import Devices, Request
+from calib.search.request import Devices, SearchRequest
 from calib.training.models.specs import spec
 
 TABLE = DATA / "papers_tables/optcnn_table5_vgg16_4gpu_strategy.csv"
@@ -47,7 +47,7 @@ def test_what_comes_out() -> None:
 def test_why_block_5_is_not_cut_in_space(sync: str) -> None:
     """2 x 2 shares weights among as many devices as data does, computes as much, and moves halos."""
     model = spec("vgg16")
-    request = Request(
+    request = SearchRequest(
         model,
         NODE,
         Machine(nominal("p100")),

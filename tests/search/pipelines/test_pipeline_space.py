@@ -20,7 +20,7 @@ from calib.search import search
 from calib.search.nominal import nominal
 from calib.search.pipelines import SPACE
 from calib.search.pipelines.profile import Node, PipelineProfile, read
-from calib.search.plan import Baseline, Plan
+from calib.search.plan import Baseline, SearchedPlan
 from calib.search.request import Devices
 
 BATCH = 16
@@ -33,7 +33,7 @@ def model() -> ModelSpec:
 FOUR = Devices(1, 4)
 
 
-def planned(method: str, devices: Devices = FOUR, **options: str) -> Plan:
+def planned(method: str, devices: Devices = FOUR, **options: str) -> SearchedPlan:
     return search(
         model(), devices, nominal("v100"), "pipeline", method, batch=BATCH, options=options
     )
@@ -149,7 +149,7 @@ def test_too_many_cuts_are_told() -> None:
     assert of.certificate.kind == "bound" and any("too many cuts" in note for note in of.notes)
 
 
-def baseline(of: Plan, name: str) -> Baseline:
+def baseline(of: SearchedPlan, name: str) -> Baseline:
     return next(one for one in of.baselines if one.name == name)
 
 
@@ -387,7 +387,7 @@ def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
 def test_machines_are_those_of_the_cluster(devices: Devices, machines: str, agree: bool) -> None:
     """Where both were asked for."""
 
-    def plan() -> Plan:
+    def plan() -> SearchedPlan:
         return search(
             profile_of_chain(),
             devices,

@@ -15,7 +15,7 @@ from calib.foundation.errors import InputError
 from calib.search import search
 from calib.search.links import LinkGroup
 from calib.search.nominal import nominal
-from calib.search.plan import Baseline, Plan
+from calib.search.plan import Baseline, SearchedPlan
 from calib.search.request import Budget, Devices
 from calib.search.sbp.methods import BestSoFar, CostChain, descent, exact, exhaustive
 from calib.search.sbp.networks import GPTS, named
@@ -29,7 +29,7 @@ def nodes(p1: int, p2: int, p3: int) -> State:
 
 
 @cache
-def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> Plan:
+def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> SearchedPlan:
     return search(
         named(name), devices, nominal(machine), "sbp", batch=batch, form="paper", options=options
     )
@@ -176,7 +176,7 @@ def test_baselines_have_their_own_best_micro_batches(
 ) -> None:
     """As the best of searches with each number alone; within the memory where any number is."""
 
-    def by(**options: str) -> Plan:
+    def by(**options: str) -> SearchedPlan:
         return search(
             named(name),
             devices,

@@ -18,7 +18,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Machine
 from calib.search import search
 from calib.search.nominal import nominal
-from calib.search.plan import Plan
+from calib.search.plan import SearchedPlan
 from calib.search.request import Devices
 from calib.search.variables import SPACE
 from calib.search.variables.models import PUBLISHED, uniform_a
@@ -30,7 +30,7 @@ TITAN = Machine(nominal("titan-xp"))
 
 def planned(
     name: str, method: str = "hybrid", nodes: int = 8, each: int = 6, **options: str
-) -> Plan:
+) -> SearchedPlan:
     return search(
         SPACE.model_of(name),
         Devices(nodes, each),
@@ -211,7 +211,7 @@ def test_an_embedding_of_a_model_is_sparse() -> None:
 
 def on_measured(
     devices: Devices, a: str = "0.1", changes: dict[str, Any] | None = None, **options: str
-) -> Plan:
+) -> SearchedPlan:
     """The 50,000 x 64 of `words`, with a law that is best at 10 on 8 nodes, and one at a = 0.12."""
     of = {"rows": 50_000, "width": 64, "ranks": 8, "nodes": 8, **(changes or {})}
     laws = [filled.partitions(**of), filled.partitions(**of | {"share": 0.12, "best_low": None})]

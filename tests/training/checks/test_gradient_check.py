@@ -26,7 +26,7 @@ from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
 from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.split import halo
-from calib.training.worker import Options, Worker
+from calib.training.worker import Worker, WorkerOptions
 
 SEED = 3
 DIVISIONS = {
@@ -88,7 +88,7 @@ def differences(about: ModelEntry, division: Division, **options: Any) -> list[f
     """What every rank is told."""
     return on_ranks(
         division,
-        lambda teams: gradient_difference(about, division, SEED, teams, Options(**options)),
+        lambda teams: gradient_difference(about, division, SEED, teams, WorkerOptions(**options)),
     )
 
 
@@ -168,7 +168,7 @@ def refused(about: ModelEntry, division: Division) -> None:
         outcomes = run_ranks(
             division.p,
             lambda control: gradient_difference(
-                about, division, SEED, thread_teams(control, division), Options()
+                about, division, SEED, thread_teams(control, division), WorkerOptions()
             ),
         )
     for outcome in outcomes:

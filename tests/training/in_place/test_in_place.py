@@ -19,7 +19,7 @@ from calib.training.in_place.layers import LayerTimes, nodes_between
 from calib.training.models import build, entry
 from calib.training.step import TrainingStep
 from calib.training.teams import Teams, place_of
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "unpack")
 
@@ -112,7 +112,7 @@ def test_the_step_takes_the_optimizer() -> None:
         about = entry("cosmoflow-mini")
         made = [
             TrainingStep(about, division, 0, teams),
-            TrainingStep(about, division, 0, teams, Options("adam")),
+            TrainingStep(about, division, 0, teams, WorkerOptions("adam")),
         ]
         assert made[0].optimizer.defaults["momentum"] == 0.9
         return [type(step.optimizer) for step in made]

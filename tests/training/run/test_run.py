@@ -22,7 +22,7 @@ from calib.training.run.lines import (
 )
 from calib.training.run.record import TrainingRun
 from calib.training.runner import exchange_word
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 HEADER = RunHeader(
     model="vgg16-mini",
@@ -242,22 +242,22 @@ def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, lay
 @pytest.mark.parametrize(
     ("division", "options", "word"),
     [
-        (Division("serial", 1, 4), Options(), "none"),
-        (Division("data", 1, 4), Options(ddp=True), "none"),
-        (Division("data", 2, 4), Options(), "flat"),
-        (Division("data", 2, 4), Options(ddp=True), "ddp"),
-        (Division("data", 2, 4, overlap=True), Options(), "ddp"),
-        (Division("data", 2, 4, sharded_optimizer=True), Options(), "sharded"),
-        (Division("spatial", 2, 4), Options(), "flat"),
-        (Division("filter", 2, 4), Options(), "none"),
-        (Division("channel", 2, 4), Options(), "none"),
-        (Division("pipeline", 2, 4, segments=2), Options(), "none"),
-        (Division("data+filter", 4, 4, 2), Options(), "segmented"),
-        (Division("data+spatial", 4, 4, 2), Options(), "leaders"),
-        (Division("data+spatial", 4, 4, 2, gradients="all"), Options(), "all"),
+        (Division("serial", 1, 4), WorkerOptions(), "none"),
+        (Division("data", 1, 4), WorkerOptions(ddp=True), "none"),
+        (Division("data", 2, 4), WorkerOptions(), "flat"),
+        (Division("data", 2, 4), WorkerOptions(ddp=True), "ddp"),
+        (Division("data", 2, 4, overlap=True), WorkerOptions(), "ddp"),
+        (Division("data", 2, 4, sharded_optimizer=True), WorkerOptions(), "sharded"),
+        (Division("spatial", 2, 4), WorkerOptions(), "flat"),
+        (Division("filter", 2, 4), WorkerOptions(), "none"),
+        (Division("channel", 2, 4), WorkerOptions(), "none"),
+        (Division("pipeline", 2, 4, segments=2), WorkerOptions(), "none"),
+        (Division("data+filter", 4, 4, 2), WorkerOptions(), "segmented"),
+        (Division("data+spatial", 4, 4, 2), WorkerOptions(), "leaders"),
+        (Division("data+spatial", 4, 4, 2, gradients="all"), WorkerOptions(), "all"),
     ],
 )
-def test_how_gradients_are_exchanged(division: Division, options: Options, word: str) -> None:
+def test_how_gradients_are_exchanged(division: Division, options: WorkerOptions, word: str) -> None:
     """As training/strategies/ does it; formulas.md."""
     assert exchange_word(division, options) == word
 

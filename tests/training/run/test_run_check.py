@@ -11,7 +11,13 @@ import pytest
 from tests.helpers.divided import FIELDS, divided
 
 from calib.foundation.errors import FileError
-from calib.training.importers.records import Case, Circumstances, TimedIteration, run_of, text_of
+from calib.training.importers.records import (
+    Circumstances,
+    ImportedCase,
+    TimedIteration,
+    run_of,
+    text_of,
+)
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 
@@ -181,7 +187,9 @@ def test_a_precision_that_was_not_reached(tmp_path: Path) -> None:
 def imported(p: int, ranks: int) -> Lines:
     """Somebody's training: times of some ranks."""
     steps = [TimedIteration(k, [0.1] * ranks) for k in range(N)]
-    run = run_of(Case("net", "data", p, 8 * p), steps, Circumstances(dtype="float32"), ["a note"])
+    run = run_of(
+        ImportedCase("net", "data", p, 8 * p), steps, Circumstances(dtype="float32"), ["a note"]
+    )
     return [json.loads(line) for line in text_of(run).splitlines()]
 
 

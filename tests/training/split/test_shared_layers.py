@@ -28,7 +28,7 @@ from calib.training.models import ModelEntry
 from calib.training.models.resnet import ResNet
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
-from calib.training.worker import Options, Task
+from calib.training.worker import Task, WorkerOptions
 
 EXACT = 1e-10
 Named = dict[str, Tensor]
@@ -189,7 +189,7 @@ def rank(
     division: Division,
     batch: tuple[Tensor, Tensor],
     steps: int = 1,
-    options: Options | None = None,
+    options: WorkerOptions | None = None,
 ) -> Seen:
     """One rank's steps of the strategy."""
     seen, clock = Seen(), NotedClock()
@@ -199,7 +199,13 @@ def rank(
     }
     teams = replace(teams, **heard)
     task = Task(
-        about, copy.deepcopy(module), nn.MSELoss(), division, teams, clock, options or Options()
+        about,
+        copy.deepcopy(module),
+        nn.MSELoss(),
+        division,
+        teams,
+        clock,
+        options or WorkerOptions(),
     )
     worker = make_worker(task)
     if hasattr(worker.module, "observer"):
@@ -233,7 +239,7 @@ def on_all(
     about: ModelEntry,
     division: Division,
     steps: int = 1,
-    options: Options | None = None,
+    options: WorkerOptions | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[list[Seen], Seen]:
     """What each rank saw, and the serial run."""
@@ -325,7 +331,9 @@ def test_data_filter_is_serial_training(p1: int, p2: int) -> None:
 def test_batch_norms_of_a_group_are_its_own_or_those_of_all_samples() -> None:
     """Synchronised over the groups, training is the serial one; otherwise it is not."""
     about, division = entry_of(residual), Division("data+filter", 4, 4, inner=2)
-    (first, *_), alone = on_all(about, division, options=Options(synchronized_batch_norm=True))
+    (first, *_), alone = on_all(
+        about, division, options=WorkerOptions(synchronized_batch_norm=True)
+    )
     (other, *_), _ = on_all(about, division)
     name = "stages.0.1.bn2.weight"
     assert near(first.gradients[name], alone.gradients[name])
@@ -396,7 +404,7 @@ def test_what_is_sent_is_what_is_predicted(
 ) -> None:
     """Operation, bytes and PEs, one by one in their order; autocast sends activations of 2 bytes."""
     about = entry_of(build)
-    ranks, _ = on_all(about, division, options=Options(dtype=dtype), dtype=torch.float32)
+    ranks, _ = on_all(about, division, options=WorkerOptions(dtype=dtype), dtype=torch.float32)
     spec = trace(about.build(), about.input_shape, about.name, about.loss)
     expected = [
         (
@@ -419,7 +427,7 @@ def test_what_is_sent_is_what_is_predicted(
 @pytest.mark.parametrize("strategy", ["filter", "channel"])
 def test_autocast_is_that_of_serial_training(strategy: str) -> None:
     """bfloat16 has 8 bits, and sums of parts are rounded once more; weights stay float32."""
-    about, options = entry_of(plain), Options(dtype="bfloat16")
+    about, options = entry_of(plain), WorkerOptions(dtype="bfloat16")
     module = built(about, torch.float32)
     batch = data(about, 4, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):

@@ -18,7 +18,7 @@ from calib.training.models import ModelEntry, built
 from calib.training.split.synchronized_norm import SynchronizedNorm, synchronize
 from calib.training.step import TrainingStep, synthetic_batch
 from calib.training.teams import Teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 KINDS: dict[int, Any] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 SIZES = {2: (), 3: (4,), 4: (3, 2), 5: (2, 3, 2)}
@@ -231,7 +231,7 @@ def test_data_parallel_training_is_serial_training(p: int, synchronized: bool) -
     steps, each, seed = 3, 2, 4
 
     def program(teams: Teams) -> dict[str, Tensor]:
-        options = Options(dtype="float64", synchronized_batch_norm=synchronized)
+        options = WorkerOptions(dtype="float64", synchronized_batch_norm=synchronized)
         step = TrainingStep(NORMED, Division("data", p, p * each), seed, teams, options)
         for _ in range(steps):
             step.iterate()

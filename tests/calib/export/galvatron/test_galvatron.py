@@ -14,7 +14,7 @@ from tests.helpers.published import DATA, needs_data
 
 from calib.export.galvatron.files import export
 from calib.export.reference import Reference
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
@@ -50,7 +50,7 @@ def parameters(*fits: CollectiveFit, **more: Any) -> Parameters:
 
 
 def exported(made: Parameters, **asked: Any) -> Exported:
-    return export(Request(made, SOURCE, **asked))
+    return export(ExportRequest(made, SOURCE, **asked))
 
 
 def contents(result: Exported) -> dict[str, dict[str, float]]:
@@ -485,7 +485,7 @@ def test_galvatrons_own_line_is_never_below_zero(
             assert "the line that Galvatron fits is below 0 under " in note
         whole = 2 if operation == "allreduce" else 1
         mine = [m for m in (2.0**k for k in range(7)) if low <= m <= high]
-        reference = Reference(Request(made, SOURCE))
+        reference = Reference(ExportRequest(made, SOURCE))
         truth = [reference.seconds(operation, int(m * MIB), 2).seconds for m in mine]
         errors = [
             abs(whole * (slope * m + start) / 1e3 / t - 1) for m, t in zip(mine, truth, strict=True)

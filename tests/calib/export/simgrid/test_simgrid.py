@@ -25,7 +25,7 @@ from calib.export.simgrid.factors import (
 )
 from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import machine_of
-from calib.export.target import Exported, Request, Source
+from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.foundation.errors import FileError, InputError, MissingParameter
 
@@ -36,8 +36,8 @@ def exported(parameters: Any = None, **options: Any) -> Exported:
     return simgrid.export(request_of(parameters, **options))
 
 
-def request_of(parameters: Any = None, **options: Any) -> Request:
-    return Request(parameters or filled(), Source("p.json", "ab" * 32), **options)
+def request_of(parameters: Any = None, **options: Any) -> ExportRequest:
+    return ExportRequest(parameters or filled(), Source("p.json", "ab" * 32), **options)
 
 
 def cluster_of(found: Exported) -> dict[str, str]:

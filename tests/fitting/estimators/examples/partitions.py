@@ -7,14 +7,14 @@ import math
 import numpy as np
 from tests.fitting.estimators.example import Example
 
-from calib.fitting.estimators.partitions import Partitions
+from calib.fitting.estimators.partitions import PartitionsLaw
 
 X = 2.0 ** np.arange(1, 9)[:, None]
 
 EXAMPLES = [
     Example(
         name="partitions",
-        make=Partitions,
+        make=PartitionsLaw,
         x=X,
         seconds=0.5 + 2.0 / X[:, 0] + 2e-3 * X[:, 0],
         truth={
