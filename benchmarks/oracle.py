@@ -1,4 +1,4 @@
-"""How fast the oracle answers: all strategies of ResNet-152 up to 4096 PEs, and a sweep of 100,000.
+"""How fast the oracle answers: all strategies of ResNet-152 up to 4096 ranks, and a sweep of 100,000.
 
 On a hand-made machine (a law for every kind of layer, of ReLU with 13 neighbours, which is what a
 calibration on a CPU gave; collectives of 2, 4 and 8 ranks): the arithmetic is that of a calibrated one.
@@ -78,7 +78,7 @@ def _law(kind: str, direction: str, active_ranks: int) -> WorkModel:
 
 
 def machine() -> Parameters:
-    """Nodes of four PEs."""
+    """Nodes of four ranks."""
     levels = (("node", 2), ("node", 4), ("system", 8))
     operations = ("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
     return Parameters(
@@ -167,7 +167,7 @@ def sweep() -> tuple[int, float, float]:
             "all",
             "-p",
             f"1:{POWERS[-1]}",
-            "--batch-per-pe",
+            "--batch-per-rank",
             batches,
             "--parameters",
             str(parameters),

@@ -195,7 +195,7 @@ def is_ours(file: str, name: str) -> bool:
 
 
 def smallest(name: str) -> ModelEntry:
-    """VGG16's layers, as narrow and on as small an image as two PEs can cut; one sample."""
+    """VGG16's layers, as narrow and on as small an image as two ranks can cut; one sample."""
     from calib.training.models.vgg import VGG16
 
     def build() -> VGG16:
@@ -207,7 +207,7 @@ def smallest(name: str) -> ModelEntry:
 def python_share(control: MpiCommunicator, strategy: str, model: str) -> dict[str, Any]:
     """What python_row takes."""
     about, tiny = entry(model), smallest("tiny")
-    teams = teams_of(control, Division(strategy, RANKS, about.batch_per_pe))
+    teams = teams_of(control, Division(strategy, RANKS, about.batch_per_rank))
     step, small = make_step(about, strategy, teams), make_step(tiny, strategy, teams)
     loops = {"whole": step.iterate, "tiny": small.iterate, "plain": plain_loop(tiny, 0)}
     seconds = in_turn(control, loops, ROUNDS, BLOCK_S)

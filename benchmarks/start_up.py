@@ -42,7 +42,7 @@ def start_up() -> list[str]:
                 "data",
                 "-p",
                 "64",
-                "--batch-per-pe",
+                "--batch-per-rank",
                 "64",
                 "--parameters",
                 str(parameters),

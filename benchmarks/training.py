@@ -110,7 +110,7 @@ def throughput(control: MpiCommunicator, model: str) -> Seconds:
     from calib.training.teams import make_teams
 
     about = entry(model)
-    division = Division("data", RANKS, RANKS * about.batch_per_pe)
+    division = Division("data", RANKS, RANKS * about.batch_per_rank)
     opened = {backend: make_teams(control, division, backend) for backend in BACKENDS}
     loops: dict[str, Callable[[], object]] = {}
     steps = []
@@ -153,7 +153,7 @@ def clock_share(control: MpiCommunicator, strategy: str, model: str) -> dict[str
 
     about = entry(model)
     replicas = RANKS if strategy == "data" else 1
-    division = Division(strategy, RANKS, about.batch_per_pe * replicas)
+    division = Division(strategy, RANKS, about.batch_per_rank * replicas)
     teams = make_teams(control, division, "mpi")
     timed = make_step(about, strategy, teams)
     with patch("calib.training.step.make_clock", lambda _: NoClock()):

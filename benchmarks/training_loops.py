@@ -66,12 +66,12 @@ def block(control: MpiCommunicator, iterate: Callable[[], object], count: int) -
 
 
 def make_step(about: ModelEntry, strategy: str, teams: Teams, ddp: bool = False) -> TrainingStep:
-    """Our step: the batch of the model on every PE under data, of one PE otherwise."""
+    """Our step: the batch of the model on every rank under data, of one rank otherwise."""
     from calib.training.step import TrainingStep
     from calib.training.worker import WorkerOptions
 
     replicas = RANKS if strategy == "data" else 1
-    division = Division(strategy, RANKS, about.batch_per_pe * replicas, overlap=ddp)
+    division = Division(strategy, RANKS, about.batch_per_rank * replicas, overlap=ddp)
     return TrainingStep(about, division, SEED, teams, WorkerOptions(ddp=ddp))
 
 
@@ -87,7 +87,7 @@ def plain_loop(about: ModelEntry, rank: int, group: Any = None) -> Callable[[], 
         model = DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     criterion = loss_function(about)
-    inputs, targets = synthetic_batch(about, about.batch_per_pe, SEED + 1 + rank)
+    inputs, targets = synthetic_batch(about, about.batch_per_rank, SEED + 1 + rank)
 
     def iterate() -> float:
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import CalibError
 from calib.oracle.projection import Projection
 
-MOST_PES = 16  # in a command
+MOST_RANKS = 16  # in a command
 # of an argument without a line here: give --NAME
 WORDS = {
     "across": "--across does it all the same",
@@ -35,20 +35,20 @@ def advised(error: CalibError) -> str:
 def plan_of(models: str, points: Sequence[Projection]) -> str:
     """The command that plans what predictions of these points need, or of the first alone.
 
-    That is where they have neither a batch nor a batch per PE in common.
+    That is where they have neither a batch nor a batch per rank in common.
     """
-    each, whole = {x.batch_per_pe for x in points}, {x.division.batch for x in points}
+    each, whole = {x.batch_per_rank for x in points}, {x.division.batch for x in points}
     if len(each) > 1 < len(whole):
         return plan_of(models, points[:1])
-    same = len(each) == 1 and isinstance(points[0].batch_per_pe, int)
+    same = len(each) == 1 and isinstance(points[0].batch_per_rank, int)
     batch = (
-        f"--batch-per-pe {points[0].batch_per_pe}"
+        f"--batch-per-rank {points[0].batch_per_rank}"
         if same
         else f"--batch {points[0].division.batch}"
     )
     names = dict.fromkeys(x.strategy for x in points)
     strategies = "all" if {*names} == {*STRATEGIES} else ",".join(names)
-    pes = ",".join(map(str, sorted({x.p for x in points})[:MOST_PES]))
+    ranks = ",".join(map(str, sorted({x.p for x in points})[:MOST_RANKS]))
     cut = [f" --segments {x.division.segments}" for x in points if traits_of(x.strategy).stages][:1]
-    options = f"--strategies {strategies} -p {pes} {batch}{''.join(cut)} -o plan.toml"
+    options = f"--strategies {strategies} -p {ranks} {batch}{''.join(cut)} -o plan.toml"
     return f"`calib plan --models {shlex.quote(models)} {options}`"

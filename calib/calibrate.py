@@ -65,7 +65,7 @@ def calibrate(
     output: Path | None = None,
     effort: Effort = FULL,
     models: Sequence[str] = MINIS,
-    batch_per_pe: int | None = None,
+    batch_per_rank: int | None = None,
     ranks: int | None = None,
     launcher: str = "local",
     name: str | None = None,
@@ -82,8 +82,8 @@ def calibrate(
         How long is measured and trained: `calib.planning.request.FULL`, `QUICK`, or another.
     models
         Registered models; training needs those.
-    batch_per_pe
-        Samples per PE and iteration; by default each model's own.
+    batch_per_rank
+        Samples per rank and iteration; by default each model's own.
     ranks
         The most ranks; by default one per physical core, or those of the Slurm allocation.
     launcher
@@ -125,14 +125,14 @@ def calibrate(
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
     sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        plan = _planned(run, cluster, effort, models, batch_per_pe, sizes, seed)
+        plan = _planned(run, cluster, effort, models, batch_per_rank, sizes, seed)
         rows = measure(run, plan, launcher)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    points = points_of(models, batch_per_pe, sizes, effort.extras)
+    points = points_of(models, batch_per_rank, sizes, effort.extras)
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for (model, division), reason in missing.items():
@@ -183,17 +183,17 @@ def _planned(
     cluster: Cluster,
     effort: Effort,
     models: Sequence[str],
-    batch_per_pe: int | None,
+    batch_per_rank: int | None,
     sizes: list[int],
     seed: int,
 ) -> Plan:
-    """The plan of the run directory: serial and data parallelism on these numbers of PEs."""
+    """The plan of the run directory: serial and data parallelism on these numbers of ranks."""
     request = request_of(
         effort,
         models=tuple(models),
         p=tuple(sizes),
         ranks=max(sizes),
-        batch_per_pe=batch_per_pe,
+        batch_per_rank=batch_per_rank,
         seed=seed,
     )
     return plan_for_run(run, request, cluster)
@@ -203,12 +203,12 @@ CalibrationPoint = tuple[str, Division]
 
 
 def points_of(
-    models: Sequence[str], batch_per_pe: int | None, sizes: list[int], overlap: bool
+    models: Sequence[str], batch_per_rank: int | None, sizes: list[int], overlap: bool
 ) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks."""
     points = []
     for model in models:
-        each = batch_per_pe or entry(model).batch_per_pe
+        each = batch_per_rank or entry(model).batch_per_rank
         points.append((model, Division("serial", 1, each)))
         points += [(model, Division("data", p, p * each)) for p in sizes]
         if overlap and model == models[0] and sizes[-1] > 1:

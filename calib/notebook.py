@@ -68,7 +68,7 @@ RENAMED = {
     "rank_seconds": "rank_times_s",
     "nbytes": "size_B",
     "background_nbytes": "background_B",
-    "bytes_per_pe": "naive_B",
+    "bytes_per_rank": "naive_B",
     "peak_bytes": "peak_B",
     "peak_low_bytes": "peak_low_B",
     "peak_high_bytes": "peak_high_B",
@@ -253,7 +253,7 @@ class Run:
         strategy: str | Sequence[str] = "all",
         p: Numbers = 1,
         *,
-        batch_per_pe: Numbers | None = None,
+        batch_per_rank: Numbers | None = None,
         batch: Numbers | None = None,
         inner: Numbers | None = None,
         segments: Numbers | None = None,
@@ -277,7 +277,7 @@ class Run:
             "all", or one or several names.
         p
             Ranks: a number, a list, or words such as "4:64".
-        batch_per_pe, batch
+        batch_per_rank, batch
             Samples of a rank, or of all ranks; default the registered model's own.
         inner, segments
             Ranks of a group of a hybrid; micro-batches of a pipeline.
@@ -301,7 +301,7 @@ class Run:
 
         Examples
         --------
-        >>> run.predict("resnet50", ["data", "filter"], p="4:64", batch_per_pe=32)
+        >>> run.predict("resnet50", ["data", "filter"], p="4:64", batch_per_rank=32)
         """
         layers = _spec(model, input_shape, loss)
         name = model if isinstance(model, str) else layers.name
@@ -311,7 +311,7 @@ class Run:
             sharded_optimizer,
         )
         check_options({"--inner": inner, "--segments": segments}, chosen)
-        scales = batches(name, _given("batch_per_pe", batch_per_pe), [], _given("batch", batch))
+        scales = batches(name, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch))
         laid_out = crossed(
             chosen, Choices(), _given("inner", inner) or [0], _given("segments", segments) or [4]
         )

@@ -9,7 +9,7 @@ import typer
 
 from calib.foundation.errors import InputError
 
-MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
+MOST = 10_000_000  # ranks or samples: beyond any machine, and safe to multiply
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the result.")]
@@ -29,7 +29,7 @@ Models = Annotated[
 ]
 BatchPerPe = Annotated[
     int | None,
-    typer.Option(min=1, max=MOST, help="Samples per PE and iteration; default by model."),
+    typer.Option(min=1, max=MOST, help="Samples per rank and iteration; default by model."),
 ]
 
 # of what is predicted, searched or trained
@@ -44,7 +44,7 @@ SettingsOption = Annotated[
     ),
 ]
 Pes = Annotated[
-    str, typer.Option("-p", help="PEs: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
+    str, typer.Option("-p", help="ranks: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
 ]
 FormName = Annotated[
     str, typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations.")
@@ -69,7 +69,7 @@ OverlapOption = Annotated[
     bool, typer.Option("--overlap", help="Data: the exchange goes on during the backward.")
 ]
 Sharded = Annotated[
-    bool, typer.Option("--sharded-optimizer", help="Data: a PE updates 1/p of the weights.")
+    bool, typer.Option("--sharded-optimizer", help="Data: a rank updates 1/p of the weights.")
 ]
 
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")

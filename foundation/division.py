@@ -74,7 +74,7 @@ OPTION_WORDS = {
     "split_until": ("where the split ends", ""),
     "overlap": ("overlap", False),
     "sharded_optimizer": ("sharded optimizer", False),
-    "gradients": ("gradients by all PEs of a group", "leaders"),
+    "gradients": ("gradients by all ranks of a group", "leaders"),
 }
 
 
@@ -171,13 +171,13 @@ class Division:
             if option not in self.traits.options and getattr(self, option) != without
         ]
         if not self.traits.parallel and self.p > 1:
-            found.append(f"{self.strategy} runs on 1 PE, not on {self.p}")
+            found.append(f"{self.strategy} runs on 1 rank, not on {self.p}")
         if self.traits.hybrid and self.p % self.inner:
             found.append(f"p = {self.p} is not p1 x p2 with p2 = {self.inner}")
         elif self.traits.cuts == "image" and math.prod(self.cells) != self.parts:
-            found.append(f"grid {self.cells} is not a layout of {self.parts} PEs")
+            found.append(f"grid {self.cells} is not a layout of {self.parts} ranks")
         elif self.replicas > self.batch:
-            what, of = ("p1", "group") if self.traits.hybrid else ("p", "PE")
+            what, of = ("p1", "group") if self.traits.hybrid else ("p", "rank")
             found.append(
                 f"{what} = {self.replicas} is over the batch of {self.batch} samples: every {of} has "
                 f"one at least, so {what} is at most {self.batch}"
@@ -197,12 +197,12 @@ class Division:
 
     @cached_property
     def replicas(self) -> int:
-        """Groups of PEs with different samples: p1 of a hybrid, p of data, else 1."""
+        """Groups of ranks with different samples: p1 of a hybrid, p of data, else 1."""
         return self.p // self.inner if self.traits.replicas else 1
 
     @cached_property
     def parts(self) -> int:
-        """PEs that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
+        """Ranks that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
         if self.traits.hybrid:
             return self.inner
         return self.p if self.traits.cuts else 1
@@ -213,7 +213,7 @@ class Division:
         return self.grid or ((self.parts,) if self.traits.cuts == "image" else ())
 
     @property
-    def batch_per_pe(self) -> int | float:
+    def batch_per_rank(self) -> int | float:
         """B / p, samples; whole where it is."""
         each, rest = divmod(self.batch, self.p)
         return self.batch / self.p if rest else each
@@ -270,6 +270,6 @@ class Divided(BaseModel):
         return self.division.p
 
     @property
-    def batch_per_pe(self) -> int | float:
+    def batch_per_rank(self) -> int | float:
         """Of its division: B / p, samples."""
-        return self.division.batch_per_pe
+        return self.division.batch_per_rank

@@ -36,7 +36,7 @@ def probe(
     for host in hosts.values():
         host.rack = (racks or {}).get(host.name, "") or host.rack
     names = [content["name"] for content in everyone]
-    # without ranks, a node is as many PEs as it has cores to run them on
+    # without ranks, a node is as many ranks as it has cores to run them on
     members = (
         max(names.count(host) for host in hosts)
         if communicator is not None

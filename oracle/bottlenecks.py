@@ -2,7 +2,7 @@
 
 Of time by the causes of the terms (oracle/terms.py). The columns of the table are kept, but for what a
 spatial strategy has as well: the allgather where its split ends is layer-wise, and what lies behind it
-is computed again by every PE (both are missing in the paper's Table 3).
+is computed again by every rank (both are missing in the paper's Table 3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from calib.oracle.cost import Cost
 from calib.oracle.projection import Bottleneck, Limit
 from calib.oracle.terms import Term, TermCause
 
-# a share of the time, or of a PE's naive bytes, below which nothing is said
+# a share of the time, or of a rank's naive bytes, below which nothing is said
 MATTERS = 0.01
 # a device that is fuller has its allocator wait for memory to come free (ParaDL, section 5.3.2)
 NEARLY_FULL = 0.9
@@ -78,7 +78,7 @@ def bottlenecks(
 ) -> list[Bottleneck]:
     """Those that apply and matter, the largest share first, then those that are not of time.
 
-    `parts` are a PE's naive bytes, `room` is the peak by the device's memory (room_used of
+    `parts` are a rank's naive bytes, `room` is the peak by the device's memory (room_used of
     oracle/memory/reuse.py).
     """
     by_cause: dict[TermCause, float] = {}
@@ -111,7 +111,7 @@ def _gradient_exchange(found: Evidence) -> Answer:
     share = found.share(exchange + pack)
     if share < MATTERS:
         return None
-    why = "gradients are summed over the PEs that hold the same weights"
+    why = "gradients are summed over the ranks that hold the same weights"
     part = pack / (exchange + pack)
     return share, why + (f"; {part:.0%} of it is packing and unpacking" if part >= MATTERS else "")
 
@@ -141,7 +141,7 @@ def _about_contention(term: Term) -> list[str]:
 
 
 def _memory_redundancy(found: Evidence) -> Answer:
-    """What PEs hold whole that they could share, in bytes of one PE."""
+    """What ranks hold whole that they could share, in bytes of one rank."""
     division, parts = found.division, found.parts
     weights = parts["weights"] + parts["gradients"]
     what = "weights and gradients"
@@ -154,9 +154,9 @@ def _memory_redundancy(found: Evidence) -> Answer:
         ("activations", parts["activations"], division.parts if shared else 1),
     ]
     wasted = [
-        f"{bytes_words(nbytes)} of {name} on every one of {pes} PEs"
-        for name, nbytes, pes in held
-        if nbytes * (1 - 1 / pes) >= MATTERS * max(1, sum(parts.values()))
+        f"{bytes_words(nbytes)} of {name} on every one of {ranks} ranks"
+        for name, nbytes, ranks in held
+        if nbytes * (1 - 1 / ranks) >= MATTERS * max(1, sum(parts.values()))
     ]
     if division.traits.stages and division.p > 1:
         kept = bytes_words(parts["activations"])
@@ -185,8 +185,8 @@ def _numbers(terms: Iterable[Term], symbol: str) -> list[float]:
     return [float(value) for value in values if isinstance(value, float | int)]
 
 
-def _number_of_pes(found: Evidence) -> Answer:
-    most = found.limit.pes
+def _number_of_ranks(found: Evidence) -> Answer:
+    most = found.limit.ranks
     if most is None or 2 * found.division.p <= most:
         return None
     return None, f"twice p = {found.division.p} is over the limit of {most}: {found.limit.why}"
@@ -203,13 +203,13 @@ TABLE = (
         "layer-wise communication",
         "L",
         (*SHARED, *SPATIAL),
-        _of_time("layer-wise", "PEs that share a layer join its output or sum its gradients"),
+        _of_time("layer-wise", "ranks that share a layer join its output or sum its gradients"),
     ),
     Table6Row(
         "peer-to-peer communication",
         "B",
         (*STAGED, *SPATIAL),
-        _of_time("p2p", "halos, or activations between stages, go from PE to PE"),
+        _of_time("p2p", "halos, or activations between stages, go from rank to rank"),
     ),
     Table6Row("network congestion", "B", PARALLEL, _congestion),
     Table6Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
@@ -218,7 +218,7 @@ TABLE = (
         "weight update",
         "L",
         tuple(STRATEGIES),
-        _of_time("update", "the optimizer's pass over the weights of a PE"),
+        _of_time("update", "the optimizer's pass over the weights of a rank"),
     ),
     Table6Row("workload balancing", "L", STAGED, _balance),
     Table6Row(
@@ -226,8 +226,8 @@ TABLE = (
         "B",
         (*SHARED, *SPATIAL),
         _of_time(
-            "redundant", "every PE computes layers that are not split, or cuts and joins tensors"
+            "redundant", "every rank computes layers that are not split, or cuts and joins tensors"
         ),
     ),
-    Table6Row("number of PEs", "L", PARALLEL, _number_of_pes),
+    Table6Row("number of ranks", "L", PARALLEL, _number_of_ranks),
 )

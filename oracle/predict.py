@@ -108,7 +108,7 @@ def _possible(
         total=whole.record(),
         samples=samples,
         epoch=_epoch(whole, samples, division.batch),
-        bytes_per_pe=sum(parts.values()),
+        bytes_per_rank=sum(parts.values()),
         bytes_by_part=parts,
         peak_bytes=peak,
         limit=limit,
@@ -158,7 +158,7 @@ def without_time(
     return Projection(
         **_about(model, division, form, optimizer),
         phases={},
-        bytes_per_pe=0,
+        bytes_per_rank=0,
         bytes_by_part={},
         **({} if limit is None else {"limit": limit}),
         feasible=False,

@@ -16,7 +16,7 @@ Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
-# layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
+# layerwise: outputs and input gradients of layers between ranks (filter, channel, pipeline, and where a
 # spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
 PHASES: tuple[Phase, ...] = (
     "forward",
@@ -43,7 +43,9 @@ class Limit(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    pes: Count | None = Field(default=None, description="the most ranks; null: nothing limits them")
+    ranks: Count | None = Field(
+        default=None, description="the most ranks; null: nothing limits them"
+    )
     why: str = Field(description="the reason")
 
 
@@ -76,7 +78,7 @@ class TermTime(BaseModel):
 class Projection(Divided):
     """One iteration of one model, divided so.
 
-    Where the strategy cannot divide the model, the batch or the PEs so, there are no phases and no
+    Where the strategy cannot divide the model, the batch or the ranks so, there are no phases and no
     total. Where it can but will not fit the memory, there are. `limits` has every reason.
     """
 
@@ -96,7 +98,7 @@ class Projection(Divided):
     )
     samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")
-    bytes_per_pe: WholeBytes = Field(description="naive sum, before any reuse (gamma = 1)")
+    bytes_per_rank: WholeBytes = Field(description="naive sum, before any reuse (gamma = 1)")
     bytes_by_part: dict[str, WholeBytes] = Field(
         description="B of one rank: activations, weights, ..."
     )

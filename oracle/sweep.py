@@ -1,4 +1,4 @@
-"""The divisions of many predictions: strategies and their variants on p PEs, laid out for a machine."""
+"""The divisions of a sweep: strategies and their variants on p ranks of a machine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Choices:
     def division(
         self, model: ModelSpec | None, variant: Variant, p: int, batch: int, ranks_per_node: int
     ) -> Division:
-        """The division of a strategy on p PEs, whether or not it is possible.
+        """The division of a strategy on p ranks, whether or not it is possible.
 
         Of a hybrid the best groups that are possible for the model, where one is given.
         """
@@ -103,7 +103,7 @@ class Choices:
 
 @cache
 def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
-    """The p2 >= 2 that a hybrid of p1 >= 2 groups on p PEs may have, best first.
+    """The p2 >= 2 that a hybrid of p1 >= 2 groups on p ranks may have, best first.
 
     That is the largest whose groups are all inside a node (ParaDL, section 3.6), then those of which
     some are cut by the border of a node, then the smallest beyond. Empty where p is no such product.

@@ -12,7 +12,7 @@ from calib.oracle.projection import PHASES, Phase, TermTime
 # what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
 TermCause = Literal[
     "compute",  # what the strategy divides
-    "redundant",  # what every PE of a group does again: whole layers, split and concat
+    "redundant",  # what every rank of a group does again: whole layers, split and concat
     "bubble",  # stages of a pipeline that wait for others
     "gradient exchange",
     "layer-wise",

@@ -26,7 +26,7 @@ def strategy_words(accuracy: Accuracy) -> str:
 
 def worst_words(worst: Worst) -> str:
     """The case of a worst point, with its accuracy."""
-    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_pe)
+    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_rank)
     return f"{plain(case)}: {percent(worst.accuracy)}"
 
 
@@ -99,7 +99,7 @@ def choice_lines(of: StrategyChoices | None) -> list[str]:
     """Whether the oracle picks the fastest strategy, in sentences."""
     if of is None:
         return [
-            "Choice of strategy: not judged, as no model ran under two strategies on the same PEs."
+            "Choice of strategy: not judged, as no model ran under two strategies on the same ranks."
         ]
     n = len(of.choices)
     tied = f" (in {of.tied} more, noise does not tell the two apart)" if of.tied else ""

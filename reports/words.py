@@ -38,14 +38,14 @@ def strategy_text(strategy: str, layout: str, oversubscribed: bool) -> str:
 
 
 def case_words(
-    model: str, strategy: str, layout: str, p: int, batch_per_pe: float | None = None
+    model: str, strategy: str, layout: str, p: int, batch_per_rank: float | None = None
 ) -> str:
-    """`vgg16-mini data+filter, 2 groups of 2, p=4, 8 per PE`; not yet `plain`."""
+    """`vgg16-mini data+filter, 2 groups of 2, p=4, 8 per rank`; not yet `plain`."""
     how = f"{strategy}, {layout}," if layout else strategy
-    each = "" if batch_per_pe is None else f", {samples_words(batch_per_pe)} per PE"
+    each = "" if batch_per_rank is None else f", {samples_words(batch_per_rank)} per rank"
     return f"{model} {how} p={p}{each}"
 
 
-def samples_words(batch_per_pe: float) -> str:
+def samples_words(batch_per_rank: float) -> str:
     """8; 0.25."""
-    return str(batch_per_pe) if isinstance(batch_per_pe, int) else f"{batch_per_pe:.4g}"
+    return str(batch_per_rank) if isinstance(batch_per_rank, int) else f"{batch_per_rank:.4g}"

@@ -287,7 +287,7 @@ def header_of(
     difference: float | None,
     notes: list[str],
 ) -> RunHeader:
-    """The header of `job` on these ranks; `order` is the rank that is PE 0, 1, ..."""
+    """The header of `job` on these ranks; `order` is the rank that is rank 0, 1, ..."""
     division, options, stopping = job.division, job.options, job.stopping
     return RunHeader(
         model=job.about.name,

@@ -1,7 +1,7 @@
 """Process groups and samples of each rank under a division.
 
-PEs are the ranks in the order of the machine (microbench/groups.py), so that the PEs of a group are near
-one another. PE e of a hybrid is part e % p2 of group e // p2.
+Ranks are numbered in the order of the machine (microbench/groups.py), so that the ranks of a group
+are near one another. Rank e of a hybrid is part e % p2 of group e // p2.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ BACKENDS = {
 
 @dataclass(frozen=True)
 class RankPart:
-    """What a PE has: `replica` says which samples, `part` which part of what its group shares.
+    """What a rank has: `replica` says which samples, `part` which part of what its group shares.
 
     `stage` is that of a pipeline (0 otherwise); `cell` the part's place in the grid of a spatial
     strategy, row by row as microbench's halo exchange counts (the last dimension is the fastest).
     """
 
-    pe: int
+    rank: int
     replica: int
     part: int
     stage: int
     cell: tuple[int, ...]
 
 
-def place_of(division: Division, pe: int) -> RankPart:
-    """The place of PE `pe` of 0..p-1."""
-    replica, part = divmod(pe, division.parts)
+def place_of(division: Division, rank: int) -> RankPart:
+    """The place of rank `rank` of 0..p-1."""
+    replica, part = divmod(rank, division.parts)
     if division.strategy == "layerwise":  # training/plans/: all of the batch, by the plan
-        return RankPart(pe, 0, 0, 0, ())
+        return RankPart(rank, 0, 0, 0, ())
     if division.traits.stages:
-        return RankPart(pe, 0, 0, pe, ())
+        return RankPart(rank, 0, 0, rank, ())
     cell = []
     for n in reversed(division.cells):
         part, index = divmod(part, n)
         cell.append(index)
-    return RankPart(pe, replica, pe % division.parts, 0, tuple(reversed(cell)))
+    return RankPart(rank, replica, rank % division.parts, 0, tuple(reversed(cell)))
 
 
-def group_of(division: Division, pe: int) -> list[int]:
-    """The PEs that share layers with this one: those of its replica."""
-    start = pe - pe % division.parts
+def group_of(division: Division, rank: int) -> list[int]:
+    """The ranks that share layers with this one: those of its replica."""
+    start = rank - rank % division.parts
     return list(range(start, start + division.parts))
 
 
-def across_of(division: Division, pe: int) -> list[int]:
-    """The PEs with the same part of other samples: one of each replica."""
-    return list(range(pe % division.parts, division.p, division.parts))
+def across_of(division: Division, rank: int) -> list[int]:
+    """The ranks with the same part of other samples: one of each replica."""
+    return list(range(rank % division.parts, division.p, division.parts))
 
 
 @dataclass
 class Teams:
-    """The communicators of one rank. `group` and `across` are of PEs as group_of and across_of say.
+    """The communicators of one rank. `group` and `across` are of ranks as group_of and across_of say.
 
     Each is None where this rank is alone in it; `leaders` also where this rank is not the first of
     its group.
@@ -100,7 +100,7 @@ def make_teams(
 
 
 def teams_of(world: TorchGroup, division: Division) -> Teams:
-    """The communicators of a division whose PEs are the ranks of `world`; collective over them."""
+    """The communicators of a division whose ranks are the ranks of `world`; collective over them."""
     place = place_of(division, world.rank)
     of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
     whole = division.parts * division.replicas == division.p  # not a pipeline

@@ -21,9 +21,9 @@ from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry
 from calib.training.teams import Teams
 
-# how the gradient of a parameter stands, within the PEs that share its samples:
-#   own      this PE alone has these weights (a shard of filters, a stage)
-#   same     all of them have the whole gradient (a layer that is whole on every PE)
+# how the gradient of a parameter stands, within the ranks that share its samples:
+#   own      this rank alone has these weights (a shard of filters, a stage)
+#   same     all of them have the whole gradient (a layer that is whole on every rank)
 #   partial  each has the part of its own piece of the image; the whole is their sum
 Gradient = Literal["own", "same", "partial"]
 
@@ -33,7 +33,7 @@ class WorkerOptions:
     """How a run trains, beside its division.
 
     `dtype`: float32, float64, or bfloat16 (autocast, weights and gradients in float32).
-    `synchronized_batch_norm`: statistics over all samples and parts, not those of the PE.
+    `synchronized_batch_norm`: statistics over all samples and parts, not those of the rank.
     `ddp`: data parallelism by DistributedDataParallel also where Division.overlap is off.
     """
 

@@ -27,7 +27,7 @@ def command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     ranks: RanksOption = None,
     launcher: Launcher = "local",
     budget: Annotated[
@@ -51,7 +51,15 @@ def command(
         iterations=iterations or effort.iterations,
     )
     result = calibrate(
-        output, effort, model_list(models), batch_per_pe, ranks, launcher, name, seed, quiet=as_json
+        output,
+        effort,
+        model_list(models),
+        batch_per_rank,
+        ranks,
+        launcher,
+        name,
+        seed,
+        quiet=as_json,
     )
     if as_json:
         print_json(result)

@@ -32,9 +32,9 @@ def command(
         bool, typer.Option("--resume", help="Go on with the plan of the run directory.")
     ] = False,
     models: Models = None,
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     p: Annotated[
-        str | None, typer.Option("-p", help="PEs to measure for, as 1,2; default 1 and --ranks.")
+        str | None, typer.Option("-p", help="ranks to measure for, as 1,2; default 1 and --ranks.")
     ] = None,
     ranks: RanksOption = None,
     launcher: Launcher = "local",
@@ -54,7 +54,7 @@ def command(
 ) -> None:
     flags = {
         "--models": models,
-        "--batch-per-pe": batch_per_pe,
+        "--batch-per-rank": batch_per_rank,
         "-p": p,
         "--seed": seed,
         "--quick": quick or None,
@@ -68,7 +68,7 @@ def command(
     def request(started: int | None = None) -> Request:
         """What is asked for; `started` ranks by a person's own launcher are the default of p."""
         return requested(
-            plan, models, batch_per_pe, p, ranks, budget, seed, quick, started, launcher
+            plan, models, batch_per_rank, p, ranks, budget, seed, quick, started, launcher
         )
 
     if as_rank():
@@ -93,7 +93,7 @@ def refuse(option: str, others: dict[str, Any], source: str) -> None:
 def requested(
     plan: Path | None,
     models: str | None,
-    batch_per_pe: int | None,
+    batch_per_rank: int | None,
     p: str | None,
     ranks: int | None,
     budget: str | None,
@@ -116,7 +116,7 @@ def requested(
         models=tuple(model_list(models)),
         p=tuple(sizes),
         ranks=ranks or started,
-        batch_per_pe=batch_per_pe,
+        batch_per_rank=batch_per_rank,
         budget_s=budget_s,
         seed=seed,
     )

@@ -31,12 +31,12 @@ def list_models(as_json: Json = False) -> None:
     rows = []
     for name in model_names():
         found, model = entry(name), spec(name)
-        rows.append({**summary(model), "loss": found.loss, "batch_per_pe": found.batch_per_pe})
+        rows.append({**summary(model), "loss": found.loss, "batch_per_rank": found.batch_per_rank})
     if as_json:
         print_json(rows)
         return
-    columns = ["model", "input", "parameters M", "GMAC", "layers", "loss", "batch per PE"]
-    cells = [[*_cells(row), row["loss"], str(row["batch_per_pe"])] for row in rows]
+    columns = ["model", "input", "parameters M", "GMAC", "layers", "loss", "batch per rank"]
+    cells = [[*_cells(row), row["loss"], str(row["batch_per_rank"])] for row in rows]
     table("Registered models", columns, cells)
     say("GMAC: multiply-adds of convolutions and fully connected layers, per sample")
 

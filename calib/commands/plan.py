@@ -41,10 +41,11 @@ def command(
         ),
     ] = None,
     p: Annotated[
-        str | None, typer.Option("-p", help="PEs to predict for, as 1,2,4; default 1 and --ranks.")
+        str | None,
+        typer.Option("-p", help="ranks to predict for, as 1,2,4; default 1 and --ranks."),
     ] = None,
     ranks: RanksOption = None,
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     batch: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
     ] = None,
@@ -92,7 +93,7 @@ def command(
         strategies,
         p,
         ranks,
-        batch_per_pe,
+        batch_per_rank,
         batch,
         segments,
         libraries,
@@ -129,7 +130,7 @@ def request_from(
     strategies: str | None,
     p: str | None,
     ranks: int | None,
-    batch_per_pe: int | None,
+    batch_per_rank: int | None,
     batch: int | None,
     segments: int | None,
     libraries: str | None,
@@ -150,7 +151,7 @@ def request_from(
         ranks=ranks,
         batch=batch,
         p=tuple(number_list(p, "-p")) if p else tuple(sorted({1, ranks or default_ranks()})),
-        batch_per_pe=batch_per_pe,
+        batch_per_rank=batch_per_rank,
         segments=segments,
         libraries=_words(libraries),
         device=device,

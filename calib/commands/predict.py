@@ -1,7 +1,7 @@
 """Predict an iteration: time, memory, limits, bottlenecks.
 
 Under one strategy, or under all. Examples: calib predict --model resnet50 --strategy all -p 4:1024
---batch-per-pe 64; calib predict --model vgg16 --strategy data -p 64 --explain --set
+--batch-per-rank 64; calib predict --model vgg16 --strategy data -p 64 --explain --set
 'communication.intra_node.beta_s_per_byte*=0.5'
 """
 
@@ -72,7 +72,7 @@ def command(
         ),
     ],
     p: Pes = "1",
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     batch_per_node: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Samples per node instead.")
     ] = None,
@@ -111,7 +111,7 @@ def command(
 ) -> None:
     if as_json and csv == "-":
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
-    pes, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
+    ranks, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
     check_options(
         {
             "--inner": inner,
@@ -123,13 +123,13 @@ def command(
         },
         chosen,
     )
-    check_batches(batch_per_pe, batch_per_node, batch)
+    check_batches(batch_per_rank, batch_per_node, batch)
     choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
     predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
     spec = model_spec(model)
     check_layers(choices, spec)
-    (scale,) = batches(model, *([n] if n else [] for n in (batch_per_pe, batch_per_node, batch)))
-    found = [x for each in pes for x in predictor.points(spec, chosen, each, scale)]
+    (scale,) = batches(model, *([n] if n else [] for n in (batch_per_rank, batch_per_node, batch)))
+    found = [x for each in ranks for x in predictor.points(spec, chosen, each, scale)]
     something(predictor, model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)
@@ -185,7 +185,7 @@ def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]
 
 
 def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:
-    """The projections of each p. On one PE every strategy is serial: once is enough.
+    """The projections of each p. On one rank every strategy is serial: once is enough.
 
     On more, serial is not what was asked for where all are.
     """

@@ -68,7 +68,7 @@ def command(
     links: Annotated[
         Path | None, typer.Option(help=f"CSV of alpha and beta; default {LINKS} beside it.")
     ] = None,
-    pes_per_node: Annotated[
+    ranks_per_node: Annotated[
         int, typer.Option(min=1, max=MOST, help="GPUs per node, of b per node and of hybrids.")
     ] = 4,
     segments: Annotated[
@@ -81,7 +81,7 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    sources = Sources(runs, single_gpu, links, pes_per_node, segments, samples)
+    sources = Sources(runs, single_gpu, links, ranks_per_node, segments, samples)
     every_log = [*(logs or []), *(more_logs or [])]
     if is_training_table(runs):
         if holdout or authors:
@@ -105,11 +105,11 @@ class Sources:
         runs: Path,
         single_gpu: Path | None,
         links: Path | None,
-        pes_per_node: int,
+        ranks_per_node: int,
         segments: int,
         samples: int,
     ) -> None:
-        self.runs, self.pes_per_node = runs, pes_per_node
+        self.runs, self.ranks_per_node = runs, ranks_per_node
         self.segments, self.samples = segments, samples
         self.single_gpu = single_gpu or runs.parent / SINGLE_GPU
         self.links = links or runs.parent / LINKS
@@ -138,7 +138,7 @@ def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json
         models=model_of,
         seconds_per_sample=read_single_gpu(sources.single_gpu) if one else {},
         links=read_links(sources.links) if prices else [],
-        pes_per_node=sources.pes_per_node,
+        ranks_per_node=sources.ranks_per_node,
         segments=sources.segments,
         samples=sources.samples,
     )
@@ -157,7 +157,7 @@ def again(sources: Sources, output: Path | None, as_json: bool) -> None:
         models=model_of,
         seconds_per_sample=read_single_gpu(sources.single_gpu),
         links=read_links(sources.links),
-        pes_per_node=sources.pes_per_node,
+        ranks_per_node=sources.ranks_per_node,
         segments=sources.segments,
         samples=sources.samples,
     )

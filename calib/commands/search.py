@@ -3,7 +3,7 @@
 On calibrated parameters, or in the papers' own forms. Spaces: layerwise (OptCNN), sbp (AutoDDL),
 pipeline (PipeDream, GPipe), exchange (P3), variables (Parallax); `calib search --list` has their
 methods, options and models. Examples: calib search --model vgg16 --space layerwise --cluster 1x4
---batch-per-pe 32 --nominal p100; calib search --model vgg16-mini --space pipeline -o plan.json, which
+--batch-per-rank 32 --nominal p100; calib search --model vgg16-mini --space pipeline -o plan.json, which
 `calib train --plan plan.json` runs
 """
 
@@ -89,7 +89,7 @@ def command(
             help="Global mini-batch B; of a profile what it is of, where its layers do not tell.",
         ),
     ] = None,
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     budget: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="The most that the search may take; default 60."),
@@ -135,7 +135,7 @@ def command(
     machine = machine_of(parameters, nominal, settings)
     devices = devices_of(machine, cluster, memory)
     found = model_of(chosen, model)
-    samples = batch_of(model, found, devices.p, batch, batch_per_pe)
+    samples = batch_of(model, found, devices.p, batch, batch_per_rank)
     targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
     with Watched(f"search {model}", as_json) as progress:
         plan = search(
@@ -264,18 +264,18 @@ def model_of(space: Space, name: str) -> Any:
 
 
 def batch_of(
-    model: str, found: Any, p: int, batch: int | None, batch_per_pe: int | None
+    model: str, found: Any, p: int, batch: int | None, batch_per_rank: int | None
 ) -> int | None:
-    """The global batch B: --batch, or p times --batch-per-pe or the registered model's own.
+    """The global batch B: --batch, or p times --batch-per-rank or the registered model's own.
 
     None where the search has to say: the space's own models, and files.
     """
-    if batch is not None and batch_per_pe is not None:
-        raise InputError("give --batch or --batch-per-pe, not both")
+    if batch is not None and batch_per_rank is not None:
+        raise InputError("give --batch or --batch-per-rank, not both")
     if batch is not None:
         return batch
     registered = model in model_names() and isinstance(found, ModelSpec)
-    each = batch_per_pe or (entry(model).batch_per_pe if registered else None)
+    each = batch_per_rank or (entry(model).batch_per_rank if registered else None)
     return each and p * each
 
 

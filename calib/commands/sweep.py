@@ -1,7 +1,7 @@
 """Predict many points, into a table of one row each.
 
 The points are models x strategies x p x batches. Example: calib sweep --models resnet50,vgg16
---strategies all -p 1:4096 --batch-per-pe 32,64 -o sweep.csv
+--strategies all -p 1:4096 --batch-per-rank 32,64 -o sweep.csv
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def command(
     models: Annotated[str, typer.Option(help="Comma-separated models or model.json files.")],
     strategies: Annotated[str, typer.Option(help="Comma-separated strategies, or all.")] = "all",
     p: Pes = "1:1024",
-    batch_per_pe: Annotated[
-        str | None, typer.Option(help="Samples per PE, a list as of -p; default by model.")
+    batch_per_rank: Annotated[
+        str | None, typer.Option(help="Samples per rank, a list as of -p; default by model.")
     ] = None,
     batch_per_node: Annotated[
         str | None, typer.Option(help="Samples per node instead, a list as of -p.")
@@ -88,11 +88,11 @@ def command(
         ),
     ] = None,
 ) -> None:
-    pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
+    ranks, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
     lists = [
         numbers(text, option) if text is not None else []
         for option, text in (
-            ("--batch-per-pe", batch_per_pe),
+            ("--batch-per-rank", batch_per_rank),
             ("--batch-per-node", batch_per_node),
             ("--batch", batch),
         )
@@ -118,10 +118,10 @@ def command(
         model = spec(name)
         check_layers(choices, model)
         sizes.append((model, batches(name, *lists)))
-    count = len(pes) * len(laid_out) * sum(len(scales) for _, scales in sizes)
+    count = len(ranks) * len(laid_out) * sum(len(scales) for _, scales in sizes)
     with table_of(output) as rows, progress(count) as advance:
         kinds: Counter[str] = Counter()
-        for projection in points(predictor, sizes, pes, laid_out):
+        for projection in points(predictor, sizes, ranks, laid_out):
             rows.add(projection)
             if output is None and STREAMS.lost:
                 return  # nobody reads the rest

@@ -57,7 +57,7 @@ def command(
         ),
     ] = "serial",
     p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,
-    batch_per_pe: BatchPerPe = None,
+    batch_per_rank: BatchPerPe = None,
     batch: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Global batch instead.")
     ] = None,
@@ -176,12 +176,12 @@ def command(
                 "-p": p != 1,
                 "--ddp": ddp,
                 "--batch": batch is not None,
-                "--batch-per-pe": batch_per_pe is not None,
+                "--batch-per-rank": batch_per_rank is not None,
             },
             layout,
         )
         p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
-    whole = batch_of_all(about, p, batch_per_pe, batch)
+    whole = batch_of_all(about, p, batch_per_rank, batch)
     asked = TrainingRequest(
         model, strategy, p, whole, layout, settings, output, launcher, found_plan
     )

@@ -118,7 +118,7 @@ def _put(tree: Tree, name: str, of: Tree) -> None:
 
 def _machine(of: Parameters) -> Tree:
     return {
-        "memory of a PE": leaf(of.device_memory_bytes, BYTES),
+        "memory of a rank": leaf(of.device_memory_bytes, BYTES),
         "ranks of a node": leaf(of.ranks_per_node),
         "nodes": leaf(of.nodes or None),  # 0 is unknown
         "nodes of a rack": leaf(of.nodes_per_rack or None),

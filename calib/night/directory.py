@@ -28,8 +28,8 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
 from calib.night.machine import (
     doctored,
-    pes_of,
     probed,
+    ranks_in,
     refuse_other_machine,
     refuse_other_parameters,
 )
@@ -58,7 +58,7 @@ def night_of(options: NightOptions) -> Iterator[Begun]:
         return
     known = _calibration(options)
     request, base = _requests(options, known)
-    ranks = options.ranks or pes_of(known)
+    ranks = options.ranks or ranks_in(known)
     points, left_out = points_of(request, ranks, options.launcher)
     runs = ensure_directory(options.calibration.resolve().parent)
     with only_night(f"night of {options.calibration}"):
@@ -112,7 +112,7 @@ def _requests(options: NightOptions, cluster: Cluster) -> tuple[Request, Request
             "(`calib plan -o plan.toml` writes it)"
         )
     base = Request.read(own)
-    return of_calibration(base, options.ranks or pes_of(cluster)), base
+    return of_calibration(base, options.ranks or ranks_in(cluster)), base
 
 
 def _new_directory(options: NightOptions, runs: Path, known: Cluster) -> Path:
@@ -181,7 +181,7 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
     night = Night.read(prepare(run))
     options = options.going_on(run, night)
     calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
-    ranks = options.ranks or pes_of(calibrated_on)
+    ranks = options.ranks or ranks_in(calibrated_on)
     request = Request.read(options.plan or run / REQUEST_FILE)
     points, _ = points_of(request, ranks, options.launcher)
     if [point.planned for point in points] != night.planned:

@@ -13,7 +13,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.reports.drift.versions import changed
 
 
-def pes_of(cluster: Cluster) -> int:
+def ranks_in(cluster: Cluster) -> int:
     """The ranks that a cluster was probed with."""
     return cluster.ranks_per_node * len(cluster.hosts)
 
@@ -30,7 +30,7 @@ def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluste
 
     It is looked at by as many ranks as then: how many share a node is part of what it is.
     """
-    found = probe(path, launcher, pes_of(like), name or like.name)
+    found = probe(path, launcher, ranks_in(like), name or like.name)
     found = found.in_racks(like.racks)
     found.write(path)
     return found

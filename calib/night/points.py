@@ -63,7 +63,7 @@ def of_calibration(request: Request, ranks: int) -> Request:
     sizes = tuple(p for p in request.p if p <= ranks)
     if not sizes:
         raise InputError(
-            f"the calibration is for p = {_words(request.p)}, and there are {ranks} PEs here; "
+            f"the calibration is for p = {_words(request.p)}, and there are {ranks} ranks here; "
             "--ranks takes more"
         )
     return request.model_copy(update={"strategies": CALIBRATED, "p": sizes})
@@ -74,8 +74,8 @@ def points_of(
 ) -> tuple[list[NightPoint], list[Missing]]:
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
-    One PE is serial, and of data parallelism too, which says how well a run repeats. Raises
-    InputError for what cannot be trained at all: an unknown model, more PEs than `ranks`, other
+    One rank is serial, and of data parallelism too, which says how well a run repeats. Raises
+    InputError for what cannot be trained at all: an unknown model, more ranks than `ranks`, other
     items than float32, a GPU, and where no point is left.
     """
     _refuse(request, ranks)
@@ -94,7 +94,7 @@ def points_of(
             points.setdefault(point.file, point)
     if not points:
         first = next(iter(left_out.values()), None)
-        raise InputError(first.line if first else "serial runs on 1 PE: add 1 to p of the plan")
+        raise InputError(first.line if first else "serial runs on 1 rank: add 1 to p of the plan")
     return list(points.values()), list(left_out.values())
 
 
@@ -104,8 +104,9 @@ def _refuse(request: Request, ranks: int) -> None:
     beyond = [p for p in request.p if p > ranks]
     if beyond:
         raise InputError(
-            f"the plan asks for p = {_words(beyond)}, and there are {ranks} PEs here; leave it out, or "
-            f"--ranks {max(beyond)} trains it with several ranks on a core, marked and in no mean"
+            f"the plan asks for p = {_words(beyond)}, and there are {ranks} ranks here; leave it "
+            f"out, or --ranks {max(beyond)} trains it with several ranks on a core, marked and in "
+            "no mean"
         )
     if "float32" not in request.dtypes:
         raise InputError(
@@ -133,7 +134,7 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
     layers = model_layers(model) if needs_layers(strategy, p) else None
     layout = Layout(segments=request.segments)
-    batch = request.global_batch(p, entry(model).batch_per_pe)
+    batch = request.global_batch(p, entry(model).batch_per_rank)
     return layout.division(
         Variant(strategy), p, batch, layers, ranks_per_node(launcher), Settings()
     )

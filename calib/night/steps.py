@@ -38,7 +38,7 @@ from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
 # of a request, what says which points there are; the rest says how they are measured
-OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
+OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_rank", "segments", "optimizers")
 
 
 def specs_of_points(points: list[NightPoint]) -> dict[str, ModelSpec]:

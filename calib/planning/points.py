@@ -25,13 +25,13 @@ class PlannedLaunches:
     nodes: int
 
     def launch_for(self, p: int) -> int:
-        """The launch that measures what a rank does on p PEs: the largest one where p is beyond."""
+        """The launch that measures what a rank does on p ranks: the largest one where p is beyond."""
         return min(p, self.ranks)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A model under a strategy on p PEs. `label` names it for people."""
+    """A model under a strategy on p ranks. `label` names it for people."""
 
     model: ModelSpec
     division: Division
@@ -47,27 +47,27 @@ class Point:
 
 
 def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
-    """How the largest launch lies on the cluster: of `ranks`, else the largest p there are PEs for.
+    """How the largest launch lies on the cluster: of `ranks`, else the largest p there are ranks for.
 
-    More ranks than PEs crowd on the nodes that there are; such rows are marked.
+    More ranks than ranks crowd on the nodes that there are; such rows are marked.
     """
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])
     each = cluster.ranks_per_node
-    if request.device == "cuda":  # a PE is a GPU
+    if request.device == "cuda":  # a rank is a GPU
         each = min(host.gpus for host in cluster.hosts) or each
     ranks = request.ranks or min(max(request.p), each * nodes)
     per_node = max(each, -(-ranks // nodes))
     return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes)
 
 
-def batch_of(model: str, batch_per_pe: int | None) -> int:
-    """Samples per PE: what was asked for, else the registered model's own. Raises InputError."""
-    if batch_per_pe is not None:
-        return batch_per_pe
+def batch_of(model: str, batch_per_rank: int | None) -> int:
+    """Samples per rank: what was asked for, else the registered model's own. Raises InputError."""
+    if batch_per_rank is not None:
+        return batch_per_rank
     if model in model_names():
-        return entry(model).batch_per_pe
-    raise InputError(f"model file {model}: give --batch-per-pe (only registered models have one)")
+        return entry(model).batch_per_rank
+    raise InputError(f"model file {model}: give --batch-per-rank (only registered models have one)")
 
 
 def points_of(
@@ -75,7 +75,7 @@ def points_of(
 ) -> tuple[list[Point], list[str]]:
     """The points that can be, and a line for each that cannot, with the reason.
 
-    One PE is serial, whatever the strategy. Raises InputError where no point is left.
+    One rank is serial, whatever the strategy. Raises InputError where no point is left.
     """
     points, left_out = [], []
     choices = Choices(segments=request.segments)
@@ -85,7 +85,7 @@ def points_of(
         for p in request.p
         for strategy in request.strategies
     ):
-        own = 1 if request.batch is not None else batch_of(name, request.batch_per_pe)
+        own = 1 if request.batch is not None else batch_of(name, request.batch_per_rank)
         batch = request.global_batch(p, own)
         if not traits_of(strategy).parallel and p > 1:
             continue
@@ -103,7 +103,7 @@ def points_of(
         else:
             points.append(Point(specs[name], division, machine.launch_for(p)))
     if not points:
-        raise InputError(left_out[0] if left_out else "serial runs on 1 PE: add 1 to p")
+        raise InputError(left_out[0] if left_out else "serial runs on 1 rank: add 1 to p")
     return list({(point.label, point.launch): point for point in points}.values()), list(
         dict.fromkeys(left_out)
     )

@@ -156,9 +156,9 @@ class Request(BaseModel):
     )
     batch: PlanCount | None = Field(
         default=None,
-        description="global mini-batch, samples (strong scaling); not with batch_per_pe",
+        description="global mini-batch, samples (strong scaling); not with batch_per_rank",
     )
-    batch_per_pe: PlanCount | None = Field(
+    batch_per_rank: PlanCount | None = Field(
         default=None,
         description="samples per rank (weak scaling); without batch and this: each model's own",
     )
@@ -231,18 +231,18 @@ class Request(BaseModel):
 
     @model_validator(mode="after")
     def _agrees(self) -> Request:
-        if self.batch is not None and self.batch_per_pe is not None:
-            raise ValueError("give batch or batch_per_pe, not both")
+        if self.batch is not None and self.batch_per_rank is not None:
+            raise ValueError("give batch or batch_per_rank, not both")
         gpu = [name for name in self.libraries if name.endswith("nccl")]
         if gpu and self.device == "cpu":
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
         return self
 
-    def global_batch(self, p: int, model_batch_per_pe: int) -> int:
-        """B on p PEs, for a model whose own batch per PE is given."""
+    def global_batch(self, p: int, model_batch_per_rank: int) -> int:
+        """B on p ranks, for a model whose own batch per rank is given."""
         if self.batch is not None:
             return self.batch
-        return p * (self.batch_per_pe or model_batch_per_pe)
+        return p * (self.batch_per_rank or model_batch_per_rank)
 
     def write(self, path: Path) -> None:
         """Write plan.toml whole or not at all."""

@@ -77,34 +77,34 @@ def _whole(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples by PE or by node (weak scaling), or in all (strong scaling): `per` says which."""
+    """Samples by rank or by node (weak scaling), or in all (strong scaling): `per` says which."""
 
     samples: int
-    per: str = "PE"
+    per: str = "rank"
 
     def of(self, p: int, ranks_per_node: int) -> int:
-        """B on p PEs; nodes are filled one after the other."""
+        """B on p ranks; nodes are filled one after the other."""
         if self.per == "node":
             return self.samples * -(-p // ranks_per_node)
-        return self.samples * (p if self.per == "PE" else 1)
+        return self.samples * (p if self.per == "rank" else 1)
 
 
 def batches(
-    name: str, per_pe: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
+    name: str, per_rank: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
 ) -> list[Batch]:
-    """The batches of the options, of which one may be given; else the model's own per PE."""
-    check_batches(per_pe, per_node, whole)
+    """The batches of the options, of which one may be given; else the model's own per rank."""
+    check_batches(per_rank, per_node, whole)
     if per_node:
         return [Batch(n, "node") for n in per_node]
     if whole:
         return [Batch(n, "all") for n in whole]
-    return [Batch(n) for n in per_pe or [batch_of(name, None)]]
+    return [Batch(n) for n in per_rank or [batch_of(name, None)]]
 
 
 def check_batches(*given: object) -> None:
     """Raise InputError where more than one of the options of the batch is given."""
     if sum(map(bool, given)) > 1:
-        raise InputError("give --batch-per-pe, --batch-per-node or --batch, not both")
+        raise InputError("give --batch-per-rank, --batch-per-node or --batch, not both")
 
 
 # options that only some strategies have

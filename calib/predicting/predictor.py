@@ -131,14 +131,14 @@ def crossed(
 def points(
     predictor: Predictor,
     sizes: list[tuple[ModelSpec, list[Batch]]],
-    pes: list[int],
+    ranks: list[int],
     laid_out: list[tuple[Variant, Choices]],
 ) -> Iterator[Projection]:
     """The projections, one after the other; no more of them is kept than what makes the next fast."""
     done = 0
     for model, scales in sizes:
         for scale in scales:
-            for p in pes:
+            for p in ranks:
                 for variant, choices in laid_out:
                     predictor.choices = choices
                     yield predictor.one(model, variant, p, scale)

@@ -26,7 +26,7 @@ WHAT = (
     "p",
     "inner",
     "batch",
-    "batch_per_pe",
+    "batch_per_rank",
     "segments",
     "schedule",
     "grid",
@@ -41,11 +41,11 @@ COLUMNS = (
     *TOTAL,
     *(f"{phase}_s" for phase in PHASES),
     "epoch_s",
-    "bytes_per_pe",
+    "bytes_per_rank",
     "peak_bytes",
     "peak_low_bytes",
     "peak_high_bytes",
-    "limit_pes",
+    "limit_ranks",
     "bottleneck",
     "bottleneck_share",
     "reason",
@@ -62,7 +62,7 @@ TEXT = {
     "reason",
 }
 TRUTH = {"overlap", "sharded_optimizer", "feasible"}
-WHOLE = {"p", "inner", "batch", "segments", "limit_pes", "bytes_per_pe"}
+WHOLE = {"p", "inner", "batch", "segments", "limit_ranks", "bytes_per_rank"}
 
 
 def row_of(of: Projection) -> list[Cell]:
@@ -76,7 +76,7 @@ def row_of(of: Projection) -> list[Cell]:
         division.p,
         division.inner,
         division.batch,
-        float(division.batch_per_pe),
+        float(division.batch_per_rank),
         division.segments,
         division.schedule if division.traits.stages else "",
         "x".join(map(str, division.cells)),
@@ -87,9 +87,9 @@ def row_of(of: Projection) -> list[Cell]:
         *((*total.numbers, total.basis) if total else (None,) * 4),
         *(phases[phase].value if phase in phases else None for phase in PHASES),
         of.epoch.value if of.epoch else None,
-        of.bytes_per_pe if total else None,
+        of.bytes_per_rank if total else None,
         *(peak.numbers if peak else (None,) * 3),
-        of.limit.pes,
+        of.limit.ranks,
         worst.name if worst else "",
         worst.share if worst else None,
         "; ".join(of.limits),

@@ -38,7 +38,7 @@ def numbers(findings: Findings) -> list[ScreenLine]:
         return [("accuracy", "-", "no point was scored that counts")]
     worst = of.worst
     means = ", ".join(f"{plain(name)} {percent(mean)}" for name, mean in of.strategy_means.items())
-    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_pe)
+    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_rank)
     found = [
         ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times: {means}"),
         ("worst", percent(worst.accuracy), plain(case)),

@@ -155,11 +155,11 @@ def require_trained(division: Division, settings: Settings, model: ModelSpec | N
         raise InputError(reasons[0])
 
 
-def batch_of_all(about: ModelEntry, p: int, batch_per_pe: int | None, batch: int | None) -> int:
+def batch_of_all(about: ModelEntry, p: int, batch_per_rank: int | None, batch: int | None) -> int:
     """The global batch B. Raises InputError where both are given."""
-    if batch is not None and batch_per_pe is not None:
-        raise InputError("give --batch or --batch-per-pe, not both")
-    return batch if batch is not None else p * (batch_per_pe or about.batch_per_pe)
+    if batch is not None and batch_per_rank is not None:
+        raise InputError("give --batch or --batch-per-rank, not both")
+    return batch if batch is not None else p * (batch_per_rank or about.batch_per_rank)
 
 
 def gradients_of(name: str | None) -> Gradients | None:

@@ -53,7 +53,7 @@ def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, memory, and what to know before one believes it."""
     head, of = run.header, summary(run)
     layout = f" ({head.layout})" if head.layout else ""
-    each = f"{head.batch_per_pe:.4g} samples per PE"
+    each = f"{head.batch_per_rank:.4g} samples per rank"
     say(
         f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {_interval_ms(of)} ms "
         f"per iteration (median of {of['n']}, 95% interval{precision_words(of, head.precision)}); "

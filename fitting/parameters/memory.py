@@ -28,7 +28,7 @@ class LiveCheck(Record):
 
 
 class MemoryReuse(Record):
-    """Gamma: measured peak bytes of a PE by the naive sums of formulas.md, "Memory per PE".
+    """Gamma: measured peak bytes of a rank by the naive sums of formulas.md, "Memory per rank".
 
     simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
     the biases. refined: peak = constant_bytes + a factor for each; `parts`, as few models cannot tell
@@ -89,7 +89,7 @@ class MemoryReuse(Record):
         return self.live.error <= (fitted if held_out is None else held_out)
 
     def peak_bytes(self, activations: float, weights: float, optimizer: float) -> float:
-        """The peak by the chosen form, from naive bytes of a PE."""
+        """The peak by the chosen form, from naive bytes of a rank."""
         if self.chosen == "simple":
             return self.gamma.value * (activations + weights + optimizer)
         return (

@@ -31,7 +31,7 @@ LAYER_KEY = re.compile(r"[a-z_]+\([^|]*\)\|(\d+)\*([\dx+]+)->([\dx]+)\|[^|]+\|(\
 
 @dataclass(frozen=True)
 class Naive:
-    """Naive bytes of one PE: values and gradients of activations and weights, optimizer's state."""
+    """Naive bytes of one rank: values and gradients of activations and weights, optimizer's state."""
 
     activations: int
     weights: int

@@ -62,12 +62,12 @@ class Level(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(description="node, rack or system")
-    members: Ranks = Field(description="PEs of a node; nodes of a rack or system")
+    members: Ranks = Field(description="ranks of a node; nodes of a rack or system")
     link: str = Field(description="what connects the members: shared memory, an interface's name")
 
 
 def levels_of(hosts: Sequence[Host], members: int) -> list[Level]:
-    """The levels of hosts with `members` PEs each: node and, of several hosts, rack and system.
+    """The levels of hosts with `members` ranks each: node and, of several hosts, rack and system.
 
     There is a rack level where a rack holds two hosts or more (its members: those of the largest
     rack), and a system level where two hosts are not known to be in the same rack.
@@ -172,7 +172,7 @@ class Cluster(BaseModel):
         return max(len(self.hosts), *(x.members for x in self.levels if x.name != "node"), 1)
 
     def has_all_of(self, other: Cluster) -> bool:
-        """Whether the other is this machine, or fewer nodes of it: equal hosts, as many PEs each.
+        """Whether the other is this machine, or fewer nodes of it: equal hosts, as many ranks each.
 
         Hosts whose devices nobody named (of logs) are equal to nobody's, but in a cluster of one shape.
         """
@@ -213,7 +213,7 @@ class Cluster(BaseModel):
 
     @property
     def ranks_per_node(self) -> int:
-        """PEs of a node."""
+        """Ranks of a node."""
         return next(level.members for level in self.levels if level.name == "node")
 
     def write(self, path: Path) -> None:

@@ -42,8 +42,8 @@ class GroupShape(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people: `10 PEs`, `10 PEs of 2 nodes`."""
-        return f"{self.ranks} PEs" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
+        """For people: `10 ranks`, `10 ranks of 2 nodes`."""
+        return f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
 
     @property
     def is_even(self) -> bool:
@@ -183,7 +183,7 @@ def structural(law: StructuralFit, shape: GroupShape) -> Law:
     between = _is_between(law, shape)
     source, start = f"{law.operation} in a {law.level}", law.seconds(0, ranks, nodes)
     note = (
-        f"{law.operation} on {shape.words} was not measured: from the law of {fewest} to {most} PEs"
+        f"{law.operation} on {shape.words} was not measured: from the law of {fewest} to {most} ranks"
         f"{_where(law, nodes)}"
     )
 
@@ -276,7 +276,7 @@ def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
 
 
 def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape) -> Law:
-    """From the halo exchange whose PEs have most nearly as many neighbours, by the messages of each."""
+    """From the halo exchange with the nearest number of neighbours, by the messages of each."""
     wanted = neighbours(grid)
     fit = min(
         fits,
@@ -290,8 +290,8 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
     law, share = direct(fit), wanted / before
     among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
     note = (
-        f"halo on {as_words(grid)} PEs{among} was not measured: from that of "
-        f"{as_words(grid_of(fit))}{fit.among}, of which a PE has {before} neighbour(s) for "
+        f"halo on {as_words(grid)} ranks{among} was not measured: from that of "
+        f"{as_words(grid_of(fit))}{fit.among}, of which a rank has {before} neighbour(s) for "
         f"{wanted}"
     )
     if share == 1 and fit.ranks == shape.ranks and not apart:
@@ -302,7 +302,7 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
 
 
 def neighbours(grid: Sequence[int]) -> int:
-    """The most neighbours of a PE in a grid that does not wrap: 1 along 2 parts, 2 along more."""
+    """The most neighbours of a rank in a grid that does not wrap: 1 along 2 parts, 2 along more."""
     return sum(min(parts - 1, 2) for parts in grid)
 
 

@@ -115,7 +115,8 @@ class CollectiveCosts:
     def overlap(self, p: int) -> Overlap | None:
         """The law of the nearest p that was measured; None where none was.
 
-        Fewer or more PEs than were measured may hide anything from none to all: then eta is from 0 to 1.
+        Fewer or more ranks than were measured may hide anything from none to all: then eta is from
+        0 to 1.
         """
         records = self._parameters.overlap
         mine = [record for record in records if record.library == self._library] or records
@@ -128,14 +129,14 @@ class CollectiveCosts:
         return nearest.model_copy(update={"eta": anything})
 
     def knows_overlap(self, p: int) -> bool:
-        """Whether p lies between numbers of PEs whose overlap was measured."""
+        """Whether p lies between numbers of ranks whose overlap was measured."""
         records = self._parameters.overlap
         mine = [record for record in records if record.library == self._library] or records
         ranks = [record.ranks for record in mine]
         return bool(ranks) and min(ranks) <= p <= max(ranks)
 
     def contention_of(self, flows: float, span: int) -> Phi:
-        """phi of so many rings at once among PEs of which the last is `span` - 1 after the first.
+        """phi of so many rings at once among ranks of which the last is `span` - 1 after the first.
 
         1 where they stay in one node: the paper's phi is of the links between nodes.
         """
@@ -143,7 +144,7 @@ class CollectiveCosts:
         return Phi.exactly(1.0) if inside else self._contention.share(flows)
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
-        """alpha and beta of one Hockney line, of the slowest level that `span` adjacent PEs cross.
+        """alpha and beta of one Hockney line, of the slowest level that `span` adjacent ranks cross.
 
         Of `groups` of them, one behind the other: where a node is no multiple of one, some cross its
         end.
@@ -173,7 +174,7 @@ class CollectiveCosts:
             factor = widened(fit.line_error_factor, max(span / fit.ranks, fit.ranks / span), 1.0)
             factor *= LAYOUT_FACTOR**apart
             notes.append(
-                f"alpha and beta of {fit.operation} are those of {fit.ranks} PEs{fit.among}"
+                f"alpha and beta of {fit.operation} are those of {fit.ranks} ranks{fit.among}"
             )
         if fit.operation != KIN.get(operation, (operation,))[0]:
             basis = "extrapolated"
@@ -266,7 +267,7 @@ class CollectiveCosts:
         apart = shape.layout_doublings(fit)
         if fit.operation in ALGORITHMS and (fit.ranks != shape.ranks or apart):
             return scaled(fit, shape)
-        if not apart:  # of as many PEs at another level
+        if not apart:  # of as many ranks at another level
             return direct(fit)
         note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
         return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
@@ -300,7 +301,7 @@ class CollectiveCosts:
         inside = self._price(Message("allreduce", 0, inner, stride, groups))
         leaders = self._price(Message("allreduce", 0, p // inner, stride * inner, message.groups))
         note = (
-            f"hierarchical allreduce of {inner} of {p} PEs was not measured: an allreduce of "
+            f"hierarchical allreduce of {inner} of {p} ranks was not measured: an allreduce of "
             f"{inner} and one of {p // inner} leaders"
         )
 
@@ -325,12 +326,12 @@ class CollectiveCosts:
         apart = f" {layout.stride} apart" if layout.stride > 1 else ""
         if level == NODE:
             return (
-                f"{layout.size} PEs{apart} are on more than one node of "
+                f"{layout.size} ranks{apart} are on more than one node of "
                 f"{self.levels.ranks_per_node} and no link between nodes was measured: taken as the "
                 "node's own, with a guess for an interval; calibrate on two nodes"
             )
         return (
-            f"{layout.size} PEs{apart} are at a level that was not measured: the link is that of "
+            f"{layout.size} ranks{apart} are at a level that was not measured: the link is that of "
             f"the {level} and the interval is a guess"
         )
 

@@ -154,7 +154,7 @@ def _measured(
     notes: tuple[str, ...] = ()
     if not same or fit.operation != operation:
         notes = (
-            f"contention of {layout.groups} groups of {layout.size} PEs {layout.stride} apart in "
+            f"contention of {layout.groups} groups of {layout.size} ranks {layout.stride} apart in "
             f"{operation}: that of {groups} groups of {fit.ranks} {fit.stride} apart in "
             f"{fit.operation}",
         )

@@ -23,7 +23,7 @@ class Link:
     notes: tuple[str, ...] = ()
 
     def hockney(self, steps: float, nbytes: float, contention: Phi = ALONE) -> Cost:
-        """steps alpha + nbytes phi beta, where nbytes are those that one PE sends in all steps."""
+        """steps alpha + nbytes phi beta, where nbytes are those that one rank sends in all steps."""
         alpha, beta, phi = self.alpha_s, self.beta_s_per_byte, contention.factor
         weight, alone = nbytes * phi.value, nbytes * beta.value
         errors = [

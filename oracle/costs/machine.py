@@ -30,7 +30,7 @@ class Machine:
 
     @cached_property
     def network(self) -> CollectiveCosts:
-        """What operations between PEs cost; the same whoever computes."""
+        """What operations between ranks cost; the same whoever computes."""
         return CollectiveCosts(self.parameters)
 
     def tables(self, active_ranks: int) -> tuple[LayerCosts, TensorCosts]:

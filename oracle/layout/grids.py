@@ -31,7 +31,7 @@ def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
 
 
 def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") -> list[str]:
-    """The PE limit and the reason where a layer that has to be cut cannot be cut so; else nothing."""
+    """The rank limit and the reason where a layer that has to be cut cannot be cut so; else nothing."""
     if math.prod(grid) == 1:
         return []
     needed = must_split(model, split_until)
@@ -39,10 +39,10 @@ def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") 
         reason = why_whole(layer.shape, grid)
         if reason:
             limits = most_parts(layer.shape)
-            most = f"at most {' x '.join(map(str, limits))} PEs" if limits else "it needs images"
+            most = f"at most {' x '.join(map(str, limits))} ranks" if limits else "it needs images"
             which = "the first layer" if layer is needed[0] else "a layer before the split's end"
             return [
-                f"spatial parallelism of {model.name} on {' x '.join(map(str, grid))} PEs: {which}, "
+                f"spatial parallelism of {model.name} on {' x '.join(map(str, grid))} ranks: {which}, "
                 f"{layer.name}, cannot be split: {reason}; {most}"
             ]
     return []
@@ -103,7 +103,7 @@ def _most_of_all(
 
 
 def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
-    """The layout of so many parts that leaves a PE the least work, of those the simplest.
+    """The layout of so many parts that leaves a rank the least work, of those the simplest.
 
     (parts,) along the height, unless the split then ends so early that another layout has less work
     by the share of SIMPLER; else of the fewest dimensions, the tallest. Where no layout can cut what
@@ -129,7 +129,7 @@ def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int,
 
 
 def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
-    """Operations of a PE's forward on one sample: its part of split layers, and all of the others."""
+    """Operations of a rank's forward on one sample: its part of split layers, and all of the others."""
     key = ("operations until",)
     if key not in model.cache:
         flops = (layer.shape.forward_flops(1) for layer in model.layers)

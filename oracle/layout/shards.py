@@ -62,7 +62,7 @@ def require_possible(model: ModelSpec, division: Division) -> None:
 
 
 def why_impossible(model: ModelSpec, division: Division) -> list[str]:
-    """Why the model cannot be divided so, with the PE limit; empty where it can."""
+    """Why the model cannot be divided so, with the rank limit; empty where it can."""
     if division.faults:
         return division.faults
     key = ("why", division.strategy, division.geometry)
@@ -146,7 +146,7 @@ def narrowest(model: ModelSpec, strategy: str) -> tuple[str, int] | None:
 
 
 def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
-    """The layers that the strategy splits, in order; the others are whole on every PE.
+    """The layers that the strategy splits, in order; the others are whole on every rank.
 
     spatial: all until the first that cannot be; filter: convolutions and fully connected layers;
     channel: those from the second on (an image has 3 channels). Grouped convolutions are whole.
@@ -282,7 +282,7 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
 
-    channel: every PE adds the biases after the exchange, so each holds them whole. A pipeline's
+    channel: every rank adds the biases after the exchange, so each holds them whole. A pipeline's
     stage holds its own layers, which depends on the balance: all of them stand here.
     """
     if division.parts == 1 or division.traits.cuts == "image":

@@ -182,7 +182,7 @@ def why_not(of: Axis, dimension: int, parts: int) -> str:
 
 
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
-    """Index of the first layer that cannot be cut so: it and all after it are whole on every PE."""
+    """Index of the first layer that cannot be cut so: it and all after it are whole on every rank."""
     key = ("first whole layer", grid)
     if key not in model.cache:
         model.cache[key] = next(

@@ -26,9 +26,9 @@ MULTIPLE = 4  # cases count whole float32 items
 
 
 class Message(NamedTuple):
-    """One operation of an iteration; `groups` groups of `group_size` PEs do it at once.
+    """One operation of an iteration; `groups` groups of `group_size` ranks do it at once.
 
-    Members of a group are `stride` PEs apart; `grid` is of a halo exchange, `inner` of a
+    Members of a group are `stride` ranks apart; `grid` is of a halo exchange, `inner` of a
     hierarchical allreduce (microbench/groups.py, cases.py). `why` is for people.
     """
 
@@ -44,7 +44,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Flow:
-    """`count` equal operations of an iteration among the PEs that share a layer.
+    """`count` equal operations of an iteration among the ranks that share a layer.
 
     `items` of one sample; `why` is of the first of them.
     """
@@ -108,7 +108,7 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
 
 
 def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """What the PEs that share layers send in the forward, then the backward; one by one.
+    """What the ranks that share layers send in the forward, then the backward; one by one.
 
     The same for all batches and p1.
     """
@@ -121,7 +121,7 @@ def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
 
 
 def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
-    """One operation of a flow, as the PEs that share layers do it."""
+    """One operation of a flow, as the ranks that share layers do it."""
     return Message(
         flow.operation,
         message_bytes(flow.items * division.local_batch, item_bytes),
@@ -190,7 +190,7 @@ def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Mes
 def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """Halos of every cut layer, and the allgather where whole layers read a cut one.
 
-    A PE that has the whole gradient there takes its own part of it: nothing is sent back. In the
+    A rank that has the whole gradient there takes its own part of it: nothing is sent back. In the
     backward a convolution takes dL/dy of its neighbours; a pooling, whose windows say where a gradient
     goes, gives the rows of dL/dx that it took of x in the forward back to their owners.
     """
@@ -246,7 +246,7 @@ def _split_ends(model: ModelSpec, end: int) -> list[int]:
 
 
 def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
-    """Items of one sample that a PE sends to one neighbour: of x forward, of dL/dy backward.
+    """Items of one sample that a rank sends to one neighbour: of x forward, of dL/dy backward.
 
     A pooling's backward sends dL/dx of the rows that were sent in the forward (formulas.md has dL/dy,
     as the paper form does). C x halo rows x the part's other dimensions; the largest of the dimensions
@@ -297,11 +297,11 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
 
 
 def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
-    """The exchange of weight gradients between PEs that hold the same weights; one or none.
+    """The exchange of weight gradients between ranks that hold the same weights; one or none.
 
     Of data with a sharded optimizer it is a reduce-scatter, and an allgather of the weights after
-    the update. Of data+spatial an allreduce by a leader of each group; or, where all PEs take part, a
-    reduce-scatter in each group, an allreduce across them of a 1/p2 on every PE, an allgather.
+    the update. Of data+spatial an allreduce by a leader of each group; or, where all ranks take part, a
+    reduce-scatter in each group, an allreduce across them of a 1/p2 on every rank, an allgather.
     """
     p, parts = division.p, division.parts
     if p == 1 or (division.replicas == 1 and not division.traits.replicated):
@@ -323,7 +323,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
                 why="gradients of a shard, segmented",
             )
         ]
-    # one group of a hybrid has no leaders to speak to, and groups of one PE are those of data
+    # one group of a hybrid has no leaders to speak to, and groups of one rank are those of data
     if division.replicas > 1 and parts > 1:
         if division.gradients == "all":
             slice_bytes = message_bytes(-(-nbytes // parts), 1)
@@ -336,7 +336,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
                     groups,
                     stride=parts,
                     groups=parts,
-                    why="each PE's slice of the gradients across the groups",
+                    why="each rank's slice of the gradients across the groups",
                 ),
                 Message("allgather", nbytes, parts, groups=groups, why="gradients in a group"),
             ]

@@ -1,4 +1,4 @@
-"""The peak of live bytes of a PE: an iteration walked through, tensor by tensor (liveness.py).
+"""The peak of live bytes of a rank: an iteration walked through, tensor by tensor (liveness.py).
 
 It is what training counts (microbench/memory.py): weights, gradients, the optimizer's state, buffers,
 the batch, what autograd keeps, and the copies that a strategy makes. All is float32, and a ReLU in place
@@ -25,7 +25,7 @@ MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 
 
 def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
-    """Weights and the optimizer's state, of which a PE has a `share`-th; Adam counts its steps."""
+    """Weights and the optimizer's state, of which a rank has a `share`-th; Adam counts its steps."""
     weights = ITEM_BYTES * sum(map(math.prod, shapes))
     state = STATES[optimizer] * -(-weights // share)
     pieces = 1 if share > 1 else len(shapes)
@@ -34,7 +34,7 @@ def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
 
 
 def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
-    """The flat buffer of the gradients that a PE exchanges, and a slice of it where it has one.
+    """The flat buffer of the gradients that a rank exchanges, and a slice of it where it has one.
 
     The buckets of DistributedDataParallel are as large.
     """

@@ -1,4 +1,4 @@
-"""What a PE runs of a layer that it shares: the copies that joining, cutting and summing make.
+"""What a rank runs of a layer that it shares: the copies that joining, cutting and summing make.
 
 The operations are training/split/shared_layers.py's and training/split/moves.py's (filter and
 channel), and those of spatial_layers.py, halo.py and gather.py beside them (spatial), each with what
@@ -22,10 +22,10 @@ from calib.oracle.model.spec import ModelSpec
 
 
 class RankLayers(Protocol):
-    """A PE's layers, by their index in the model."""
+    """A rank's layers, by their index in the model."""
 
     landing: ByteLine  # of a buffer that all allgathers share
-    given: ByteLine  # the model's input, as the PE has it
+    given: ByteLine  # the model's input, as the rank has it
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The output of a layer, held once."""

@@ -1,4 +1,4 @@
-"""Bytes per PE (formulas.md, "Memory per PE"): the naive sum, and with the fitted memory reuse (gamma).
+"""Bytes per rank (formulas.md, "Memory per PE"): the naive sum, and that with memory reuse (gamma).
 
 Naive: 2 B' delta sum(|x| + |y|) of values and gradients of activations, 2 delta sum(|w| + |bi|) of
 weights, and the optimizer's state; a view (flatten) has no tensor of its own.
@@ -17,9 +17,9 @@ from calib.oracle.model.spec import ModelSpec
 def naive_parts(
     activations: float, weight_bytes: int, exchange: bool, optimizer: str, share: int = 1
 ) -> dict[str, int]:
-    """Bytes by part. `activations` are B' sum(|x| + |y|) items of a PE, `weight_bytes` |w| delta.
+    """Bytes by part. `activations` are B' sum(|x| + |y|) items of a rank, `weight_bytes` |w| delta.
 
-    `exchange`: a flat buffer of all gradients is kept; `share`: PEs that share the optimizer's state.
+    `exchange`: a flat buffer of all gradients is kept; `share`: ranks that share the optimizer's state.
     """
     parts = {
         "activations": round(2 * ITEM_BYTES * activations),
@@ -33,7 +33,7 @@ def naive_parts(
 def replicated_parts(
     model: ModelSpec, samples: int, exchange: bool, optimizer: str, share: int = 1
 ) -> dict[str, int]:
-    """Bytes by part where every PE has all weights and whole samples (serial, data)."""
+    """Bytes by part where every rank has all weights and whole samples (serial, data)."""
     key = ("activation items",)
     if key not in model.cache:
         model.cache[key] = (

@@ -54,7 +54,7 @@ def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[ByteLine, 
 
 
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
-    """What a PE runs under a division; `cell` is its place along every dimension of a spatial grid."""
+    """What a rank runs under a division; `cell` is its place along every dimension of a spatial grid."""
     if division.parts == 1:
         return WholeLayers(model)
     if division.traits.cuts == "image":

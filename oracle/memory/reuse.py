@@ -35,7 +35,7 @@ def peak_bytes(
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
 ) -> tuple[Estimate | None, list[str]]:
-    """Peak bytes of a PE whose naive bytes are `parts` (naive.py), and notes for the reader.
+    """Peak bytes of a rank whose naive bytes are `parts` (naive.py), and notes for the reader.
 
     `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that
     nearer to its peaks. Else gamma (activations + weights + optimizer), or a factor for each
@@ -93,7 +93,7 @@ def _within(
 
 
 def _family(division: Division) -> str:
-    """The strategy; hybrids of one PE a group are data parallelism."""
+    """The strategy; hybrids of one rank a group are data parallelism."""
     return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
@@ -115,7 +115,7 @@ def room_used(parameters: Parameters, naive_bytes: float, peak: Estimate | None)
 
 
 def why_no_room(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> list[str]:
-    """Why a PE's memory does not do: one line with both numbers; empty where it does.
+    """Why a rank's memory does not do: one line with both numbers; empty where it does.
 
     By the expected peak where there is one, else by the naive sum, which is more than the peak.
     """
@@ -131,6 +131,6 @@ def why_no_room(parameters: Parameters, naive_bytes: float, peak: Estimate | Non
         else ""
     )
     return [
-        f"{what}, {bytes_words(needed)}{ends} per PE, is over the device's {bytes_words(room)}"
+        f"{what}, {bytes_words(needed)}{ends} per rank, is over the device's {bytes_words(room)}"
         + (", though not by all of its interval" if perhaps else "")
     ]

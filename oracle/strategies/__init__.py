@@ -28,10 +28,10 @@ class Strategy(Protocol):
         """The terms of formulas.md, "ParaDL, per iteration"; raises MissingParameter."""
 
     def memory(self, model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-        """Bytes per PE by part, naive sum: activations, weights, gradients, ..."""
+        """Bytes per rank by part, naive sum: activations, weights, gradients, ..."""
 
     def limit(self, model: ModelSpec, division: Division) -> Limit:
-        """The most PEs (of a hybrid: of p), and why."""
+        """The most ranks (of a hybrid: of p), and why."""
 
 
 @cache

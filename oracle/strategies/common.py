@@ -109,7 +109,7 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
 
 
 def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """What PEs that share layers send each other: halos, joined outputs, summed gradients."""
+    """What ranks that share layers send each other: halos, joined outputs, summed gradients."""
     return [_flow_term(flow, division, costs) for flow in grouped_flows(model, division)]
 
 

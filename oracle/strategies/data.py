@@ -1,13 +1,13 @@
 """Data: (B/p) sum(FW + BW) + sum(WU) + AR(p, W), and packing around the allreduce (formulas.md).
 
-Every PE has all weights and B/p samples; gradients travel in one flat buffer after the backward, as
+Every rank has all weights and B/p samples; gradients travel in one flat buffer after the backward, as
 the paper's framework did. Two variants (Division):
 
 - overlap: the exchange goes on during the backward and hides min(eta AR, BW) of itself; the paper has
   eta = 0, and a machine without a measured eta is given the whole range from 0 to 1 as its interval.
   Where overlapped iterations were measured to be slower than others, that is added to the backward;
 - sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO's first stage): the gradients are
-  reduce-scattered, each PE updates 1/p of the weights, which are then gathered.
+  reduce-scattered, each rank updates 1/p of the weights, which are then gathered.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from calib.oracle.terms import Term, by_phase
 
 ANY_ETA = Estimate(value=0.0, low=0.0, high=1.0)
 NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
-FAR_ETA = "overlap was measured on other numbers of PEs only: none or all of it may be hidden"
+FAR_ETA = "overlap was measured on other numbers of ranks only: none or all of it may be hidden"
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Layers at the rank's batch, packing, exchange, update; on one PE that of serial training."""
+    """Layers at the rank's batch, packing, exchange, update; on one rank that of serial training."""
     share = division.p if division.sharded_optimizer else 1
     compute = compute_terms(model, division, costs)
     exchange = exchange_terms(model, division, costs)
@@ -123,4 +123,4 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= B."""
-    return Limit(pes=division.batch, why="one sample at least on every PE: p <= B")
+    return Limit(ranks=division.batch, why="one sample at least on every rank: p <= B")

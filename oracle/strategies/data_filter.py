@@ -1,9 +1,9 @@
-"""Data+filter: p1 groups with B/p1 samples each, in which p2 PEs share the filters; p = p1 p2.
+"""Data+filter: p1 groups with B/p1 samples each, in which p2 ranks share the filters; p = p1 p2.
 
 (B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + filter's messages in a group
-+ 2 (p1-1) (alpha + W phi beta / p): each PE reduces its W/p2 with those of its place in other groups, in
-p2 rings at once that share the links of a node, phi = rings per link (formulas.md; ParaDL A.1.6,
-equations 20 to 22).
++ 2 (p1-1) (alpha + W phi beta / p): each rank reduces its W/p2 with those of its place in other
+groups, in p2 rings at once that share the links of a node, phi = rings per link (formulas.md;
+ParaDL A.1.6, equations 20 to 22).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula; alpha and beta of a group inside it, those of all p PEs between groups."""
+    """The formula; alpha and beta of a group inside it, those of all p ranks between groups."""
     terms = shared_layers.paper_terms(model, division, costs)
     return [*terms, *_paper_exchange(model, division, costs)]
 

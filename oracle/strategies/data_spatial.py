@@ -1,8 +1,8 @@
-"""Data+spatial: p1 groups with B/p1 samples each, in which p2 PEs have parts of the images; p = p1 p2.
+"""Data+spatial: p1 groups with B/p1 samples each, in which p2 ranks have parts of the images; p = p1 p2.
 
 Spatial's terms with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W)
 between the leaders (formulas.md; ParaDL sections 3.6 and 4.5). One leader of each group makes one ring,
-so phi is that of one flow. Where all PEs take part (Division.gradients), a reduce-scatter and an
+so phi is that of one flow. Where all ranks take part (Division.gradients), a reduce-scatter and an
 allgather in the group are AR(p2, W), and p2 rings at once carry W/p2 each.
 """
 
@@ -26,7 +26,7 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula; alpha and beta of a group inside it, those of all p PEs between leaders."""
+    """The formula; alpha and beta of a group inside it, those of all p ranks between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
     everyone = division.gradients == "all"
     rings, share = (float(p2), p2) if everyone else (LEADER_RINGS, 1)
@@ -49,6 +49,6 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     """p1 <= B, and p2 as of spatial."""
     inside = spatial.limit(model, division)
     return Limit(
-        pes=division.batch * (inside.pes or 1),
+        ranks=division.batch * (inside.ranks or 1),
         why=f"{inside.why}; and one sample for each of p1 <= B = {division.batch} groups",
     )

@@ -1,4 +1,4 @@
-"""Filter: every PE has 1/p of the filters of each convolution and fully connected layer.
+"""Filter: every rank has 1/p of the filters of each convolution and fully connected layer.
 
 (B/p) sum_split(FW + BW) + B sum_rest(FW + BW) + sum(WU)/p, and between layers the allgather of y in
 the forward (not of the last) and the allreduce of dL/dx in the backward (not of the first):

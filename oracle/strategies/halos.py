@@ -1,4 +1,4 @@
-"""What PEs send by the formula of spatial, and what they copy: found once for a layout of parts.
+"""What ranks send by the formula of spatial, and what they copy: found once for a layout of parts.
 
 The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in
 oracle/layout/spatial.py.
@@ -94,7 +94,7 @@ def _largest(whole: Shape, grid: tuple[int, ...]) -> list[int]:
 
 
 def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[int, int]]:
-    """(messages, items of one sample) that a PE with most neighbours sends one after the other.
+    """(messages, items of one sample) that a rank with most neighbours sends one after the other.
 
     Of every split layer with K > 1 along a cut dimension, pooling too, and of dL/dy also of the first
     layer, as the formula has it: C floor(K/2) times the largest part of the other dimensions, to two

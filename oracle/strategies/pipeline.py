@@ -3,7 +3,7 @@
     ((p+S-1)/S) B (max FW_Gi + max BW_Gi) + max WU_Gi + 2 (p+S-2) max(alpha + (B/S)|y_Gi| delta beta)
 
 is the paper's form (its eq 12 has WU inside): only the last layer of a stage sends. For the measured
-form see stage_terms.py. On one PE there is nothing to overlap: the whole batch at once, as serial,
+form see stage_terms.py. On one rank there is nothing to overlap: the whole batch at once, as serial,
 whatever S.
 """
 
@@ -56,19 +56,19 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Compute of a balanced pipeline that never waits, what waiting adds, and what sending adds."""
     if division.p == 1:
-        return serial.measured(model, one_pe(division), costs)
+        return serial.measured(model, one_rank(division), costs)
     return Stages(model, division, costs).terms()
 
 
-def one_pe(division: Division) -> Division:
-    """The same as one PE runs it: serially, the whole batch at once."""
+def one_rank(division: Division) -> Division:
+    """The same as one rank runs it: serially, the whole batch at once."""
     return Division("serial", 1, division.batch)
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """Every turn as long as its slowest stage."""
     if division.p == 1:
-        return serial.paper(model, one_pe(division), costs)
+        return serial.paper(model, one_rank(division), costs)
     division = placed(model, division, costs)
     borders = stage_borders(model, division.boundaries)
     p, segments, batch = division.p, division.segments, division.batch
@@ -147,7 +147,7 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     boundaries (see `placed`), stages are balanced by operations, for want of times.
     """
     if division.p == 1:
-        return serial.memory(model, one_pe(division), optimizer)
+        return serial.memory(model, one_rank(division), optimizer)
     items, weights = activations_before(model), weights_before(model)[1]
     boundaries = division.boundaries or balanced(operations(model), division.p)
     waves = stages_waves(division)
@@ -163,4 +163,4 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= G."""
-    return Limit(pes=len(model.layers), why="one layer at least on every PE: p <= G")
+    return Limit(ranks=len(model.layers), why="one layer at least on every rank: p <= G")

@@ -25,10 +25,10 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Everything on one PE."""
+    """Everything on one rank."""
     return replicated_parts(model, division.batch, False, optimizer)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """One PE."""
-    return Limit(pes=1, why="serial runs on one PE")
+    """One rank."""
+    return Limit(ranks=1, why="serial runs on one rank")

@@ -1,8 +1,8 @@
-"""What filter, channel and data+filter share: layers whose weights a group of PEs has in parts.
+"""What filter, channel and data+filter share: layers whose weights a group of ranks has in parts.
 
-Every PE of a group has all samples of the group. Before and after a layer that is split they join
+Every rank of a group has all samples of the group. Before and after a layer that is split they join
 tensors or sum them up (oracle/layout/traffic.py, layer_flows), and cut and join their own memory
-around that: split and concat, which every PE does again, in calib/planning/tensors.py measured as the
+around that: split and concat, which every rank does again, in calib/planning/tensors.py measured as the
 lists here.
 """
 
@@ -155,7 +155,7 @@ def paper_terms(model: ModelSpec, division: Division, costs: PaperCosts) -> list
 
 
 def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """One term for all allgathers, and one for all allreduces, among the p2 PEs of a group.
+    """One term for all allgathers, and one for all allreduces, among the p2 ranks of a group.
 
     formulas.md rounds them to 3 (p2-1) (alpha + B |y| delta beta / p) for every layer that is split;
     here the allgather is (p2-1) steps of one layer and the allreduce 2 (p2-1) of another.
@@ -213,7 +213,7 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations whole, of B/p1 samples; weights of the PE that has most, and their state.
+    """Activations whole, of B/p1 samples; weights of the rank that has most, and their state.
 
     A buffer of its gradients, where groups exchange them.
     """
@@ -232,9 +232,9 @@ def width_limit(model: ModelSpec, division: Division) -> Limit:
     samples = division.batch if hybrid else 1
     also = f", and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
     if found is None:
-        return Limit(pes=samples, why=f"no layer can be split{also}")
+        return Limit(ranks=samples, why=f"no layer can be split{also}")
     name, width = found
     axis, symbol = ("channels", "C") if division.traits.cuts == "channels" else ("filters", "F")
     p = "p2" if hybrid else "p"
     why = f"{name} has the fewest {axis}, {width}: {p} <= min {symbol}_l{also}"
-    return Limit(pes=samples * width, why=why)
+    return Limit(ranks=samples * width, why=why)

@@ -6,9 +6,9 @@ B [ sum_split(FW + BW)/p + sum_rest(FW + BW) ] + sum(WU) + AR(p, W)
 
 The split ends at the first layer that cannot be cut, or where Division.split_until says. In the
 `measured` form a halo is what that exchange took, all neighbours at once, and joining it to the part is
-a copy; a PE that has the whole gradient where the split ended takes its own part of it: no scatter. The
-corners that a 2-D or 3-D grid gets from diagonal neighbours are in neither form: floor(K/2)^2 items of
-a channel, beside floor(K/2) times the length of a part.
+a copy; a rank that has the whole gradient where the split ended takes its own part of it: no
+scatter. The corners that a 2-D or 3-D grid gets from diagonal neighbours are in neither form:
+floor(K/2)^2 items of a channel, beside floor(K/2) times the length of a part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from calib.oracle.strategies.common import (
 from calib.oracle.strategies.halos import TENSORS, JoinLoop, end_items, joins, paper_halos
 from calib.oracle.terms import Term
 
-# every PE has all weights
+# every rank has all weights
 WHOLE = Division("serial", 1, 1)
 NO_CONCAT = (
     "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
@@ -94,13 +94,13 @@ def _joining(found: list[JoinLoop], batch: int, costs: Costs) -> Cost:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula: what a group of p PEs does, and AR(p, W)."""
+    """The formula: what a group of p ranks does, and AR(p, W)."""
     p, what = division.p, "allreduce of gradients"
     return [*paper_group(model, division, costs), *paper_allreduce(model, costs, p, p, what)]
 
 
 def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """Compute, halos and the end of the split among the p2 PEs of a group, on B/p1 samples; update."""
+    """Compute, halos and the end of the split among the p2 ranks of a group, on B/p1 samples; update."""
     return [
         *paper_compute(
             workload(model, division),
@@ -124,7 +124,7 @@ def paper_allreduce(
     groups: int = 1,
     share: int = 1,
 ) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs, in `groups`; nothing of one.
+    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent ranks, in `groups`; nothing of one.
 
     `share`: each has one `share`-th of W.
     """
@@ -228,12 +228,12 @@ def limit(model: ModelSpec, division: Division) -> Limit:
 
 def _limit(cuts: tuple[tuple[int, str], ...], p: str) -> Limit:
     if not cuts:
-        return Limit(pes=1, why=f"{p} <= 1: the layers to split are not all of images")
+        return Limit(ranks=1, why=f"{p} <= 1: the layers to split are not all of images")
     most = " x ".join(str(parts) for parts, _ in cuts)
     of = ", ".join(
         f"{along} {n} ({name})" for along, (n, name) in zip(DIMENSIONS, cuts, strict=False)
     )
     return Limit(
-        pes=math.prod(parts for parts, _ in cuts),
+        ranks=math.prod(parts for parts, _ in cuts),
         why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}",
     )

@@ -1,7 +1,7 @@
 """The measured form of a pipeline: layers at the micro-batch, every tensor that crosses a border.
 
 Layers run B/S samples at a time (oracle/layout/stages.py cuts them into stages), a tensor takes the
-level between the two PEs, and an iteration the longest path through the schedule
+level between the two ranks, and an iteration the longest path through the schedule
 (oracle/strategies/schedules.py).
 
 What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) is there
@@ -217,8 +217,9 @@ class Stages:
     def _sends(self, direction: Direction) -> list[Cost]:
         """What it takes each stage to send a micro-batch on, or its gradients back; equal ones are one.
 
-        A node's PEs are neighbours: the level is that between this PE and the next. As all stages send
-        at once, a link between nodes carries one of these flows each way, so there is no contention.
+        A node's ranks are neighbours: the level is that between this rank and the next. As all
+        stages send at once, a link between nodes carries one of these flows each way, so there is
+        no contention.
         """
         forward, batch = direction == "forward", self.division.local_batch
         levels, through = self.costs.network.levels, crossings(self.model)
@@ -295,11 +296,11 @@ def sent_on(
 
 @lru_cache(maxsize=256)
 def strides_of(p: int, ranks_per_node: int, nodes_per_rack: int) -> tuple[int, ...]:
-    """For each PE but the last: how far apart two are on whose level it meets the next one."""
+    """For each rank but the last: how far apart two are on whose level it meets the next one."""
     rack = ranks_per_node * nodes_per_rack
     return tuple(
-        1 if pe % ranks_per_node else rack if rack and pe % rack == 0 else ranks_per_node
-        for pe in range(1, p)
+        1 if rank % ranks_per_node else rack if rack and rank % rack == 0 else ranks_per_node
+        for rank in range(1, p)
     )
 
 

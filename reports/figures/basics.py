@@ -147,7 +147,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "tickvals": list(range(len(accuracies))),
                 "ticktext": [
                     f"{wrapped(strategy_words(a), LABEL_LETTERS)}<br>p={a.p}<br>"
-                    f"batch {samples_words(a.batch_per_pe)}"
+                    f"batch {samples_words(a.batch_per_rank)}"
                     for a in accuracies
                 ],
                 "tickangle": 0,
@@ -155,7 +155,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "fixedrange": True,
                 "showgrid": False,
                 "zeroline": False,
-                "title": {"text": "strategy, PEs, samples per PE"},
+                "title": {"text": "strategy, ranks, samples per rank"},
             },
             "yaxis": {
                 "title": {"text": "time of one iteration (ms)"},

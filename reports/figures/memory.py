@@ -86,7 +86,7 @@ def _axis(what: str, values: Sequence[float]) -> Figure:
     ticks = _byte_ticks(low, high)
     return {
         "type": "log",
-        "title": {"text": f"{what} peak of a PE"},
+        "title": {"text": f"{what} peak of a rank"},
         "fixedrange": True,
         "tickvals": ticks,
         "ticktext": [bytes_words(tick) for tick in ticks],

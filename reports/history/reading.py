@@ -35,7 +35,7 @@ POINT = (
     "strategy",
     "layout",
     "p",
-    "batch_per_pe",
+    "batch_per_rank",
     "predicted_s",
     "predicted_low_s",
     "predicted_high_s",

@@ -86,7 +86,7 @@ class PastPoint(NamedTuple):
     strategy: str
     layout: str
     p: int
-    batch_per_pe: float
+    batch_per_rank: float
     predicted_s: float
     predicted_low_s: float
     predicted_high_s: float

@@ -44,10 +44,10 @@ def text_of(value: str) -> str:
 def work_of(accuracy: Accuracy) -> str:
     """What work a point is, whatever the versions it ran with: JSON, equal where the work is.
 
-    Other than `Accuracy.work`, it keeps the strategy on one PE: a series is of one strategy.
+    Other than `Accuracy.work`, it keeps the strategy on one rank: a series is of one strategy.
     """
     alone = accuracy.p == 1
-    batch = float(accuracy.batch_per_pe)
+    batch = float(accuracy.batch_per_rank)
     of = accuracy.division
     stages = {"boundaries": of.boundaries} if of.boundaries and not alone else {}
     until = {"split_until": of.split_until} if of.split_until and not alone else {}
@@ -55,7 +55,7 @@ def work_of(accuracy: Accuracy) -> str:
         {
             "model": accuracy.model,
             "p": accuracy.p,
-            "batch_per_pe": int(batch) if batch.is_integer() else batch,
+            "batch_per_rank": int(batch) if batch.is_integer() else batch,
             "strategy": accuracy.strategy,
             "layout": "" if alone else accuracy.layout,
             "library": "" if alone else accuracy.library,
@@ -179,7 +179,7 @@ def _point(of: Accuracy) -> DatabaseRow:
         "strategy": of.strategy,
         "layout": of.layout,
         "p": of.p,
-        "batch_per_pe": float(of.batch_per_pe),
+        "batch_per_rank": float(of.batch_per_rank),
         **_times("predicted", of.total.predicted),
         **_times("measured", of.total.measured),
         "oversubscribed": of.oversubscribed,

@@ -151,7 +151,7 @@ points = _part(
     _text("strategy"),
     _text("layout"),
     _number("p", 1, MAX_RANKS),
-    _real("batch_per_pe", 1 / MAX_RANKS, MAX_FLOPS),
+    _real("batch_per_rank", 1 / MAX_RANKS, MAX_FLOPS),
     *_times("predicted"),
     *_times("measured"),
     _flag("oversubscribed"),

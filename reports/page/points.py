@@ -26,7 +26,7 @@ COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more 
     ("strategy", False),
     ("p", True),
     ("accuracy", True),
-    ("batch per PE", True),
+    ("batch per rank", True),
     ("predicted (ms)", True),
     ("measured (ms)", True),
     ("overlap", False),
@@ -43,7 +43,7 @@ class PointRow(NamedTuple):
     strategy: str
     layout: str
     p: int
-    batch_per_pe: float
+    batch_per_rank: float
     oversubscribed: bool
     predicted: tuple[float, float, float]
     basis: Basis | None  # None where it is not known
@@ -124,7 +124,7 @@ def _of_accuracy(of: Accuracy, night: int) -> PointRow:
         of.strategy,
         of.layout,
         of.p,
-        of.batch_per_pe,
+        of.batch_per_rank,
         of.oversubscribed,
         predicted.numbers,
         predicted.basis,
@@ -143,7 +143,7 @@ def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
         of.strategy,
         of.layout,
         of.p,
-        of.batch_per_pe,
+        of.batch_per_rank,
         of.oversubscribed,
         (of.predicted_s, of.predicted_low_s, of.predicted_high_s),
         basis,
@@ -161,7 +161,7 @@ def row_texts(points: PointTable, rows: Iterable[PointRow]) -> Iterator[list[str
             strategy_text(row.strategy, row.layout, row.oversubscribed),
             str(row.p),
             percent(row.accuracy),
-            samples_words(row.batch_per_pe),
+            samples_words(row.batch_per_rank),
             mark + with_interval(*_ms(row.predicted)),
             with_interval(*_ms(row.measured)),
             "yes" if row.overlap else "no",
@@ -173,7 +173,7 @@ def row_texts(points: PointTable, rows: Iterable[PointRow]) -> Iterator[list[str
 def columns(points: PointTable) -> dict[str, Any]:
     """All points for the page's script: times in ms; `case` and `prediction` are indices.
 
-    A case is model, strategy, strategy with its layout, p, batch per PE and that in words; a
+    A case is model, strategy, strategy with its layout, p, batch per rank and that in words; a
     prediction value, low, high and the mark of its basis.
     """
     cases: dict[tuple[str, str, str, int, float, bool], int] = {}
@@ -200,15 +200,15 @@ def columns(points: PointTable) -> dict[str, Any]:
 
 
 def _case_texts(
-    model: str, strategy: str, layout: str, p: int, batch_per_pe: float, oversubscribed: bool
+    model: str, strategy: str, layout: str, p: int, batch_per_rank: float, oversubscribed: bool
 ) -> tuple[str, str, str, int, float, str]:
     return (
         plain(model),
         plain(strategy),
         strategy_text(strategy, layout, oversubscribed),
         p,
-        batch_per_pe,
-        samples_words(batch_per_pe),
+        batch_per_rank,
+        samples_words(batch_per_rank),
     )
 
 

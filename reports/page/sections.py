@@ -160,7 +160,7 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
         )
     plot = Plot(
         id="memory-plot",
-        title="Peak memory of a PE",
+        title="Peak memory of a rank",
         caption="Predicted, with its 95% interval, over measured; on the dashed line it is right.",
         alt=memory_words(pairs),
         figure=memory_figure(pairs),

@@ -45,7 +45,7 @@ class PageTable:
 def phases_sheet(accuracies: Sequence[Accuracy]) -> PageTable:
     """Every phase of every case: predicted / measured in ms, and the accuracy of the phase."""
     names = occurring(accuracies)
-    head = [("model", False), ("strategy", False), ("p", True), ("batch per PE", True)]
+    head = [("model", False), ("strategy", False), ("p", True), ("batch per rank", True)]
     return PageTable(
         "Phases",
         "Predicted / measured in ms, and the accuracy of the phase.",
@@ -55,7 +55,7 @@ def phases_sheet(accuracies: Sequence[Accuracy]) -> PageTable:
                 plain(a.model),
                 strategy_words(a),
                 str(a.p),
-                samples_words(a.batch_per_pe),
+                samples_words(a.batch_per_rank),
                 *(
                     f"{ms_words(of.predicted)} / {ms_words(of.measured)} {percent(of.accuracy)}"
                     for of in (a.phases[name] for name in names)
@@ -152,17 +152,17 @@ def checks_sheet(found: Sequence[CheckedCases]) -> PageTable:
 
 
 def memory_sheet(pairs: Sequence[MemoryPair], limit: int = MAX_MEMORY) -> PageTable:
-    """Peaks of a PE, the farthest off first."""
+    """Peaks of a rank, the farthest off first."""
     ordered = sorted(pairs, key=lambda pair: pair[1].accuracy)[:limit]
     shown = "" if len(pairs) <= limit else f" {limit} of {len(pairs)} points."
     return PageTable(
-        "Peak memory of a PE",
+        "Peak memory of a rank",
         f"The farthest off first; predicted with its 95% interval, in MiB.{shown}",
         [
             ("model", False),
             ("strategy", False),
             ("p", True),
-            ("batch per PE", True),
+            ("batch per rank", True),
             ("predicted (MiB)", True),
             ("measured", True),
             ("accuracy", True),
@@ -173,7 +173,7 @@ def memory_sheet(pairs: Sequence[MemoryPair], limit: int = MAX_MEMORY) -> PageTa
                 plain(a.model),
                 strategy_words(a),
                 str(a.p),
-                samples_words(a.batch_per_pe),
+                samples_words(a.batch_per_rank),
                 estimate_words(m.predicted, 2**-20),
                 bytes_words(m.measured_bytes),
                 percent(m.accuracy),

@@ -36,13 +36,13 @@ WithP2P = Callable[[float, float], float]
 
 
 def cause_of(
-    point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int, with_p2p: WithP2P
+    point: PublishedPoint, model: ModelSpec, batch: int, ranks_per_node: int, with_p2p: WithP2P
 ) -> ReplayCause | None:
     """The known cause of a point's difference; None where none is known or needed."""
     if point.strategy in ("f", "c"):
-        return _shared_layers(point, model, batch, pes_per_node)
+        return _shared_layers(point, model, batch, ranks_per_node)
     if point.strategy == "df":
-        return _data_filter(point, model, batch, pes_per_node)
+        return _data_filter(point, model, batch, ranks_per_node)
     if point.strategy == "ds":
         return _data_spatial(point, with_p2p)
     if point.strategy == "p":
@@ -98,9 +98,9 @@ def _items(shape: LayerShape, stride: int) -> int:
 
 
 def _shared_layers(
-    point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int
+    point: PublishedPoint, model: ModelSpec, batch: int, ranks_per_node: int
 ) -> ReplayCause:
-    inside = point.p <= pes_per_node
+    inside = point.p <= ranks_per_node
     all_at_y = "the allreduce of dL/dx is priced at |y|, of all layers"
     if not point.model.startswith("resnet"):
         what = f"{all_at_y}; alpha of the published code"
@@ -117,12 +117,12 @@ def _shared_layers(
 
 
 def _data_filter(
-    point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int
+    point: PublishedPoint, model: ModelSpec, batch: int, ranks_per_node: int
 ) -> ReplayCause:
     if not point.model.startswith("resnet"):
         return ReplayCause("not found: the contention was edited by hand between the authors' runs")
-    groups = max(1, point.p // pes_per_node)
-    inner = _every_layer(_outputs_v1(model), pes_per_node, batch / groups, CODE, True)
+    groups = max(1, point.p // ranks_per_node)
+    inner = _every_layer(_outputs_v1(model), ranks_per_node, batch / groups, CODE, True)
     nbytes = ITEM_BYTES * model.parameter_items
     outer = 2 * (groups - 1) * (CODE[1][0] + nbytes * DF_BETA / groups)
     return ReplayCause(

@@ -82,7 +82,7 @@ class PaperFormReplay:
     models: Callable[[str], ModelSpec]
     seconds_per_sample: Mapping[str, float]
     links: Sequence[LinkRow]
-    pes_per_node: int = 4
+    ranks_per_node: int = 4
     segments: int = 4
     samples: int = 1_281_167
 
@@ -109,8 +109,8 @@ class PaperFormReplay:
             model = self.models(point.model)
         except InputError as error:
             return str(error)
-        hybrid, batch = "+" in strategy, point.batch(self.pes_per_node)
-        inner = min(self.pes_per_node, point.p) if hybrid else 1
+        hybrid, batch = "+" in strategy, point.batch(self.ranks_per_node)
+        inner = min(self.ranks_per_node, point.p) if hybrid else 1
         asked = Division(strategy, point.p, batch, inner, self.segments)
         division = fitted(model, asked)
         reasons = why_impossible(model, division)
@@ -122,7 +122,7 @@ class PaperFormReplay:
             def with_p2p(alpha_s: float, beta_s_per_byte: float) -> float:
                 return self._seconds(point, model, division, (alpha_s, beta_s_per_byte))[1]
 
-            cause = cause_of(point, model, batch, self.pes_per_node, with_p2p)
+            cause = cause_of(point, model, batch, self.ranks_per_node, with_p2p)
         except MissingParameter as error:
             return str(error)
         scale = self.samples / batch if point.unit == "s/epoch" else 1.0
@@ -136,7 +136,7 @@ class PaperFormReplay:
         p2p: tuple[float, float] | None = None,
     ) -> tuple[float, float]:
         """Compute and communication of one iteration; `p2p` is another alpha and beta of messages."""
-        links = links_of(self.links, division.strategy, self.pes_per_node, p2p)
+        links = links_of(self.links, division.strategy, self.ranks_per_node, p2p)
         costs = PublishedCosts(model, self.seconds_per_sample[point.model], links)
         phases = by_phase(strategy_named(division.strategy).paper(model, division, costs))
         compute = total(phases[p] for p in ("forward", "backward", "update")).seconds
@@ -144,7 +144,7 @@ class PaperFormReplay:
 
 
 def links_of(
-    rows: Sequence[LinkRow], strategy: str, pes_per_node: int, p2p: tuple[float, float] | None
+    rows: Sequence[LinkRow], strategy: str, ranks_per_node: int, p2p: tuple[float, float] | None
 ) -> Callable[[int, str], Link]:
     """The Link of (span, operation) that the authors used; `p2p` is another alpha and beta of messages.
 
@@ -155,7 +155,7 @@ def links_of(
     def link(span: int, operation: str) -> Link:
         if operation == "p2p" and p2p is not None:
             return exact_link("another alpha and beta", *p2p)
-        inside = span <= pes_per_node
+        inside = span <= ranks_per_node
         wanted = rules.get((operation, inside)) or rules.get(("", inside)) or ANYWHERE
         return link_of(rows, wanted, span)
 

@@ -33,7 +33,7 @@ STRATEGY_OF = {
 }
 BATCH_MEANINGS = ("per GPU", "per node", "global (strong scaling)")
 UNITS = ("s/iter", "s/epoch")
-MOST_COUNT = 10_000_000  # PEs or samples, as the options of the commands
+MOST_COUNT = 10_000_000  # ranks or samples, as the options of the commands
 MOST_SECONDS = 1e9
 _NEGATIVE = re.compile(r"(?:^|[\s/(.])-\s*\d")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -53,11 +53,11 @@ class PublishedPoint:
     measured: dict[str, float]
     note: str
 
-    def batch(self, pes_per_node: int) -> int:
+    def batch(self, ranks_per_node: int) -> int:
         """The global mini-batch B."""
         if self.b_means == "per GPU":
             return self.b * self.p
-        return self.b * max(1, self.p // pes_per_node) if self.b_means == "per node" else self.b
+        return self.b * max(1, self.p // ranks_per_node) if self.b_means == "per node" else self.b
 
 
 def read_points(

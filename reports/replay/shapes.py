@@ -30,11 +30,12 @@ NO_ALPHA, NO_BETA = (0.0, 1.0), (1.0, 0.0)
 class PointShape:
     """A point as the equations see it. Seconds are at published prices, of the point's unit.
 
-    `group_s`: compute of the samples of a group on one PE; `share`: 1/p2, the part of it that a PE has
-    where all of it scales. `inside_s`, `between_s`: volumes over beta, inside a node and between nodes;
-    `members`: PEs of the ring that grows with p; `steps`: start-ups between nodes, of which
-    `startups_s` is the published time (None: none is published). `whole_s`: the whole form. Where
-    there is no form of it, `why` says so, and times are per sample of a group: they only scale with b.
+    `group_s`: compute of the samples of a group on one rank; `share`: 1/p2, the part of it that a
+    rank has where all of it scales. `inside_s`, `between_s`: volumes over beta, inside a node and
+    between nodes; `members`: ranks of the ring that grows with p; `steps`: start-ups between
+    nodes, of which `startups_s` is the published time (None: none is published). `whole_s`: the
+    whole form. Where there is no form of it, `why` says so, and times are per sample of a group:
+    they only scale with b.
     """
 
     group_s: float
@@ -60,7 +61,7 @@ class PointShape:
         return math.log2(max(self.nodes, 1.0))
 
     def volume_s(self, endless: bool) -> float:
-        """Bytes at published prices; `endless`: of a ring of so many PEs that (n-1)/n is 1."""
+        """Bytes at published prices; `endless`: of a ring of so many ranks that (n-1)/n is 1."""
         if not endless or self.members < 2:
             return self.inside_s + self.between_s
         factor = self.members / (self.members - 1)
@@ -76,7 +77,7 @@ class Shapes:
     models: Callable[[str], ModelSpec]
     seconds_per_sample: Mapping[str, float]
     links: Sequence[LinkRow] = ()
-    pes_per_node: int = 4
+    ranks_per_node: int = 4
     segments: int = 4
     samples: int = 1_281_167
 
@@ -86,7 +87,7 @@ class Shapes:
         return self._empirical(point, found) if isinstance(found, str) else found
 
     def _nodes(self, point: PublishedPoint) -> float:
-        return max(1.0, point.p / self.pes_per_node)
+        return max(1.0, point.p / self.ranks_per_node)
 
     def _empirical(self, point: PublishedPoint, why: str) -> PointShape:
         strong = point.b_means.startswith("global")
@@ -116,8 +117,8 @@ class Shapes:
             model = self.models(point.model)
         except InputError:
             return f"no layers of model {point.model}"
-        batch = point.batch(self.pes_per_node)
-        inner = min(self.pes_per_node, point.p) if "+" in strategy else 1
+        batch = point.batch(self.ranks_per_node)
+        inner = min(self.ranks_per_node, point.p) if "+" in strategy else 1
         try:
             division = fitted(model, Division(strategy, point.p, batch, inner, self.segments))
             reasons = why_impossible(model, division)
@@ -160,10 +161,10 @@ class Shapes:
         between: tuple[float, float],
     ) -> float:
         """The form, with alpha and beta of links multiplied by these."""
-        published = links_of(self.links, division.strategy, self.pes_per_node, None)
+        published = links_of(self.links, division.strategy, self.ranks_per_node, None)
 
         def link(span: int, operation: str) -> Link:
-            alpha, beta = inside if span <= self.pes_per_node else between
+            alpha, beta = inside if span <= self.ranks_per_node else between
             if not self.links:
                 return exact_link("a second per byte", alpha, beta)
             of = published(span, operation)
@@ -173,7 +174,7 @@ class Shapes:
 
     def _steps(self, name: str, model: ModelSpec, division: Division) -> float:
         def link(span: int, operation: str) -> Link:
-            return exact_link("a second per step", float(span > self.pes_per_node), 0.0)
+            return exact_link("a second per step", float(span > self.ranks_per_node), 0.0)
 
         return self._asked(name, model, division, link)
 

@@ -52,7 +52,7 @@ class PhaseAccuracy(Record):
 
 
 class MemoryAccuracy(Record):
-    """Predicted peak bytes of a PE against the peak of live tensors on the rank with the most."""
+    """Predicted peak bytes of a rank against the peak of live tensors on the rank with the most."""
 
     predicted: BytesEstimate = Field(description="with the fitted memory reuse (gamma)")
     measured_bytes: WholeBytes = Field(
@@ -103,7 +103,7 @@ class Accuracy(Divided, Record):
 
     @property
     def work(self) -> tuple[object, ...]:
-        """Equal for runs of the same work: on one PE every strategy is the serial one."""
+        """Equal for runs of the same work: on one rank every strategy is the serial one."""
         of = self.division
         how = (of.p, of.batch) if of.p == 1 else (of, self.layout, self.library)
         where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
@@ -157,5 +157,5 @@ class Missing(Record):
 
 def needs_batch(accuracies: Iterable[Accuracy]) -> bool:
     """Whether model, strategy and p alone would name two different cases."""
-    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_pe) for a in accuracies}
+    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_rank) for a in accuracies}
     return len({case[:-1] for case in cases}) < len(cases)

@@ -33,7 +33,7 @@ SIGNS: dict[OffDirection, int] = {"too little": -1, "too much": 1, "both ways": 
 class CaseShare(Record):
     """A case, and its part of the error of a phase over all points."""
 
-    what: str = Field(description="model, strategy with its layout, p, batch per PE")
+    what: str = Field(description="model, strategy with its layout, p, batch per rank")
     runs: int = Field(ge=1, description="how many runs")
     share: float = Field(description="of the phase's error over all points")
 
@@ -140,7 +140,7 @@ def _cases(points: Sequence[Accuracy], errors: Sequence[float], whole: float) ->
     found: dict[tuple[str, str, str, int, float | None], list[float]] = defaultdict(list)
     with_batch = needs_batch(points)
     for of, error in zip(points, errors, strict=True):
-        batch = of.batch_per_pe if with_batch else None
+        batch = of.batch_per_rank if with_batch else None
         found[of.model, of.strategy, of.layout, of.p, batch].append(abs(error))
     worst = sorted(found.items(), key=lambda item: -sum(item[1]))[:MOST_CASES]
     return [

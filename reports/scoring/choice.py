@@ -2,7 +2,7 @@
 
 A group is the same training on the same machine with the same software: model, p, global mini-batch,
 optimizer, item type, library and threads. Its strategies, with their layouts, are what a user chooses
-from. On one PE all of them are the serial one, so that there is nothing to choose.
+from. On one rank all of them are the serial one, so that there is nothing to choose.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ class Lookup:
 
 
 def name_of(of: Projection | TrainingRun) -> str:
-    """For people: vgg16-mini data p=2 batch 8 per PE."""
+    """For people: vgg16-mini data p=2 batch 8 per rank."""
     head = of.header if isinstance(of, TrainingRun) else of
     layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
-    each = samples_words(head.batch_per_pe)
-    return f"{head.model} {head.strategy} p={head.p}{layout} batch {each} per PE"
+    each = samples_words(head.batch_per_rank)
+    return f"{head.model} {head.strategy} p={head.p}{layout} batch {each} per rank"
 
 
 def why_not_scored(run: TrainingRun) -> str | None:
@@ -212,7 +212,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
 
 
 def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy | None:
-    """Peak bytes of live tensors on the rank with the most, against the predicted peak of a PE."""
+    """Peak bytes of live tensors on the rank with the most, against the predicted peak of a rank."""
     measured = max(run.end.peak_live_bytes, default=0) if run.end else 0
     predicted = projection.peak_bytes
     if predicted is None or measured <= 0:

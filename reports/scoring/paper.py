@@ -111,5 +111,5 @@ def _here(accuracies: Iterable[Accuracy]) -> str:
         return ""
     models = ", ".join(sorted({plain(point.model) for point in points}))
     sizes = sorted({point.p for point in points})
-    pes = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return f"; ours: {models} on {pes} PE{'s' * (sizes[-1] > 1)}"
+    ranks = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return f"; ours: {models} on {ranks} rank{'s' * (sizes[-1] > 1)}"

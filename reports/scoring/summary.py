@@ -20,7 +20,7 @@ class Worst(Record):
     strategy: StrategyLabel
     layout: LayoutWords = ""
     p: int = Field(description="number of ranks")
-    batch_per_pe: int | float = Field(description="samples per rank")
+    batch_per_rank: int | float = Field(description="samples per rank")
     accuracy: float = Field(description="1 - |predicted - measured| / measured")
 
 
@@ -36,7 +36,7 @@ class NoiseCeiling(Record):
 
 
 class MemorySummary(Record):
-    """Peak memory of a PE, over all points that have one: too many ranks for the cores change none."""
+    """Peak memory of a rank, over all points that have one: too many ranks for the cores change none."""
 
     points: int = Field(ge=1, description="how many points")
     mean: float = Field(description="of the points' accuracy")
@@ -82,7 +82,7 @@ def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
 
     A pair is a run and the next one of the same work, by the time of start: what a run tells about
     the one that follows. All pairs would be quadratic in the nights of a year, and would count a
-    slow drift over the year as noise. The same work: `Accuracy.work`; data parallelism on one PE is
+    slow drift over the year as noise. The same work: `Accuracy.work`; data parallelism on one rank is
     the serial run. Oversubscribed runs are left out. None where no work was run twice.
     """
     runs: dict[object, list[Accuracy]] = {}
@@ -141,7 +141,7 @@ def _worst(points: Sequence[Accuracy], values: Sequence[float]) -> Worst:
         strategy=point.strategy,
         layout=point.layout,
         p=point.p,
-        batch_per_pe=point.batch_per_pe,
+        batch_per_rank=point.batch_per_rank,
         accuracy=values[index],
     )
 

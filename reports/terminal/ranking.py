@@ -54,7 +54,7 @@ def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
     lead = [[rank.get(id(x), "-"), named(x)] for x in order]
     title = (
         f"{plain(first.model)} on p = {first.p}, B = {first.division.batch} samples "
-        f"({_each(first)} per PE){_form(first)}: predicted iteration, {SHARES}"
+        f"({_each(first)} per rank){_form(first)}: predicted iteration, {SHARES}"
     )
     verdict = fastest([x for x in order if x.feasible], named)
     remarks = [verdict, *refused(projections, named)]
@@ -104,7 +104,7 @@ def _form(projection: Projection) -> str:
 
 
 def _each(projection: Projection) -> str:
-    each = projection.batch_per_pe
+    each = projection.batch_per_rank
     return f"{each:.3g}" if isinstance(each, float) else str(each)
 
 
@@ -114,7 +114,7 @@ def fastest(order: Sequence[Projection], named: Named) -> str:
         return "None of them can run."
     first, *others = order
     if first.p == 1:
-        return "On one PE every strategy is serial training."
+        return "On one rank every strategy is serial training."
     if not others:
         return f"Only {named(first)} can run."
     near = [named(x) for x in others if may_be_faster(x, first)]
@@ -162,7 +162,7 @@ def _cells(
         f"{unit} [95%]",
         *(["epoch"] if epochs else []),
         *(PHASE_WORDS.get(phase, phase) for phase in phases),
-        f"{unit_of_bytes}/PE{' naive' if naive else ''}",
+        f"{unit_of_bytes}/rank{' naive' if naive else ''}",
         "fits",
         "main bottleneck",
     ]
@@ -216,11 +216,11 @@ def _share(seconds: float, whole: float) -> str:
 
 def _bytes(projection: Projection) -> float:
     peak = projection.peak_bytes
-    return projection.bytes_per_pe if peak is None else peak.value
+    return projection.bytes_per_rank if peak is None else peak.value
 
 
 def memory(projection: Projection, unit: float, all_naive: bool = False) -> str:
-    """Memory per PE: the expected peak, else the naive sum."""
+    """Memory per rank: the expected peak, else the naive sum."""
     value = _bytes(projection) / unit
     text = number(value) if value < LONG else f"> {LONG:.0f}"
     return text if projection.peak_bytes is not None or all_naive else f"{text} naive"

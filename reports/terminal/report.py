@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 6  # of phases and memory beside each other
 MOST_MISSING = 20  # named; of many nights there may be hundreds
-MEMORY = "MiB of a PE"
+MEMORY = "MiB of a rank"
 MIB = 2.0**20
 
 
 CASE_COLUMNS = (("model", False), ("strategy", False), ("p", True))
-BATCH_COLUMN = ("batch\nper PE", True)
+BATCH_COLUMN = ("batch\nper rank", True)
 
 
 def _case_cells(accuracy: Accuracy) -> list[str]:
@@ -69,7 +69,7 @@ def totals_table(cases: Sequence[CaseRuns]) -> Table:
         total = case.newest.total
         cells = [
             *_case_cells(case.newest),
-            samples_words(case.newest.batch_per_pe),
+            samples_words(case.newest.batch_per_rank),
             ms_words(total.predicted, interval=True),
             ms_words(total.measured, interval=True),
             _points(total.accuracy),
@@ -92,7 +92,7 @@ def _many_runs_table(cases: Sequence[CaseRuns]) -> Table:
         total = case.newest.total
         cells = [
             *_case_cells(case.newest),
-            samples_words(case.newest.batch_per_pe),
+            samples_words(case.newest.batch_per_rank),
             ms_words(total.predicted),
             ms_words(total.measured),
             _points(total.accuracy),
@@ -148,7 +148,7 @@ def _phases_table(
     table = new_table(title, (*lead, *((name, True) for name in columns)))
     for index, point in enumerate(points):
         cells = _case_cells(point)
-        cells += [samples_words(point.batch_per_pe)] if with_batch else []
+        cells += [samples_words(point.batch_per_rank)] if with_batch else []
         table.add_row(*map(Text, [*cells, *(of[index] for of in columns.values())]))
     if any(name in means for name in columns):
         table.add_section()

@@ -34,7 +34,7 @@ COLUMNS = (
     "worst_strategy",
     "worst_layout",
     "worst_p",
-    "worst_batch_per_pe",
+    "worst_batch_per_rank",
     "missing",
     "steps_begin",
     "steps_open",
@@ -162,7 +162,7 @@ def _worst(point: PastPoint) -> Worst:
         strategy=point.strategy,
         layout=point.layout,
         p=point.p,
-        batch_per_pe=point.batch_per_pe,
+        batch_per_rank=point.batch_per_rank,
         accuracy=point.accuracy,
     )
 
@@ -202,7 +202,7 @@ def rows_of(nights: Sequence[Trend], drift: Drift) -> Iterator[list[Cell]]:
                     worst.strategy,
                     worst.layout,
                     worst.p,
-                    worst.batch_per_pe,
+                    worst.batch_per_rank,
                 )
                 if worst
                 else (None,) * 6

@@ -125,7 +125,7 @@ def _model_suite(
 
 
 def _name(of: Accuracy) -> str:
-    return case_words("", of.strategy, of.layout, of.p, of.batch_per_pe).strip()
+    return case_words("", of.strategy, of.layout, of.p, of.batch_per_rank).strip()
 
 
 def _judge(case: ET.Element, point: Accuracy, least: float, fails: bool) -> list[str]:

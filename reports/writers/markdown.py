@@ -86,10 +86,10 @@ def _table(head: Sequence[str], words: int, rows: Iterable[Sequence[str]]) -> li
 
 
 def _case(of: Accuracy) -> list[str]:
-    return [of.model, strategy_words(of), str(of.p), samples_words(of.batch_per_pe)]
+    return [of.model, strategy_words(of), str(of.p), samples_words(of.batch_per_rank)]
 
 
-CASE = ("model", "strategy", "p", "batch per PE")
+CASE = ("model", "strategy", "p", "batch per rank")
 
 
 def _totals(cases: Sequence[CaseRuns]) -> list[str]:

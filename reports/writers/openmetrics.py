@@ -58,7 +58,7 @@ POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] =
     ),
     (
         "predicted_memory_bytes",
-        "Predicted peak memory of a PE.",
+        "Predicted peak memory of a rank.",
         lambda point: point.memory_predicted_bytes,
     ),
     (
@@ -175,7 +175,7 @@ def _of_points(points: Iterable[PastPoint], where: Labels) -> list[Gauge]:
 
 def _case(point: PastPoint) -> dict[str, str]:
     """Labels of what ran, which stay the same from night to night."""
-    batch = float(point.batch_per_pe)
+    batch = float(point.batch_per_rank)
     try:
         work = json.loads(point.work)
     except ValueError:
@@ -188,7 +188,7 @@ def _case(point: PastPoint) -> dict[str, str]:
         "strategy": point.strategy,
         "layout": point.layout,
         "p": str(point.p),
-        "batch_per_pe": str(int(batch) if batch.is_integer() else batch),
+        "batch_per_rank": str(int(batch) if batch.is_integer() else batch),
         **more,
         "oversubscribed": str(point.oversubscribed).lower(),
     }

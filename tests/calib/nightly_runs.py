@@ -169,7 +169,7 @@ def trained(run: Path, point: NightPoint, seconds: float = 0.025, **header: obje
         model=point.model,
         strategy=of.strategy,
         p=of.p,
-        batch_per_pe=of.local_batch,
+        batch_per_rank=of.local_batch,
         optimizer=point.optimizer,
         cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint,
         **header,

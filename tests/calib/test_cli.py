@@ -38,7 +38,7 @@ VERBS = words_of(
 STRATEGY_OPTIONS = set(
     words_of(
         "-p --inner --segments --schedule --boundaries --grid --split-until --overlap "
-        "--sharded-optimizer --optimizer --samples --form --set --batch-per-pe --batch-per-node "
+        "--sharded-optimizer --optimizer --samples --form --set --batch-per-rank --batch-per-node "
         "--batch --parameters --output"
     )
 )
@@ -47,14 +47,14 @@ OUTPUT_OPTIONS = {
     "probe": {"--output", "--name", "--ranks", "--launcher", "--json"},
     "plan": set(
         words_of(
-            "--plan --models --strategies -p --ranks --batch-per-pe --batch --segments --libraries "
+            "--plan --models --strategies -p --ranks --batch-per-rank --batch --segments --libraries "
             "--device --sparse --shares --partitions --budget --quick --seed --cluster --measured "
             "--output --cases --json"
         )
     ),
     "measure": set(
         words_of(
-            "--output --plan --resume --models --batch-per-pe -p --ranks --launcher --budget "
+            "--output --plan --resume --models --batch-per-rank -p --ranks --launcher --budget "
             "--seed --quick --hang-seconds --json"
         )
     ),
@@ -67,7 +67,7 @@ OUTPUT_OPTIONS = {
     "compare": {"--across", "--output", "--json"},
     "replay": set(
         words_of(
-            "--authors --holdout --logs --model --single-gpu --links --pes-per-node --segments "
+            "--authors --holdout --logs --model --single-gpu --links --ranks-per-node --segments "
             "--samples --output --json"
         )
     ),
@@ -98,7 +98,7 @@ OUTPUT_OPTIONS = {
     "sweep": {"--models", "--strategies", *STRATEGY_OPTIONS},
     "search": set(
         words_of(
-            "--model --space --method --cluster --memory --batch --batch-per-pe --budget "
+            "--model --space --method --cluster --memory --batch --batch-per-rank --budget "
             "--evaluations --option --optimizer --seed --form --set --parameters --nominal "
             "--output --plot --list --json"
         )
@@ -106,7 +106,7 @@ OUTPUT_OPTIONS = {
     "model": set(),
     "train": set(
         words_of(
-            "--model --strategy -p --batch-per-pe --batch --groups --inner --segments --schedule "
+            "--model --strategy -p --batch-per-rank --batch --groups --inner --segments --schedule "
             "--boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan "
             "--backend --dtype --optimizer --sync-batch-norm --ddp --iterations --precision --seed "
             "--output --launcher --hang-seconds --input --outputs --loss --train-function --json"
@@ -129,7 +129,7 @@ OUTPUT_OPTIONS = {
     ),
     "calibrate": set(
         words_of(
-            "--output --quick --models --batch-per-pe --ranks --launcher --budget --iterations "
+            "--output --quick --models --batch-per-rank --ranks --launcher --budget --iterations "
             "--name --seed --json"
         )
     ),
@@ -241,7 +241,7 @@ def test_help_of_a_verb_imports_none_of_what_takes_seconds(tmp_path: Path, verb:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_predict_imports_nothing_heavy(here: Path, as_json: bool) -> None:
-    flags = ("--batch-per-pe", "4", *(["--json"] if as_json else []))
+    flags = ("--batch-per-rank", "4", *(["--json"] if as_json else []))
     assert imported(here, *PREDICT, *flags) & HEAVY == set()
 
 
@@ -257,7 +257,7 @@ def test_predict_of_a_registered_model_in_the_cache_imports_nothing_heavy(here: 
 
 def test_predict_prints_the_projection(here: Path) -> None:
     done = inside.calib(
-        here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json"
+        here, *PREDICT, "-p", "2", "--batch-per-rank", "4", "-o", "out.json", "--json"
     )
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
@@ -265,7 +265,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
     assert found == expected and "calib " not in repr(found["notes"])
     assert [found] == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
-    assert found["total"]["value"] > 0 and found["bytes_per_pe"] > 0
+    assert found["total"]["value"] > 0 and found["bytes_per_rank"] > 0
 
 
 def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
@@ -277,9 +277,9 @@ def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        (*PREDICT, "-p", "2", "--batch-per-pe", "4"),  # a table of rich
-        (*PREDICT, "-p", "1:512", "--batch-per-pe", "4", "--csv", "-"),
-        ("sweep", "--models", "model.json", *PREDICT[-2:], "--batch-per-pe", "4"),
+        (*PREDICT, "-p", "2", "--batch-per-rank", "4"),  # a table of rich
+        (*PREDICT, "-p", "1:512", "--batch-per-rank", "4", "--csv", "-"),
+        ("sweep", "--models", "model.json", *PREDICT[-2:], "--batch-per-rank", "4"),
         ("--help",),
     ],
 )
@@ -314,18 +314,18 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         ((*PREDICT, "-p", ""), "-p ''"),
         ((*PREDICT, "-p", "0"), "from 1 to"),
         ((*PREDICT, "-p", "2,-1"), "from 1 to"),
-        ((*PREDICT, "--batch-per-pe", "0"), "--batch-per-pe"),
-        ((*PREDICT, "--batch-per-pe", "four"), "--batch-per-pe"),
-        (PREDICT, "--batch-per-pe"),  # a model file has no batch of its own
+        ((*PREDICT, "--batch-per-rank", "0"), "--batch-per-rank"),
+        ((*PREDICT, "--batch-per-rank", "four"), "--batch-per-rank"),
+        (PREDICT, "--batch-per-rank"),  # a model file has no batch of its own
         ((*PREDICT[:2], "vgg17", *PREDICT[3:]), "did you mean vgg16"),
         ((*PREDICT[:2], "nosuch.json", *PREDICT[3:]), "nosuch.json does not exist"),
         ((*PREDICT[:2], "parameters.json", *PREDICT[3:]), "parameters.json"),
         ((*PREDICT[:-1], "nosuch.json"), "nosuch.json does not exist"),
         ((*PREDICT[:-1], "."), "is a directory"),
-        ((*PREDICT, "--batch-per-pe", "4", "-o", "model.json/out"), "model.json"),
-        ((*PREDICT, "--batch-per-pe", "4", "-o", "."), "-o . is a directory"),
-        ((*PREDICT, "--batch-per-pe", "4", "-o", ""), "-o . is a directory"),
-        ((*PREDICT[:-2], "--batch-per-pe", "4"), "`calib calibrate` makes one"),
+        ((*PREDICT, "--batch-per-rank", "4", "-o", "model.json/out"), "model.json"),
+        ((*PREDICT, "--batch-per-rank", "4", "-o", "."), "-o . is a directory"),
+        ((*PREDICT, "--batch-per-rank", "4", "-o", ""), "-o . is a directory"),
+        ((*PREDICT[:-2], "--batch-per-rank", "4"), "`calib calibrate` makes one"),
         (("fit", "nosuch"), "nosuch does not exist"),
         (("fit", "model.json"), "does not exist"),
         (("fit", "."), "no samples"),
@@ -342,10 +342,10 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("measure", "-o", "run", "--budget", "0"), "--budget"),
         (("measure", "-o", "run", "-n", "0"), "--ranks"),
         (("train", "--model", "nosuch"), "unknown model"),
-        (("train", "--model", "vgg16-mini", "--batch-per-pe", "0"), "--batch-per-pe"),
+        (("train", "--model", "vgg16-mini", "--batch-per-rank", "0"), "--batch-per-rank"),
         (("train", "--model", "vgg16-mini", "-p", "0"), "-p"),
         (("train", "--model", "vgg16-mini", "--seed", "-1"), "--seed"),
-        (("train", "--model", "model.json", "--batch-per-pe", "4"), "unknown model"),
+        (("train", "--model", "model.json", "--batch-per-rank", "4"), "unknown model"),
     ],
 )
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -405,7 +405,7 @@ def test_calibrate_under_mpiexec(here: Path) -> None:
 
 @pytest.mark.parametrize("number", ["9" * 400])
 def test_numbers_beyond_all_floats(here: Path, number: str) -> None:
-    refused(inside.calib(here, *PREDICT, "--batch-per-pe", "4", "-p", number))
+    refused(inside.calib(here, *PREDICT, "--batch-per-rank", "4", "-p", number))
 
 
 # parameter files
@@ -431,7 +431,7 @@ def spoil(change: Callable[[dict[str, Any]], Any]) -> str:
 def test_parameter_files_that_cannot_be(here: Path, text: str, said: str) -> None:
     """One line with the file; every mistake in one: tests/fitting/parameters/test_parameters.py."""
     (here / "parameters.json").write_text(text)
-    line = refused(inside.calib(here, *PREDICT, "--batch-per-pe", "4"))
+    line = refused(inside.calib(here, *PREDICT, "--batch-per-rank", "4"))
     assert said in line and "parameter file parameters.json" in line
 
 
@@ -439,13 +439,13 @@ def test_the_parameter_file_that_they_were_made_from_is_read(here: Path) -> None
     """So that the test above can fail; and alpha of exactly 10 s is not over 10 s."""
     text = spoil(lambda c: c["collectives"][0].update(intercept_s=dict(value=20, low=20, high=20)))
     (here / "parameters.json").write_text(text)
-    assert inside.calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
+    assert inside.calib(here, *PREDICT, "--batch-per-rank", "4").returncode == 0
     assert Parameters.read(here / "parameters.json").collectives[0].alpha_s.value == 10
 
 
 def test_parameters_without_what_is_needed_name_the_case_to_measure(here: Path) -> None:
     machine(collectives=[]).write(here / "parameters.json")
-    line = refused(inside.calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4"))
+    line = refused(inside.calib(here, *PREDICT, "-p", "2", "--batch-per-rank", "4"))
     assert "no allreduce" in line and "`calib plan --models model.json" in line
 
 

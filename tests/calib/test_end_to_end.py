@@ -96,7 +96,7 @@ def point_of(row: dict[str, Any]) -> tuple[str, str, int]:
     return row["model"], row["division"]["strategy"], row["division"]["p"]
 
 
-def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) -> set[str]:
+def layers_left_out(done: Calibration, model: str, batch_per_rank: int, p: int) -> set[str]:
     """Keys of a model's layers that no launch on p ranks had time for, alone or in a whole model.
 
     Each must have been planned alone.
@@ -113,7 +113,7 @@ def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) ->
     models = [case for case in cases if isinstance(case, InPlaceCase) and case.layer_names]
     in_place = {key for case in models if case.id in timed for key in case.layer_keys}
     layers = [layer for layer in spec(model).layers if not layer.shape.is_free]
-    keys = [layer.shape.key(batch_per_pe, "float32", layer.needs_input_grad) for layer in layers]
+    keys = [layer.shape.key(batch_per_rank, "float32", layer.needs_input_grad) for layer in layers]
     return {key for key in keys if not alone[key] and key not in in_place}
 
 
@@ -182,7 +182,7 @@ def test_every_point_has_a_measured_and_a_predicted_time(
     run = TrainingRun.read(done.run / run_file(*point))
     assert run.complete and len(run.timed) == 20
     # a busy machine may have no time for a small layer: then the prediction must say so
-    short = layers_left_out(done, point[0], run.header.batch_per_pe, p)
+    short = layers_left_out(done, point[0], run.header.batch_per_rank, p)
     assert (total["predicted"]["basis"] == "measured") == (not short), short
     phases = {"forward", "backward", "update"} | ({"pack", "exchange"} if p > 1 else set())
     for phase in TIMED_PHASES:
@@ -260,11 +260,11 @@ def test_fit_of_a_spoilt_run(copied: Path, name: str, half: bool) -> None:
 
 @two_cores
 def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
-    """The example of the issue: ResNet-50 on 64 PEs from what minis on one node gave."""
+    """The example of the issue: ResNet-50 on 64 ranks from what minis on one node gave."""
     call = inside.calib(
         done.home,
         *words_of(
-            "predict --model resnet50 --strategy data -p 64 --batch-per-pe 64 --parameters "
+            "predict --model resnet50 --strategy data -p 64 --batch-per-rank 64 --parameters "
             "tmp/run/parameters.json --json"
         ),
     )
@@ -276,9 +276,9 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     assert found["total"]["basis"] == found["phases"]["exchange"]["basis"] == "extrapolated"
     assert found["total"]["low"] < found["total"]["value"] < found["total"]["high"]
     assert (found["division"]["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)
-    assert found["bytes_per_pe"] == sum(found["bytes_by_part"].values())
-    # on as many nodes as 64 PEs take where one has those of this machine
-    said = re.compile(r"allreduce on 64 PEs( of \d+ nodes)? was not measured")
+    assert found["bytes_per_rank"] == sum(found["bytes_by_part"].values())
+    # on as many nodes as 64 ranks take where one has those of this machine
+    said = re.compile(r"allreduce on 64 ranks( of \d+ nodes)? was not measured")
     assert any(said.match(note) for note in found["notes"])
 
 

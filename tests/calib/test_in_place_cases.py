@@ -133,7 +133,7 @@ def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     expected += [("data+filter", 4), ("data+spatial", 4)]
     assert sorted((case.strategy, case.ranks) for case in found) == sorted(expected)
     assert len({case.id for case in found}) == len(found)
-    # more PEs than there are: no rank runs as many of them would
+    # more ranks than there are: no rank runs as many of them would
     beyond = Request(models=(VGG,), strategies=("filter",), p=(16,))
     plan = draft(beyond, cluster(4), {VGG: vgg}).plan
     assert not [case for case in plan.cases if isinstance(case, InPlaceCase)]

@@ -78,7 +78,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, number: signal.Signals) ->
 
 def test_other_options_on_a_begun_directory(tmp_path: Path) -> None:
     options = tuple(
-        words_of("measure -o run --models vgg16-mini --batch-per-pe 1 --quick --budget 2 -p 1")
+        words_of("measure -o run --models vgg16-mini --batch-per-rank 1 --quick --budget 2 -p 1")
     )
     with driver(tmp_path, arguments=options) as process:
         wait(process, (tmp_path / "run" / "plan.json").exists)

@@ -172,7 +172,7 @@ def test_list_has_every_model() -> None:
         "multiply_adds": 714_188_480,
         "layers": 23,
         "loss": "cross_entropy",
-        "batch_per_pe": entry("alexnet").batch_per_pe,
+        "batch_per_rank": entry("alexnet").batch_per_rank,
     }
     table = model("list").stdout
     assert re.search(r"^ +vgg16 +3x224x224 +138\.36 +15\.47 +40 ", table, flags=re.MULTILINE)

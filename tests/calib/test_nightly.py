@@ -88,7 +88,7 @@ def test_half_a_calibration(known: Path, tmp_path: Path, gone: str, words: str) 
     ("plan", "words"),
     [
         ('models = ["vgg17"]\np = [1]\n', "vgg17"),
-        ("p = [1, 4096]\n", "asks for p = 4096, and there are 1 PEs here"),
+        ("p = [1, 4096]\n", "asks for p = 4096, and there are 1 ranks here"),
         ('p = [1]\nmodel = "vgg16"\n', "unknown key model; did you mean models?"),
         ("p = [1\n", "is not TOML"),
     ],

@@ -19,7 +19,7 @@ def points(ranks: int = 4, **content: object) -> list[NightPoint]:
 
 
 def test_points_of_a_calibration() -> None:
-    """Serial and data on one PE are the same work: how well a run repeats."""
+    """Serial and data on one rank are the same work: how well a run repeats."""
     asked = Request(models=("vgg16-mini", "cosmoflow-mini"), strategies=("filter",), p=(1, 2, 8))
     found = points_of(of_calibration(asked, 4), 4, "local")[0]
     assert [point.label for point in found] == [
@@ -37,7 +37,7 @@ def test_points_of_a_calibration() -> None:
         4,
         4,
         8,
-    ]  # the models' own per PE
+    ]  # the models' own per rank
     assert found[2].file == "training/vgg16-mini-data-p2.jsonl"
     assert {point.optimizer for point in found} == {"momentum"}
 
@@ -64,7 +64,7 @@ def test_points_of_a_plan() -> None:
         segments=8,
         optimizers=("adam",),
     )
-    # on one PE, what is not data is serial, once
+    # on one rank, what is not data is serial, once
     assert [(point.label, point.division.batch, point.optimizer) for point in found] == [
         ("vgg16-mini data p=1", 16, "adam"),
         ("vgg16-mini serial p=1", 16, "adam"),
@@ -103,7 +103,7 @@ def test_what_cannot_be_divided_is_said() -> None:
     [
         ({"models": ("vgg17",), "p": (1,)}, "vgg17"),
         ({"models": ("model.json",), "p": (1,)}, "model.json"),
-        ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 PEs"),
+        ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 ranks"),
         ({"p": (1,), "dtypes": ("bfloat16",)}, "float32"),
         ({"p": (1,), "device": "cuda"}, "on CPUs so far"),
         ({"p": (2,), "strategies": ("serial",)}, "add 1 to p"),
@@ -116,5 +116,5 @@ def test_refused(content: dict[str, object], word: str) -> None:
 
 
 def test_a_calibration_for_more_than_there_is() -> None:
-    with pytest.raises(InputError, match="for p = 8, and there are 4 PEs"):
+    with pytest.raises(InputError, match="for p = 8, and there are 4 ranks"):
         of_calibration(Request(p=(8,)), 4)

@@ -128,7 +128,7 @@ def test_the_history_of_this_machine(run: Run) -> None:
 
 
 def test_a_sweep_is_what_the_oracle_says(run: Run) -> None:
-    found = run.predict(MODEL, ["serial", "data"], p=range(1, 3), batch_per_pe=4)
+    found = run.predict(MODEL, ["serial", "data"], p=range(1, 3), batch_per_rank=4)
     machine, model = Machine(run.parameters_record), spec(MODEL)
     for row in found[found.feasible].itertuples():
         total = project(model, Division(row.strategy, row.p, 4 * row.p), machine).total
@@ -140,8 +140,8 @@ def test_a_sweep_is_what_the_oracle_says(run: Run) -> None:
         )
     refused = found[~found.feasible]
     assert refused.label.tolist() == ["serial"] and refused.total_s.isna().all()
-    assert refused.reason.tolist() == ["serial runs on 1 PE, not on 2"]
-    again = run.predict(model, "serial,data", p="1:2", batch_per_pe=np.array([4]))
+    assert refused.reason.tolist() == ["serial runs on 1 rank, not on 2"]
+    again = run.predict(model, "serial,data", p="1:2", batch_per_rank=np.array([4]))
     assert again.equals(found)
     halved = ["communication.intra_node.beta_s_per_byte*=0.5"]
     asked_for = {"strategy": "data", "p": 2, "batch": 8}
@@ -154,7 +154,7 @@ def test_a_module_is_predicted_by_its_trace(tmp_path: Path) -> None:
     run = calib.open_run(tmp_path)
     net = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
     traced = trace(net, (12,), "Sequential", "mse")
-    of = {"p": [2, 4], "batch_per_pe": [2, 4], "segments": [1, 2]}
+    of = {"p": [2, 4], "batch_per_rank": [2, 4], "segments": [1, 2]}
     found = run.predict(net, **of, input_shape=[12], loss="mse")
     assert found.equals(run.predict(traced, **of)) and found.feasible.any()
     assert set(found[found.strategy == "pipeline"].segments) == {1, 2}

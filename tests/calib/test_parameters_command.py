@@ -156,9 +156,9 @@ def to_predict(tmp_path: Path) -> Path:
         "show hand.json --json",
         "check hand.json --json",
         "diff hand.json hand.json --json",
-        "predict --model model.json --strategy data -p 1,2 --batch-per-pe 4 --parameters hand.json "
+        "predict --model model.json --strategy data -p 1,2 --batch-per-rank 4 --parameters hand.json "
         "--json",
-        "sweep --models model.json --strategies data,serial -p 1,2 --batch-per-pe 4 --parameters "
+        "sweep --models model.json --strategies data,serial -p 1,2 --batch-per-rank 4 --parameters "
         "hand.json -o out.csv",
         "export hand.json --to csv -o out.csv --json",
         "parameters validate hand.json hand.json --json",

@@ -24,7 +24,7 @@ app.command()(verb.command)
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A cluster.json of one node with 4 PEs."""
+    """A cluster.json of one node with 4 ranks."""
     path = tmp_path / "cluster.json"
     cluster(4).write(path)
     return path
@@ -181,7 +181,7 @@ def test_mistakes(machine: Path, tmp_path: Path) -> None:
         (("--budget", "ten"), "'ten' is not a time"),
         (("--strategies", "filter,tensor"), "strategies = 'tensor': must be 'serial', 'data'"),
         (("--libraries", "gloo"), "libraries = 'gloo': must be 'mpi', 'nccl'"),
-        (("--batch", "4", "--batch-per-pe", "2"), "give batch or batch_per_pe, not both"),
+        (("--batch", "4", "--batch-per-rank", "2"), "give batch or batch_per_rank, not both"),
         (("-p", "two"), "-p 'two' is not a list of numbers"),
         (("--models", "vgg17-mini"), "did you mean vgg16-mini"),
     ):

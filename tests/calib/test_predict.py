@@ -44,7 +44,7 @@ from calib.terminal.printing import json_text, save
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A machine of nodes of 2 PEs and a net that all but the spatial strategies can divide."""
+    """A machine of nodes of 2 ranks and a net that all but the spatial strategies can divide."""
     full_machine().write(tmp_path / "parameters.json")
     NET.write(tmp_path / "model.json")
     return tmp_path
@@ -191,7 +191,7 @@ def test_the_default_layouts_need_no_model() -> None:
 def test_options_reach_the_oracle(
     here: Path, options: tuple[str, ...], field: str, expected: object
 ) -> None:
-    batch = () if options[0].startswith("--batch") else ("--batch-per-pe", "4")
+    batch = () if options[0].startswith("--batch") else ("--batch-per-rank", "4")
     found = predicted(here, "-p", "4", *batch, *options)
     for key in field.split("."):
         found = found[key]
@@ -200,11 +200,11 @@ def test_options_reach_the_oracle(
 
 def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
     found = predicted(
-        here, "-p", "6", "--inner", "3", "--batch-per-pe", "4", strategy="data+filter"
+        here, "-p", "6", "--inner", "3", "--batch-per-rank", "4", strategy="data+filter"
     )
     assert (found["division"]["inner"], found["division"]["batch"]) == (3, 24)
     options = ("-p", "2", "--segments", "2", "--schedule", "1f1b", "--boundaries", "3")
-    found = predicted(here, *options, "--batch-per-pe", "4", strategy="pipeline")
+    found = predicted(here, *options, "--batch-per-rank", "4", strategy="pipeline")
     of = found["division"]
     assert (of["segments"], of["schedule"], of["boundaries"]) == (2, "1f1b", [3])
 
@@ -213,11 +213,11 @@ def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
 
 
 def test_all_strategies_are_ranked(here: Path) -> None:
-    ask = (*COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-pe", "4")
+    ask = (*COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-rank", "4")
     done = calib(here, *ask, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("on p = 2")
-    assert "On one PE every strategy is serial training." in first and "data" not in first
+    assert "On one rank every strategy is serial training." in first and "data" not in first
     assert "serial" not in second, "nobody asks for that where all are asked for"
     assert "data+filter; data+spatial: p = 2 is not p1 x p2" in second
     assert re.search(r"^  spatial.*: ", second, flags=re.MULTILINE)  # linear layers have no image
@@ -236,7 +236,7 @@ def test_all_strategies_are_ranked(here: Path) -> None:
 
 
 def test_one_strategy_on_several_p(here: Path) -> None:
-    done = calib(here, *COMMAND, "--strategy", "data", "-p", "1:4", "--batch-per-pe", "4")
+    done = calib(here, *COMMAND, "--strategy", "data", "-p", "1:4", "--batch-per-rank", "4")
     rows = re.findall(r"^  (\d+) +(\d+) +", done.stdout, flags=re.MULTILINE)
     assert rows == [("1", "4"), ("2", "8"), ("4", "16")]
     total = project(NET, Division("data", 4, 16), full_machine()).total
@@ -244,7 +244,7 @@ def test_one_strategy_on_several_p(here: Path) -> None:
 
 
 def test_what_cannot_run_is_an_answer(here: Path) -> None:
-    found = predicted(here, "-p", "4", "--batch-per-pe", "4", strategy="filter")
+    found = predicted(here, "-p", "4", "--batch-per-rank", "4", strategy="filter")
     assert not found["feasible"] and found["total"] is None and "3" in found["limits"][0]
     done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
     assert done.returncode == 0
@@ -254,7 +254,7 @@ def test_what_cannot_run_is_an_answer(here: Path) -> None:
         "",
     ]
     done = calib(here, *COMMAND, "--strategy", "data,serial", "-p", "2", "--batch", "7")
-    assert "  serial: serial runs on 1 PE, not on 2" in done.stdout.splitlines()
+    assert "  serial: serial runs on 1 rank, not on 2" in done.stdout.splitlines()
     done = calib(
         here, *COMMAND, "--strategy", "data,data+filter", "-p", "4", "--inner", "1", "--batch", "2"
     )
@@ -263,7 +263,7 @@ def test_what_cannot_run_is_an_answer(here: Path) -> None:
 
 def test_too_little_memory_is_an_answer(here: Path) -> None:
     full_machine(device_memory_bytes=1000).write(here / "parameters.json")
-    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4")
+    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-rank", "4")
     assert done.returncode == 0
     assert "None of them can run." in done.stdout and "memory" in done.stdout
     assert not re.search(r"^  1 ", done.stdout, flags=re.MULTILINE)
@@ -271,7 +271,7 @@ def test_too_little_memory_is_an_answer(here: Path) -> None:
 
 def test_a_strategy_without_its_parameters_is_a_row_with_the_reason(here: Path) -> None:
     machine().write(here / "parameters.json")  # an allreduce and nothing else
-    options = ("-p", "2", "--batch-per-pe", "4")
+    options = ("-p", "2", "--batch-per-rank", "4")
     found = predict(here, *options, strategy="data,pipeline")
     assert [x["total"] is None for x in found] == [False, True]
     assert found[1]["limits"][0].startswith("not predicted: ")
@@ -290,14 +290,14 @@ def test_nothing_predicted_is_told_from_nothing_missing() -> None:
 
 def test_parameters_of_several_clusters_are_said_first(here: Path) -> None:
     of_two_clusters(full_machine()).write(here / "parameters.json")
-    notes = predicted(here, "-p", "2", "--batch-per-pe", "4")["notes"]
+    notes = predicted(here, "-p", "2", "--batch-per-rank", "4")["notes"]
     assert notes[0].startswith("the parameter file was merged of different clusters: ")
 
 
 def test_what_if(here: Path) -> None:
     """Half of beta on a machine whose laws are all the line of an allreduce that was measured."""
     setting = "communication.all.beta_s_per_byte*=0.5"
-    common = ("-p", "2", "--batch-per-pe", "4")
+    common = ("-p", "2", "--batch-per-rank", "4")
     before, after = predicted(here, *common), predicted(here, *common, "--set", setting)
     assert after["notes"][0] == "what if: communication.all.beta_s_per_byte *= 0.5"
     assert after["phases"]["exchange"]["value"] < before["phases"]["exchange"]["value"]
@@ -312,7 +312,7 @@ def test_what_if(here: Path) -> None:
 
 
 def test_csv_has_a_row_a_projection(here: Path) -> None:
-    options = ("--strategy", "all", "-p", "1,4", "--batch-per-pe", "4")
+    options = ("--strategy", "all", "-p", "1,4", "--batch-per-rank", "4")
     done = calib(here, *COMMAND, *options, "--csv", "-")
     assert done.returncode == 0 and "predicted iteration" not in done.stdout
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -327,21 +327,21 @@ def test_csv_has_a_row_a_projection(here: Path) -> None:
 
 
 def test_explained_terms_sum_to_the_total(here: Path) -> None:
-    found = predict(here, "-p", "4", "--batch-per-pe", "4", "--explain", strategy="all")
+    found = predict(here, "-p", "4", "--batch-per-rank", "4", "--explain", strategy="all")
     timed = [x for x in found if x["total"] is not None]
     assert len(timed) >= 4
     for projection in timed:
         terms = [term["time"]["value"] for term in projection["terms"]]
         assert sum(terms) == pytest.approx(projection["total"]["value"], rel=1e-9)
     done = calib(
-        here, *COMMAND, "--strategy", "data", "-p", "4", "--batch-per-pe", "4", "--explain"
+        here, *COMMAND, "--strategy", "data", "-p", "4", "--batch-per-rank", "4", "--explain"
     )
     assert "allreduce(p=4, W)" in done.stdout and "with W = " in done.stdout
 
 
 def test_a_page_of_the_phases(here: Path) -> None:
     done = calib(
-        here, *COMMAND, *words_of("--strategy data,filter -p 2 --batch-per-pe 4 --plot out.html")
+        here, *COMMAND, *words_of("--strategy data,filter -p 2 --batch-per-rank 4 --plot out.html")
     )
     assert done.returncode == 0, done.stderr
     page = (here / "out.html").read_text()
@@ -361,7 +361,7 @@ def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
     """On a machine without concat and split --explain says so."""
     full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
     done = calib(
-        here, *COMMAND, "--strategy", "filter", "-p", "2", "--batch-per-pe", "4", "--explain"
+        here, *COMMAND, "--strategy", "filter", "-p", "2", "--batch-per-rank", "4", "--explain"
     )
     assert re.search(r"not measured  concat of y", done.stdout)
     assert re.search(r"not measured  split of dL/dy", done.stdout)
@@ -370,7 +370,7 @@ def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
 def test_few_columns_have_all_phases_or_none(here: Path) -> None:
     """Words are not cut: the phases go, all at once as they are shares, and a line says so."""
     full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
-    ask = (*COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4")
+    ask = (*COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-rank", "4")
     wide, narrow = (calib(here, *ask, COLUMNS=columns).stdout for columns in ("200", "70"))
     assert "forward  backward" in wide and "leave out" not in wide
     head = next(line for line in narrow.splitlines() if line.startswith("  #"))
@@ -410,7 +410,7 @@ def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
         division=Division("data", 2, 2),
         phases={},
         total=total,
-        bytes_per_pe=0,
+        bytes_per_rank=0,
         bytes_by_part={},
         feasible=feasible,
         optimizer=f"{seconds:g}",  # what it is called by here
@@ -485,13 +485,13 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
     ],
 )
 def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
-    batch = () if "--batch" in options else ("--batch-per-pe", "4")
+    batch = () if "--batch" in options else ("--batch-per-rank", "4")
     assert said in refused(calib(here, *COMMAND, *batch, *options))
 
 
 def test_two_batches_are_refused_before_the_model_is_read(here: Path) -> None:
     (here / "model.json").unlink()
-    options = ("--strategy", "data", "--batch", "8", "--batch-per-pe", "4")
+    options = ("--strategy", "data", "--batch", "8", "--batch-per-rank", "4")
     assert "not both" in refused(calib(here, *COMMAND, *options))
 
 
@@ -500,8 +500,8 @@ def test_two_batches_are_refused_before_the_model_is_read(here: Path) -> None:
     ("options", "planned"),
     [
         ("-p 2,6 --batch 12 --segments 2", "-p 2,6 --batch 12 --segments 2"),
-        ("-p 2,4 --batch-per-pe 2", "-p 2,4 --batch-per-pe 2 --segments 4"),
-        ("-p 1,4 --batch-per-node 8", "-p 1 --batch-per-pe 8 --segments 4"),
+        ("-p 2,4 --batch-per-rank 2", "-p 2,4 --batch-per-rank 2 --segments 4"),
+        ("-p 1,4 --batch-per-node 8", "-p 1 --batch-per-rank 8 --segments 4"),
     ],
 )
 def test_what_was_not_measured_has_a_plan(

@@ -100,7 +100,7 @@ def test_the_same_seed_finds_the_same(here: Path, space: str) -> None:
         (("-O", "speed=3"), "the space layerwise has no option 'speed'"),
         (("--form", "other"), "unknown form 'other'"),
         (("--optimizer", "lion"), "unknown optimizer 'lion'"),
-        (("--batch-per-pe", "4"), "--batch or --batch-per-pe"),
+        (("--batch-per-rank", "4"), "--batch or --batch-per-rank"),
         (("--space", "sbp", "-O", "mesh=3x2"), "mesh"),
         (("--memory", "1KiB"), "the smallest"),
         (("--memory", "1KiB", "--space", "sbp"), "the smallest"),

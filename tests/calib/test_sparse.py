@@ -39,7 +39,7 @@ def test_plan_measure_fit_search(tmp_path: Path) -> None:
         return call.stdout
 
     words(40, 8, 4).write(tmp_path / "words.json")
-    of = ("--models", "words.json", "--batch-per-pe", "4", "-p", "2", "--quick", "--budget", "1m")
+    of = ("--models", "words.json", "--batch-per-rank", "4", "-p", "2", "--quick", "--budget", "1m")
     done("plan", *of, "--sparse", "40x8", "--shares", "0.5", "--partitions", "1,2,4,8", "-o", "a")
     asked = Request.read(tmp_path / "a")
     # as a person may edit it: what a search on two ranks looks up, each soon sure enough

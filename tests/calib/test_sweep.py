@@ -32,7 +32,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def test_the_table_is_that_of_predict(here: Path) -> None:
-    done = calib(here, *COMMAND, "-p", "1:8", "--batch-per-pe", "4")
+    done = calib(here, *COMMAND, "-p", "1:8", "--batch-per-rank", "4")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 4 * 10 and tuple(rows[0]) == COLUMNS
@@ -40,7 +40,7 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
         here,
         "predict",
         *COMMAND[3:],
-        *words_of("--model model.json --strategy all -p 1:8 --batch-per-pe 4 --csv -"),
+        *words_of("--model model.json --strategy all -p 1:8 --batch-per-rank 4 --csv -"),
     )
     assert asked.stdout == done.stdout
 
@@ -48,7 +48,7 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
 def test_no_cell_is_a_formula(here: Path) -> None:
     """A model's name is another's; predict and sweep write the same rows."""
     NET.model_copy(update={"name": "=1+1"}).write(here / "model.json")
-    options = ("-p", "1", "--batch-per-pe", "4")
+    options = ("-p", "1", "--batch-per-rank", "4")
     for table in (
         calib(here, *COMMAND, "--strategies", "serial", *options),
         calib(
@@ -74,7 +74,7 @@ def test_everything_is_crossed(here: Path) -> None:
         here,
         *COMMAND,
         *words_of(
-            "--strategies data,pipeline,data+filter -p 4,6 --batch-per-pe 4,8 --segments 2,4 "
+            "--strategies data,pipeline,data+filter -p 4,6 --batch-per-rank 4,8 --segments 2,4 "
             "--inner 1:2 -o t.json"
         ),
     )
@@ -99,7 +99,7 @@ def test_everything_is_crossed(here: Path) -> None:
 def test_parquet_holds_the_same(here: Path) -> None:
     import pyarrow.parquet as pq
 
-    options = ("-p", "1,2", "--batch-per-pe", "4")
+    options = ("-p", "1,2", "--batch-per-rank", "4")
     for name in ("t.parquet", "t.json"):
         done = calib(here, *COMMAND, *options, "-o", name)
         assert done.returncode == 0, done.stderr
@@ -109,7 +109,9 @@ def test_parquet_holds_the_same(here: Path) -> None:
 
 def test_a_row_that_lacks_a_parameter_says_so(here: Path) -> None:
     full_machine(collectives=[]).write(here / "parameters.json")
-    done = calib(here, *COMMAND, "--strategies", "serial,data", "-p", "1,2", "--batch-per-pe", "4")
+    done = calib(
+        here, *COMMAND, "--strategies", "serial,data", "-p", "1,2", "--batch-per-rank", "4"
+    )
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [bool(row["total_s"]) for row in rows] == [True, True, False, False]
@@ -119,7 +121,7 @@ def test_a_row_that_lacks_a_parameter_says_so(here: Path) -> None:
 def test_nothing_is_left_of_a_sweep_that_failed(here: Path) -> None:
     full_machine(collectives=[]).write(here / "parameters.json")
     done = calib(
-        here, *COMMAND, "--strategies", "data", "-p", "2", "--batch-per-pe", "4", "-o", "t.csv"
+        here, *COMMAND, "--strategies", "data", "-p", "2", "--batch-per-rank", "4", "-o", "t.csv"
     )
     assert done.returncode == 2 and "hold no allreduce" in done.stderr
     assert sorted(path.name for path in here.iterdir()) == ["model.json", "parameters.json"]
@@ -170,9 +172,9 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--models", ","), "no model"),
         (("--models", "vgg17"), "did you mean vgg16"),
         (("--strategies", "data,x"), "unknown strategy 'x'"),
-        (("--batch-per-pe", "1:x"), "--batch-per-pe '1:x'"),
+        (("--batch-per-rank", "1:x"), "--batch-per-rank '1:x'"),
         (("--segments", "0"), "--segments"),
-        (("--batch-per-pe", "4", "--batch", "8"), "not both"),
+        (("--batch-per-rank", "4", "--batch", "8"), "not both"),
         (("-o", "t.txt"), "must end in"),
         (("-o", ""), "-o .: the name must end in"),
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
@@ -181,5 +183,5 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
-    batch = () if "--batch-per-pe" in options else ("--batch-per-pe", "4")
+    batch = () if "--batch-per-rank" in options else ("--batch-per-rank", "4")
     assert said in refused(calib(here, *COMMAND, *batch, *options))

@@ -108,7 +108,7 @@ def test_a_toy_strategy_from_the_command_line_to_a_score(site: Path, tmp_path: P
     here = {"cluster_fingerprint": Cluster.read(run / "cluster.json").fingerprint}
     source = parameters.provenance.model_copy(update=here)
     parameters.model_copy(update={"provenance": source}).write(run / "parameters.json")
-    of = ("--model", "vgg16-mini", "-p", "2", "--batch-per-pe", "2")
+    of = ("--model", "vgg16-mini", "-p", "2", "--batch-per-rank", "2")
     predicted = python(
         "-m",
         "calib",

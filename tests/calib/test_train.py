@@ -236,7 +236,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--precision", "0%"), "is not a share"),
         (("--iterations", "5"), "--iterations"),
         (("--hang-seconds", "0"), "--hang-seconds"),
-        (("--batch", "8", "--batch-per-pe", "8"), "not both"),
+        (("--batch", "8", "--batch-per-rank", "8"), "not both"),
         (("--seed", str(MAX_SEED + 1)), "--seed"),
     ],
 )
@@ -282,7 +282,8 @@ def test_what_is_said_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     summarize(found, Path("x.jsonl"))
     text = capsys.readouterr().err
     for part in (
-        "vgg16-mini data+filter p=4 (2 groups of 2), 8 samples per PE: 2000 [unknown] ms per iteration",
+        "vgg16-mini data+filter p=4 (2 groups of 2), 8 samples per rank: 2000 [unknown] ms per "
+        "iteration",
         "forward 1200 ms, exchange 800 ms\n",
         "3 MiB in tensors",
         "1 GiB in all",

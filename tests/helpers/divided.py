@@ -14,10 +14,10 @@ FIELDS = {field.name for field in fields(Division)}
 
 
 def divided(content: dict[str, Any]) -> dict[str, Any]:
-    """`content` with what it says of a division in a Division; `batch_per_pe` gives the batch."""
+    """`content` with what it says of a division in a Division; `batch_per_rank` gives the batch."""
     of = {name: value for name, value in content.items() if name in FIELDS}
     rest = {name: value for name, value in content.items() if name not in FIELDS}
-    each = rest.pop("batch_per_pe", None)
+    each = rest.pop("batch_per_rank", None)
     if each is not None and "batch" not in of:
         of["batch"] = round(of["p"] * each)
     return {**rest, "division": Division(**of)}

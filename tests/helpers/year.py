@@ -42,7 +42,7 @@ SPREAD = 0.004
 APART = SPREAD * np.array([-3, -2, -1, 0, 1, 2, 5 * 3])
 TOGETHER = SPREAD * np.array([2, -1, -3, 0, 3, 1, 5 * -2])
 
-MODELS = {"vgg16-mini": 0.08}  # seconds on one PE
+MODELS = {"vgg16-mini": 0.08}  # seconds on one rank
 # (strategy, p, what else the header of its run says)
 LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("serial", 1, {}),
@@ -128,7 +128,7 @@ GAPS = (10, 56, 88, *range(137, 144), 178)
 # the mean of five points by 3%
 BAD_NIGHTS = {20: 1.3, 185: 1.3}
 BAD_POINTS = {(30, 7): 1.15, (60, 11): 1.15, (160, 3): 1.15}
-# a node that was down: nothing on more than two PEs
+# a node that was down: nothing on more than two ranks
 NODE_DOWN = 80
 ABSENT, KILLED, WRONG, STRANGER, SCORED = "absent", "killed", "wrong", "stranger", "scored"
 # beside 1% absent and 0.5% killed: (night, point)

@@ -156,7 +156,7 @@ def headers() -> list[RunHeader]:
                 {
                     "strategy": point.strategy,
                     "p": point.p,
-                    "batch_per_pe": BATCH_PER_PE,
+                    "batch_per_rank": BATCH_PER_PE,
                     "oversubscribed": False,
                     **point.more,
                 }
@@ -185,7 +185,7 @@ def _projection(head: RunHeader, seconds: list[float], margin: float, peak: int)
         optimizer=head.optimizer,
         total=total,
         phases={name: _time(each, margin) for name, each in zip(PHASES, seconds, strict=True)},
-        bytes_per_pe=2 * peak,
+        bytes_per_rank=2 * peak,
         bytes_by_part={"weights": 2 * peak},
         peak_bytes=Estimate(value=peak_bytes, low=0.8 * peak_bytes, high=1.2 * peak_bytes),
     )

@@ -94,9 +94,9 @@ def seconds(terms: list[Term]) -> dict[str, float]:
 def exchanged(
     channels: int, size: tuple[int, ...], grid: tuple[int, ...], rows: int, batch: int, link: Wire
 ) -> float:
-    """When all PEs have the halos of one tensor.
+    """When all ranks have the halos of one tensor.
 
-    Along one dimension after the other every PE sends its rows to the PE before it, then to the one
+    Along one dimension after the other every rank sends its rows to the rank before it, then to the one
     behind; the next dimension begins when all have theirs.
     """
     clock = 0.0
@@ -118,7 +118,7 @@ def exchanged(
 
 
 def hand_machine(concat: bool) -> Parameters:
-    """The messages of small() on 2 PEs at B = 12 are measured points: halo 864 B, allgather 2304 B."""
+    """The messages of small() on 2 ranks at B = 12 are measured points: halo 864 B, allgather 2304 B."""
     points = {
         "halo": ((864, 11e-6), (4096, 20e-6)),
         "allgather": ((2304, 33e-6), (4096, 44e-6)),

@@ -50,7 +50,7 @@ def simulated(strategy: str, net: Network, p: int, batch: int, costs: Tables) ->
     return max(clocks)
 
 
-# FC 3 -> 4, ReLU, FC 4 -> 5 and the loss, 8 samples, on 2 PEs: the larger part has 2 and 3 filters
+# FC 3 -> 4, ReLU, FC 4 -> 5 and the loss, 8 samples, on 2 ranks: the larger part has 2 and 3 filters
 HAND = mlp([3, 4, 5])
 PARTS = [
     (linear("fc1", "input", 3, 2, first=True), 1e-5, 2e-5),

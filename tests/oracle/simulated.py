@@ -1,4 +1,4 @@
-"""Rings of PEs simulated message by message, small networks with known sizes, and a machine of tables.
+"""Rings of ranks simulated message by message, small networks with known sizes, and a machine of tables.
 
 What closed forms are held against: nothing here is computed by oracle/.
 """
@@ -53,7 +53,7 @@ def shared_wire(alpha_s: float, beta_s_per_byte: float, flows: int, links: int) 
 
 
 def ring_allgather(p: int, nbytes: float, link: Wire, clocks: Sequence[float] = ()) -> list[float]:
-    """When each of p PEs has all `nbytes`, of which it began with 1/p; `clocks` are when they begin."""
+    """When each of p ranks has all `nbytes`, having begun with 1/p; `clocks` are when they begin."""
     clock = list(clocks) or [0.0] * p
     has = [{rank} for rank in range(p)]
     for step in range(p - 1):
@@ -67,7 +67,7 @@ def ring_allgather(p: int, nbytes: float, link: Wire, clocks: Sequence[float] = 
 
 
 def ring_allreduce(p: int, nbytes: float, link: Wire, clocks: Sequence[float] = ()) -> list[float]:
-    """When each of p PEs has the whole sum of `nbytes`: reduce-scatter, then allgather."""
+    """When each of p ranks has the whole sum of `nbytes`: reduce-scatter, then allgather."""
     clock = list(clocks) or [0.0] * p
     summed = [[{rank} for _ in range(p)] for rank in range(p)]  # whose terms are in each part
     for step in range(p - 1):
@@ -199,7 +199,7 @@ def exact(value: float) -> Estimate:
 class Tables:
     """PaperCosts from tables: FW, BW, WU of every layer by name, (alpha, beta) by level, operation.
 
-    PEs up to `node` are of one node, which has `links`.
+    Ranks up to `node` are of one node, which has `links`.
     """
 
     model: ModelSpec
@@ -228,7 +228,7 @@ class Tables:
         return Cost(math.fsum(cost.seconds for cost in self.update()), "measured")
 
     def level(self, span: int) -> str:
-        """Whether a node has so many PEs."""
+        """Whether a node has so many ranks."""
         return "node" if span <= self.node else "rack"
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
@@ -272,7 +272,7 @@ def measured_parts(
     """Nodes of 2 ranks that were measured at just these parts, all with 2 ranks at work.
 
     layers: (part, forward, backward) at `batch` samples; lists: seconds by operation and key; sent:
-    (operation, level, bytes, seconds) on 2 PEs. Estimates are +- 10%, and a line of the start-up
+    (operation, level, bytes, seconds) on 2 ranks. Estimates are +- 10%, and a line of the start-up
     INTERCEPT_S is behind every operation.
     """
     times = [layer_time(layer, batch, 2, *seconds) for layer, *seconds in layers]

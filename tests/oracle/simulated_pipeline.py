@@ -1,4 +1,4 @@
-"""A pipeline as events: PEs with a program each, messages, and a clock. Nothing of the oracle's."""
+"""A pipeline as events: ranks with a program each, messages, and a clock. Nothing of the oracle's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Slot = tuple[str, int]
 
 
 def program(schedule: str, stage: int, p: int, segments: int) -> list[Slot]:
-    """What a PE does, in order. 1F1B: as many forwards first as there are stages behind it."""
+    """What a rank does, in order. 1F1B: as many forwards first as there are stages behind it."""
     ahead = segments if schedule == "gpipe" else min(segments, p - 1 - stage)
     slots = [("F", j) for j in range(ahead)]
     for j in range(ahead, segments):
@@ -34,7 +34,7 @@ class Times:
 
 
 def makespan(schedule: str, times: Times, segments: int) -> float:
-    """Seconds until the last PE has done the last thing."""
+    """Seconds until the last rank has done the last thing."""
     p, both_ends = len(times.forward), schedule == "gpipe"
     programs = [program(schedule, stage, p, segments) for stage in range(p)]
     at, busy = [0] * p, [False] * p

@@ -29,14 +29,14 @@ COLUMNS = {
     "weight update": ALL | {"serial"},
     "workload balancing": {"pipeline"},
     "computation redundancy": SHARED | SPATIAL,  # of spatial the layers behind the split
-    "number of PEs": ALL,
+    "number of ranks": ALL,
 }
 LIMITATIONS = {
     "gradient exchange",
     "layer-wise communication",
     "weight update",
     "workload balancing",
-    "number of PEs",
+    "number of ranks",
 }
 OF_TIME: dict[TermCause, tuple[Phase, str]] = {
     "redundant": ("forward", "computation redundancy"),
@@ -47,7 +47,7 @@ OF_TIME: dict[TermCause, tuple[Phase, str]] = {
     "update": ("update", "weight update"),
 }
 PARTS = {"activations": 8 * GIB, "weights": GIB, "gradients": GIB, "optimizer": 2 * GIB}
-FAR = Limit(pes=10**6, why="the limit's own reason")
+FAR = Limit(ranks=10**6, why="the limit's own reason")
 
 
 def term(
@@ -63,7 +63,7 @@ def term(
 
 
 def divided(strategy: str, p: int = 4) -> Division:
-    """A division over p PEs, of a hybrid in two groups."""
+    """A division over p ranks, of a hybrid in two groups."""
     if strategy == "serial":
         return Division("serial", 1, 64)
     hybrid = strategy in ("data+filter", "data+spatial")
@@ -118,10 +118,10 @@ def test_largest_share_first_then_those_without(shares: list[float]) -> None:
     terms.append(term("compute", 0.35))
     whole = total(t.cost for t in terms)
     division = divided("data+spatial")
-    found = bottlenecks(division, terms, whole, PARTS, Limit(pes=4, why="no more"), 2.0)
+    found = bottlenecks(division, terms, whole, PARTS, Limit(ranks=4, why="no more"), 2.0)
     numbers = [b.share for b in found if b.share is not None]
     assert numbers == pytest.approx([0.3, 0.2, 0.1, 0.05])
-    assert [b.name for b in found[4:]] == ["memory redundancy", "memory stalls", "number of PEs"]
+    assert [b.name for b in found[4:]] == ["memory redundancy", "memory stalls", "number of ranks"]
 
 
 def test_packing_is_of_the_gradient_exchange() -> None:
@@ -176,23 +176,26 @@ def test_congestion_of_unknown_size_has_the_note_of_the_look_up() -> None:
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        ("data", ["4 GiB of weights, gradients and optimizer state on every one of 4 PEs"]),
-        ("spatial", ["4 GiB of weights, gradients and optimizer state on every one of 4 PEs"]),
-        ("data+spatial", ["4 GiB of weights, gradients and optimizer state on every one of 4 PEs"]),
-        ("filter", ["8 GiB of activations on every one of 4 PEs"]),
-        ("channel", ["8 GiB of activations on every one of 4 PEs"]),
+        ("data", ["4 GiB of weights, gradients and optimizer state on every one of 4 ranks"]),
+        ("spatial", ["4 GiB of weights, gradients and optimizer state on every one of 4 ranks"]),
+        (
+            "data+spatial",
+            ["4 GiB of weights, gradients and optimizer state on every one of 4 ranks"],
+        ),
+        ("filter", ["8 GiB of activations on every one of 4 ranks"]),
+        ("channel", ["8 GiB of activations on every one of 4 ranks"]),
         (
             "data+filter",
             [
-                "4 GiB of weights, gradients and optimizer state on every one of 2 PEs",
-                "8 GiB of activations on every one of 2 PEs",
+                "4 GiB of weights, gradients and optimizer state on every one of 2 ranks",
+                "8 GiB of activations on every one of 2 ranks",
             ],
         ),
         ("pipeline", ["kept for their backward: 8 GiB"]),
     ],
 )
-def test_memory_that_pes_hold_whole(strategy: str, expected: list[str]) -> None:
-    """Weights where all PEs have them, activations where a group has the same samples."""
+def test_memory_that_ranks_hold_whole(strategy: str, expected: list[str]) -> None:
+    """Weights where all ranks have them, activations where a group has the same samples."""
     found = judged(divided(strategy), term("compute", 1.0))["memory redundancy"]
     assert found.share is None
     assert all(part in found.why for part in expected)
@@ -202,7 +205,7 @@ def test_memory_that_pes_hold_whole(strategy: str, expected: list[str]) -> None:
 
 
 def test_sharded_optimizer_is_not_redundant() -> None:
-    """Each PE has its own part of the state; without any state nobody speaks of it."""
+    """Each rank has its own part of the state; without any state nobody speaks of it."""
     division = Division("data", 4, 64, sharded_optimizer=True)
     found = judged(division, term("compute", 1.0))["memory redundancy"]
     assert found.why.startswith("2 GiB of weights and gradients on")
@@ -211,7 +214,7 @@ def test_sharded_optimizer_is_not_redundant() -> None:
 
 
 def test_few_redundant_bytes_do_not_matter() -> None:
-    """Less than 1% of what a PE holds."""
+    """Less than 1% of what a rank holds."""
     parts = {"activations": 1000, "weights": 4, "gradients": 4, "optimizer": 0}
     assert "memory redundancy" not in judged(divided("data"), term("compute", 1.0), parts=parts)
 
@@ -227,16 +230,16 @@ def test_memory_that_is_nearly_full_stalls() -> None:
     )
 
 
-def test_number_of_pes_within_twice_of_the_limit() -> None:
+def test_number_of_ranks_within_twice_of_the_limit() -> None:
     """The next power of two would be over it; no limit, no row."""
     for limit, named in ((8, False), (7, True), (4, True), (None, False)):
         found = judged(
-            divided("filter"), term("compute", 1.0), limit=Limit(pes=limit, why="F is 7")
+            divided("filter"), term("compute", 1.0), limit=Limit(ranks=limit, why="F is 7")
         )
-        assert ("number of PEs" in found) is named
+        assert ("number of ranks" in found) is named
         if named:
-            assert "F is 7" in found["number of PEs"].why
-            assert found["number of PEs"].share is None
+            assert "F is 7" in found["number of ranks"].why
+            assert found["number of ranks"].share is None
 
 
 def test_no_time_no_shares() -> None:

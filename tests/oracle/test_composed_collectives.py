@@ -24,7 +24,7 @@ def allreduce(costs: CollectiveCosts, ranks: int, nbytes: int) -> Cost:
 @pytest.mark.parametrize("grid", [(2,), (4,), (2, 2), (4, 2), (3, 3), (3, 1), (2, 3, 4)])
 @pytest.mark.parametrize("name", ["p2p", "p2p_both"])
 def test_a_halo_is_a_message_to_each_neighbour(grid: tuple[int, ...], name: str) -> None:
-    """As many as the PE with most of them has, which microbench counts rank by rank."""
+    """As many as the rank with most of them has, which microbench counts rank by rank."""
     p = math.prod(grid)
     most = max(len(neighbours(rank, grid)) for rank in range(p))
     cost = network(line(name), ranks_per_node=64).time(Message("halo", 65536, p, grid=grid))
@@ -35,7 +35,7 @@ def test_a_halo_is_a_message_to_each_neighbour(grid: tuple[int, ...], name: str)
 
 
 def test_a_measured_halo_has_its_grid_in_its_name() -> None:
-    """A grid of 4 x 1 is exchanged as one of 4 is; 2 x 2 is another of as many PEs."""
+    """A grid of 4 x 1 is exchanged as one of 4 is; 2 x 2 is another of as many ranks."""
     fits = [line("halo", 4), line("halo 2x2", 4, alpha_s=5e-6), line("p2p")]
     costs = network(*fits, ranks_per_node=8)
     for grid, alpha_s in {(4,): 1e-6, (4, 1): 1e-6, (1, 4): 1e-6, (2, 2): 5e-6}.items():
@@ -45,7 +45,7 @@ def test_a_measured_halo_has_its_grid_in_its_name() -> None:
 
 
 def test_a_halo_of_another_grid_goes_by_neighbours() -> None:
-    """In 8 a PE has two as in 4: the same time; in 4 x 2 three, in 2 one."""
+    """In 8 a rank has two as in 4: the same time; in 4 x 2 three, in 2 one."""
     costs = network(line("halo", 4), line("p2p", alpha_s=1.0), ranks_per_node=8)
     one = 1e-6 + 65536e-9
     for grid, share in {(8,): 1.0, (4, 2): 1.5, (2,): 0.5}.items():
@@ -57,7 +57,7 @@ def test_a_halo_of_another_grid_goes_by_neighbours() -> None:
 
 
 def test_a_hierarchical_allreduce_is_one_inside_and_one_of_the_leaders() -> None:
-    """8 PEs by leaders of 4, nodes of 4: 4 inside a node, 2 between nodes (formulas.md)."""
+    """8 ranks by leaders of 4, nodes of 4: 4 inside a node, 2 between nodes (formulas.md)."""
     shapes = {p: steps_and_volume("allreduce", p) for p in (2, 4)}
     fits = [
         line("allreduce", 4, "node", 1e-6, 1e-9, shapes[4]),
@@ -75,7 +75,7 @@ def test_a_hierarchical_allreduce_is_one_inside_and_one_of_the_leaders() -> None
     cost = found.time(Message("hierarchical_allreduce", 65536, 8, inner=4))
     assert (cost.seconds, cost.basis) == (pytest.approx(3e-6 + 65536e-9), "measured")
     other = found.time(Message("hierarchical_allreduce", 65536, 8, inner=2))
-    assert "hierarchical allreduce of 2 of 8 PEs was not measured" in other.notes[-1]
+    assert "hierarchical allreduce of 2 of 8 ranks was not measured" in other.notes[-1]
 
 
 @pytest.mark.parametrize("inner", [1, 8])

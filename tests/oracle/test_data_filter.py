@@ -35,7 +35,7 @@ SOME = settings(max_examples=40, deadline=None)
 def test_communication_is_that_of_rings(
     net: Network, each: int, p1: int, data: st.DataObject
 ) -> None:
-    """Filter's rings with B/p1 samples; then p2 rings of p1 PEs at once on the links of a node.
+    """Filter's rings with B/p1 samples; then p2 rings of p1 ranks at once on the links of a node.
 
     A node is smaller than a group here, so each ring of the exchange leaves it.
     """
@@ -94,7 +94,7 @@ def test_limit_is_a_sample_and_a_filter_each(name: str) -> None:
     """p <= B min F_l, ParaDL Table 3; p2 alone at most min F_l."""
     model = spec(name)
     limit = strategy.limit(model, Division("data+filter", 4, 32, inner=2))
-    assert limit.pes == 32 * 64
+    assert limit.ranks == 32 * 64
     assert why_impossible(model, Division("data+filter", 32 * 64, 32, inner=64)) == []
     assert "at most 64" in why_impossible(model, Division("data+filter", 128, 32, inner=128))[0]
     assert why_impossible(model, Division("data+filter", 128, 32, inner=2)) != []
@@ -102,7 +102,7 @@ def test_limit_is_a_sample_and_a_filter_each(name: str) -> None:
 
 @pytest.mark.parametrize(("links", "exchange"), [(1, 2e-5 + (2e-5 - INTERCEPT_S)), (2, 2e-5)])
 def test_measured_by_hand(links: int, exchange: float) -> None:
-    """Filter's machine twice: a group in each node, and two rings of 2 PEs between the nodes.
+    """Filter's machine twice: a group in each node, and two rings of 2 ranks between the nodes.
 
     Each exchanges 2 x 3 + 2 + 3 x 4 + 3 gradients; on one link the bytes take twice as long, not the
     start-up.
@@ -123,4 +123,4 @@ def test_measured_by_hand(links: int, exchange: float) -> None:
     }
     assert found.phases["pack"].value == pytest.approx(alone.phases["pack"].value + 1e-5)
     assert found.phases["exchange"].value == pytest.approx(exchange)
-    assert found.batch_per_pe == 4
+    assert found.batch_per_rank == 4

@@ -87,7 +87,7 @@ def test_one_ring_of_leaders_shares_no_link() -> None:
 
 def facts(found: Projection) -> tuple[object, ...]:
     assert found.total is not None
-    return found.phases, found.total, found.bytes_by_part, found.bytes_per_pe
+    return found.phases, found.total, found.bytes_by_part, found.bytes_per_rank
 
 
 def deep() -> ModelSpec:
@@ -129,8 +129,8 @@ def test_terms_of_the_limits_are_theirs() -> None:
     assert costs_of(replicas) == costs_of(data.paper(model, Division("data", 4, 12), costs))
 
 
-def test_gradients_by_all_pes_of_a_group() -> None:
-    """small() has 406 weights: 1624 B, of which each of 2 PEs of a group takes 812 across 3 groups."""
+def test_gradients_by_all_ranks_of_a_group() -> None:
+    """small() has 406 weights: 1624 B, of which each of 2 ranks of a group takes 812 across 3 groups."""
     model = small()
     found = gradient_messages(model, Division("data+spatial", 6, 12, 2, gradients="all"))
     assert [(m.operation, m.nbytes, m.group_size, m.stride, m.groups) for m in found] == [
@@ -162,7 +162,7 @@ def test_all_three_messages_are_one_exchange_of_the_weights() -> None:
     assert len(asked) == 3 and sum(asked) == pytest.approx(1624, rel=1e-12)
 
 
-def test_paper_form_of_all_pes() -> None:
+def test_paper_form_of_all_ranks() -> None:
     """AR(p2, W) in a group as by leaders; across, p2 rings of W/p2 at once share the node's link."""
     model, weights = small(), 1624
     division = Division("data+spatial", 8, 8, 2, gradients="all")
@@ -180,7 +180,7 @@ def test_paper_form_of_all_pes() -> None:
 @pytest.mark.parametrize("strategy", ["spatial", "data", "data+filter"])
 def test_only_data_spatial_says_who_takes_gradients_across(strategy: str) -> None:
     of = Division(strategy, 4, 12, 2, gradients="all")
-    assert f"{strategy} parallelism has no gradients by all PEs of a group" in of.faults
+    assert f"{strategy} parallelism has no gradients by all ranks of a group" in of.faults
     with pytest.raises(InputError, match="unknown gradients 'some'; known: leaders, all"):
         Division("data+spatial", 4, 12, 2, gradients="some")
 
@@ -218,6 +218,6 @@ def test_memory_and_limit() -> None:
         "exchange": 4 * 406,
     }
     limit = data_spatial.limit(model, division)
-    assert limit.pes == 12 * 48
+    assert limit.ranks == 12 * 48
     assert limit.why.startswith("p2 <= 8 x 6 parts")
     assert limit.why.endswith("one sample for each of p1 <= B = 12 groups")

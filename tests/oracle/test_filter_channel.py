@@ -120,7 +120,7 @@ def test_memory(name: str, p: int, weights: int) -> None:
 
 
 def test_whole_layers_keep_their_weights() -> None:
-    """Of ResNet-50 on 2 PEs: half of the convolutions' and the FC's weights, batch norms whole."""
+    """Of ResNet-50 on 2 ranks: half of the convolutions' and the FC's weights, batch norms whole."""
     model = spec("resnet50")
     norms = sum(x.shape.parameter_items for x in model.layers if x.shape.kind == "batch_norm")
     half = 4 * ((model.parameter_items - norms) // 2 + norms)
@@ -137,7 +137,7 @@ def test_stops_at_64(name: str, model_name: str) -> None:
     model = spec(model_name)
     assert model.input_shape[0] == 3
     limit = MODULES[name].limit(model, Division(name, 2, 64))
-    assert limit.pes == 64 and ("64" if name == "filter" else "channels") in limit.why
+    assert limit.ranks == 64 and ("64" if name == "filter" else "channels") in limit.why
     assert why_impossible(model, Division(name, 64, 64)) == []
     (why,) = why_impossible(model, Division(name, 65, 64))
     assert "at most 64" in why
@@ -153,7 +153,7 @@ def test_of_two_layers_nothing_is_gathered() -> None:
 
 def test_one_weighted_layer_cannot_be_split() -> None:
     net = network([], 1, [6], channels=8)
-    assert channel.limit(net.model, Division("channel", 2, 4)).pes == 1
+    assert channel.limit(net.model, Division("channel", 2, 4)).ranks == 1
     (why,) = why_impossible(net.model, Division("channel", 2, 4))
     assert "no layer that channel could split" in why
 
@@ -178,7 +178,7 @@ def test_filter_measured_by_hand() -> None:
     )
 
 
-def test_what_every_pe_does_again() -> None:
+def test_what_every_rank_does_again() -> None:
     """ReLU, loss, split and concat are redundant; the layers that are split are not."""
     found = project(HAND, Division("filter", 2, 8), by_hand(), explain=True)
     (again,) = [b for b in found.bottlenecks if b.name.startswith("computation redundancy")]
@@ -197,11 +197,11 @@ def test_without_loops_of_shards() -> None:
         assert f"no {operation} of shards was measured: it is left out" in found.notes
 
 
-def test_more_pes_than_filters() -> None:
+def test_more_ranks_than_filters() -> None:
     """An answer with the reason and the limit, and no numbers."""
     found = project(HAND, Division("filter", 5, 10), by_hand())
     assert not found.feasible and found.total is None and found.phases == {}
-    assert found.limit.pes == 4 and "fc1" in found.limit.why
+    assert found.limit.ranks == 4 and "fc1" in found.limit.why
     assert len(found.limits) == 1 and "fc1 has only 4 filters" in found.limits[0]
 
 

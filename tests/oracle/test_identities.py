@@ -1,4 +1,4 @@
-"""What must be equal whatever the numbers: one PE is serial, hybrids of one kind are that kind, units.
+"""What must be equal whatever the numbers: one rank is serial, hybrids of one kind are that kind, units.
 
 Of all strategies and both forms, on hand-made machines and random small networks.
 """
@@ -46,7 +46,7 @@ assert set(DIVISIONS) == set(STRATEGIES)
 
 
 def fits(scale: float = 1.0) -> list[CollectiveFit]:
-    """Operations on 2 PEs of a node and on 4 of several, each slower than the one before."""
+    """Operations on 2 ranks of a node and on 4 of several, each slower than the one before."""
     found = []
     for k, operation in enumerate(("allreduce", "allgather", "reduce_scatter", "p2p", "halo")):
         for level, ranks, slower in (("node", 2, 1.0), ("rack", 4, 3.0)):
@@ -88,7 +88,7 @@ def assert_same(first: Projection, second: Projection) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @SOME
 @given(net=networks(), batch=st.integers(1, 30), segments=st.integers(1, 4))
-def test_one_pe_is_serial(
+def test_one_rank_is_serial(
     strategy: str, form: Form, net: Network, batch: int, segments: int
 ) -> None:
     whole = batch * segments
@@ -118,7 +118,7 @@ def test_hybrid_of_one_kind(
 
 
 def communication(strategy: str, costs: Tables) -> float:
-    """Seconds between PEs of the paper form."""
+    """Seconds between ranks of the paper form."""
     division = fitted(costs.model, DIVISIONS[strategy])
     assert why_impossible(costs.model, division) == []
     phases = by_phase(strategy_named(strategy).paper(costs.model, division, costs))
@@ -184,7 +184,7 @@ def test_compute_is_linear_in_its_times(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "pipeline"])
 def test_measured_network_of_half_the_speed(strategy: str) -> None:
-    """All times between PEs are twice as long; what an iteration adds to them is not the network's.
+    """All times between ranks are twice as long; what an iteration adds to them is not the network's.
 
     A pipeline's are not in it: what its stages wait for depends on both.
     """

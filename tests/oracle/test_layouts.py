@@ -71,7 +71,8 @@ def test_ten_nodes_of_one_are_not_eight_and_two() -> None:
     factor = LINE_FACTOR * LAYOUT_FACTOR**3
     assert close(cost, ring(10, M), ring(10, M) / factor, ring(10, M) * factor)
     assert cost.notes == (
-        "allreduce on 10 PEs of 2 nodes was not measured: extrapolated from 10 on 10 nodes by the ring",
+        "allreduce on 10 ranks of 2 nodes was not measured: extrapolated from 10 on 10 nodes by the "
+        "ring",
     )
 
 
@@ -153,7 +154,7 @@ def test_alpha_and_beta_of_another_layout_are_told() -> None:
     fit = line("allreduce", 10, "system", shape=(18.0, 1.8), nodes=10, ranks_per_node=1)
     link = network(fit, ranks_per_node=8).link(10, "allreduce")
     assert link.basis == "extrapolated" and link.notes == (
-        "alpha and beta of allreduce are those of 10 PEs on 10 nodes",
+        "alpha and beta of allreduce are those of 10 ranks on 10 nodes",
     )
     assert link.beta_s_per_byte.high == pytest.approx(1.1e-9 * LINE_FACTOR * 8)
     same = network(fit, ranks_per_node=1).link(10, "allreduce")

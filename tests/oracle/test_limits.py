@@ -1,4 +1,4 @@
-"""The limits of the paper, and what memory and communication do as PEs are added, by `project`.
+"""The limits of the paper, and what memory and communication do as ranks are added, by `project`.
 
 ParaDL, sections 5.3.2 and 5.3.4, and formulas.md, "PE limits" and "Memory per PE".
 """
@@ -60,8 +60,8 @@ def predict(
 def test_filter_parallelism_stops_at_64(name: str) -> None:
     """Section 5.3.4: "64 in the case of VGG16 and ResNet-50 with filter parallelism"."""
     within, beyond = predict(name, "filter", 64, 1), predict(name, "filter", 65, 1)
-    assert within.total is not None and within.limit.pes == 64
-    assert "number of PEs" in {b.name for b in within.bottlenecks}
+    assert within.total is not None and within.limit.ranks == 64
+    assert "number of ranks" in {b.name for b in within.bottlenecks}
     assert beyond.total is None and not beyond.feasible and not beyond.phases
     assert "at most 64" in beyond.limits[0]
     hybrid = predict(name, "data+filter", 130, 2, inner=65)
@@ -71,16 +71,16 @@ def test_filter_parallelism_stops_at_64(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "first"), [("vgg16", "features.0"), ("resnet50", "conv1")])
 def test_channel_parallelism_starts_at_the_second_layer(name: str, first: str) -> None:
-    """An image has 3 channels: were the first layer split, 4 PEs would be too many."""
+    """An image has 3 channels: were the first layer split, 4 ranks would be too many."""
     found = predict(name, "channel", 64, 1)
-    assert found.total is not None and found.limit.pes == 64
+    assert found.total is not None and found.limit.ranks == 64
     assert not found.limit.why.startswith(f"{first} ")
     assert "at most 64" in predict(name, "channel", 65, 1).limits[0]
 
 
 @pytest.mark.parametrize("form", ["measured", "paper"])
 @pytest.mark.parametrize(
-    ("strategy", "pes"),
+    ("strategy", "ranks"),
     [
         ("serial", [1]),
         ("data", [1, 2, 64, 1024]),
@@ -90,26 +90,26 @@ def test_channel_parallelism_starts_at_the_second_layer(name: str, first: str) -
     ],
 )
 def test_cosmoflow_512_fits_no_strategy_that_keeps_a_whole_sample(
-    strategy: str, pes: list[int], form: Form
+    strategy: str, ranks: list[int], form: Form
 ) -> None:
     """Up to the limit of each there is a time but no room; the reason has both numbers."""
-    for p in pes:
+    for p in ranks:
         batch = p if strategy == "data" else 1
         found = predict("cosmoflow", strategy, p, batch, form=form)
         assert found.total is not None and found.total.value > 0
         assert not found.feasible
-        assert found.bytes_per_pe >= COSMOFLOW_FIRST_LAYER > V100_BYTES
+        assert found.bytes_per_rank >= COSMOFLOW_FIRST_LAYER > V100_BYTES
         (reason,) = found.limits
         assert "over the device's 16 GiB" in reason and "naive" in reason
         assert "memory stalls" in {b.name for b in found.bottlenecks}
     if strategy != "data":  # the last p was the most
-        assert predict("cosmoflow", strategy, pes[-1], 1).limit.pes == pes[-1]
-        beyond = predict("cosmoflow", strategy, pes[-1] + 1, 1)
+        assert predict("cosmoflow", strategy, ranks[-1], 1).limit.ranks == ranks[-1]
+        beyond = predict("cosmoflow", strategy, ranks[-1] + 1, 1)
         assert not beyond.feasible and beyond.total is None
 
 
-def test_cosmoflow_512_fits_on_6_pes_that_share_its_images() -> None:
-    """88.2 GiB by 6 is 14.7 GiB; data+spatial has as much on a PE, whatever the groups."""
+def test_cosmoflow_512_fits_on_6_ranks_that_share_its_images() -> None:
+    """88.2 GiB by 6 is 14.7 GiB; data+spatial has as much on a rank, whatever the groups."""
     for p in range(1, 6):
         assert not predict("cosmoflow", "spatial", p, 1).feasible
         assert not predict("cosmoflow", "data+spatial", 4 * p, 4, inner=p).feasible
@@ -117,7 +117,7 @@ def test_cosmoflow_512_fits_on_6_pes_that_share_its_images() -> None:
         alone = predict("cosmoflow", "spatial", p, 1)
         groups = predict("cosmoflow", "data+spatial", 4 * p, 4, inner=p)
         assert alone.feasible and groups.feasible
-        assert alone.bytes_per_pe == groups.bytes_per_pe
+        assert alone.bytes_per_rank == groups.bytes_per_rank
     activations = sum(
         2 * 4 * (math.prod(x.shape.input_shapes[0]) + math.prod(x.shape.output_shape))
         for x in model("cosmoflow").layers
@@ -147,7 +147,7 @@ def test_memory_falls_as_the_formulas_say() -> None:
         # 1000 classes and 4096 features are multiples of 8: every part is equal
         assert shared["weights"] * p == both["weights"] * p == one["weights"]
         assert shared["optimizer"] * p == one["optimizer"]
-        # what is behind the split is whole: the classifier, and the last pooling of 7 rows on 8 PEs
+        # what is behind the split is whole: the classifier, and the last pooling of 7 rows on 8 ranks
         assert 1 <= spatial["activations"] * 4 * p / one["activations"] < 1.03
     stages = [parts_at("pipeline", p) for p in (1, 2, 4, 8)]
     assert all(a["activations"] >= b["activations"] for a, b in pairwise(stages))
@@ -155,16 +155,16 @@ def test_memory_falls_as_the_formulas_say() -> None:
 
 
 @pytest.mark.parametrize("form", ["measured", "paper"])
-def test_communication_rises_with_the_pes(form: Form) -> None:
+def test_communication_rises_with_the_ranks(form: Form) -> None:
     """At a fixed B: the exchange of data, the joins of filter and channel, the halos do not shrink."""
-    pes = (2, 4, 8, 16)
+    ranks = (2, 4, 8, 16)
     for strategy, phase in (
         ("data", "exchange"),
         ("spatial", "exchange"),
         ("filter", "layerwise"),
         ("channel", "layerwise"),
     ):
-        times = [predict("vgg16", strategy, p, 16, form=form).phases[phase].value for p in pes]
+        times = [predict("vgg16", strategy, p, 16, form=form).phases[phase].value for p in ranks]
         assert times == sorted(times) and times[-1] > times[0] > 0, (strategy, times)
 
 

@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn) -> tuple[Parameters, Division, Times]:
     node = {size: draw(SECONDS) for size in sizes()}
     system = {size: draw(SECONDS) for size in sizes()}
     borders = list(pairwise((0, *boundaries, G)))
-    # PEs 0 and 1 are a node, 2 and 3, 4 and 5: every second hop leaves one
+    # ranks 0 and 1 are a node, 2 and 3, 4 and 5: every second hop leaves one
     hops = [
         (system if stage % 2 else node)[4 * MICRO * MODEL.layers[end - 1].shape.output_items]
         for stage, (_, end) in enumerate(borders[:-1])
@@ -174,13 +174,13 @@ def test_gpipe_by_hand() -> None:
 
 
 def test_levels_of_hops() -> None:
-    """Nodes of 2 PEs, racks of 2 nodes: within a node, between nodes, and from rack to rack."""
+    """Nodes of 2 ranks, racks of 2 nodes: within a node, between nodes, and from rack to rack."""
     assert strides_of(9, 2, 2) == (1, 2, 1, 4, 1, 2, 1, 4)
     assert strides_of(5, 2, 0) == (1, 2, 1, 2)
 
 
 def test_what_a_sum_leaves_out_comes_with_every_micro_batch() -> None:
-    """a for each layer and b for each byte of a stage's outputs, S = 4 micro-batches on 2 PEs."""
+    """a for each layer and b for each byte of a stage's outputs, S = 4 micro-batches on 2 ranks."""
     a, b = 0.25, 0.001
     nothing = dict.fromkeys(sizes(), 0.0)
     laws = [law("forward", 2, a, b, 1.0), law("backward", 2, 0.0, 0.0, 1.0)]
@@ -337,7 +337,7 @@ def test_paper_form_is_a_lockstep(
 
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_one_pe_is_serial(segments: int, schedule: Schedule) -> None:
+def test_one_rank_is_serial(segments: int, schedule: Schedule) -> None:
     """To the last bit, phases and bytes, also of S micro-batches."""
     division = Division("pipeline", 1, 8, segments=segments, schedule=schedule)
     alone = Division("serial", 1, 8)
@@ -375,5 +375,5 @@ def test_memory(schedule: Schedule, batch: int, in_flight: tuple[int, int, int])
 
 
 def test_limit() -> None:
-    """As many PEs as layers, the number at which shards.why_impossible stops."""
-    assert pipeline.limit(MODEL, Division("pipeline", 2, 4)).pes == G == 8
+    """As many ranks as layers, the number at which shards.why_impossible stops."""
+    assert pipeline.limit(MODEL, Division("pipeline", 2, 4)).ranks == G == 8

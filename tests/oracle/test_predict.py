@@ -56,10 +56,15 @@ LAWS = [
 
 
 def each(
-    model: ModelSpec, strategy: str, p: int, batch_per_pe: int, parameters: Parameters, **more: Any
+    model: ModelSpec,
+    strategy: str,
+    p: int,
+    batch_per_rank: int,
+    parameters: Parameters,
+    **more: Any,
 ) -> Projection:
-    """A projection of so many samples on each PE."""
-    return project(model, Division(strategy, p, p * batch_per_pe), parameters, **more)
+    """A projection of so many samples on each rank."""
+    return project(model, Division(strategy, p, p * batch_per_rank), parameters, **more)
 
 
 def measured_machine() -> Parameters:
@@ -98,11 +103,11 @@ def test_data_on_two_ranks_by_hand() -> None:
     assert found.phases["exchange"].high == pytest.approx(exchange + hypot(0.4e-3, 0.3 * exchange))
     low = exchange - hypot(0.4e-3, exchange - exchange / 1.3)
     assert found.phases["exchange"].low == pytest.approx(low)
-    assert (found.p, found.batch_per_pe, found.division.batch, found.feasible) == (2, 4, 8, True)
+    assert (found.p, found.batch_per_rank, found.division.batch, found.feasible) == (2, 4, 8, True)
 
 
 @given(widths=st.lists(st.integers(1, 64), min_size=2, max_size=6), batch=st.integers(1, 64))
-def test_data_on_one_pe_is_serial(widths: list[int], batch: int) -> None:
+def test_data_on_one_rank_is_serial(widths: list[int], batch: int) -> None:
     serial, data = (each(mlp(widths), name, 1, batch, machine()) for name in ("serial", "data"))
     assert data.phases == serial.phases
     assert data.total == serial.total
@@ -152,7 +157,7 @@ def test_what_holds_for_every_projection(
     spread = found.total.high - found.total.value
     assert hypot(*above) * (1 - 1e-9) <= spread <= sum(above) * (1 + 1e-9)
     assert found.total.basis == max((time.basis for time in times), key=BASIS_ORDER.index)
-    assert found.bytes_per_pe == sum(found.bytes_by_part.values())
+    assert found.bytes_per_rank == sum(found.bytes_by_part.values())
     assert found.feasible is (not found.limits)
     if strategy == "data" and p > 2:
         assert found.phases["exchange"].basis == "extrapolated"
@@ -202,9 +207,9 @@ def test_memory_of_a_three_layer_net_by_hand() -> None:
         "gradients": 524,
         "optimizer": 524,
     }
-    assert found.bytes_per_pe == 1632 + 3 * 524
+    assert found.bytes_per_rank == 1632 + 3 * 524
     shared = each(NET, "data", 2, 4, machine())
-    assert shared.bytes_per_pe == 1632 + 4 * 524  # and the flat buffer of the exchange
+    assert shared.bytes_per_rank == 1632 + 4 * 524  # and the flat buffer of the exchange
 
 
 def test_memory_of_a_convolution_by_hand() -> None:
@@ -230,7 +235,7 @@ def test_memory_of_a_convolution_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(3203, False), (3204, True), (0, True)])
-def test_more_than_the_memory_of_a_pe_is_an_answer(memory: int, fits: bool) -> None:
+def test_more_than_the_memory_of_a_rank_is_an_answer(memory: int, fits: bool) -> None:
     """The three-layer net needs 3204 B; 0 means that the memory is not known. The time is told."""
     found = each(NET, "serial", 1, 4, machine(device_memory_bytes=memory))
     assert (found.feasible, not found.limits) == (fits, fits)
@@ -243,8 +248,8 @@ def test_more_than_the_memory_of_a_pe_is_an_answer(memory: int, fits: bool) -> N
 def test_serial_on_two_is_an_answer_not_an_error() -> None:
     found = each(NET, "serial", 2, 4, machine())
     assert found.feasible is False
-    assert found.limits == ["serial runs on 1 PE, not on 2"]
-    assert found.limit.pes == 1
+    assert found.limits == ["serial runs on 1 rank, not on 2"]
+    assert found.limit.ranks == 1
 
 
 def test_an_epoch_is_so_many_iterations() -> None:
@@ -300,7 +305,7 @@ def test_overlap_without_a_measured_share_may_hide_all_or_nothing() -> None:
 
 @pytest.mark.parametrize(("p", "active"), [(1, 1), (2, 2), (4, 4), (8, 4)])
 def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
-    """A machine of 4 PEs a node whose layers, updates and packing cost more the more are at work."""
+    """A machine of 4 ranks a node whose layers, updates and packing cost more the more are at work."""
 
     def parameters(factors: dict[int, float]) -> Parameters:
         laws = [

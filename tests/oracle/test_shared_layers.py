@@ -53,13 +53,13 @@ def grouped(net: Network, name: str) -> ModelSpec:
 
 @pytest.mark.parametrize("strategy_name", ["filter", "channel"])
 def test_grouped_convolutions_stay_whole(strategy_name: str) -> None:
-    """They send nothing, and each PE runs and keeps all of them."""
+    """They send nothing, and each rank runs and keeps all of them."""
     net = network([4, 8, 6], 2, [4])
     model, costs = grouped(net, "conv2"), tables(net)
     costs.wires = dict.fromkeys(costs.wires, (1.0, 0.0))
     division = Division(strategy_name, 2, 10)
     terms = strategy_named(strategy_name).paper(model, division, costs)
-    # on 2 PEs an allgather has one step and an allreduce two: of conv1, conv3, fc1 less the exceptions
+    # on 2 ranks an allgather has one step and an allreduce two: of conv1, conv3, fc1 less the exceptions
     steps = {"filter": 2 * 1 + 2 * 2, "channel": 2 * 2 + 1 * 1}[strategy_name]
     assert seconds(terms, "layerwise") == pytest.approx(steps)
     whole = {"filter": ["conv2"], "channel": ["conv1", "conv2"]}[strategy_name]

@@ -24,7 +24,7 @@ SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthChe
 
 
 def owner(index: int, length: int, parts: int) -> int:
-    """Who has a row when the first length % parts PEs have one more."""
+    """Who has a row when the first length % parts ranks have one more."""
     small, larger = divmod(length, parts)
     first = larger * (small + 1)
     return index // (small + 1) if index < first else larger + (index - first) // small
@@ -57,7 +57,7 @@ def most_sent(
     """(most items between two neighbours, whether anyone needs what no neighbour has).
 
     `needs` maps items that are cut like `mine` to the items, cut like `theirs`, that they need. A
-    message holds whole rows from the first that is needed, as wide as the PE's own part.
+    message holds whole rows from the first that is needed, as wide as the rank's own part.
     """
     whole = (*grid, *(1,) * (len(mine) - len(grid)))
 

@@ -62,7 +62,7 @@ def point(
         strategy=strategy,
         layout="",
         p=2,
-        batch_per_pe=8,
+        batch_per_rank=8,
         predicted_s=predicted,
         predicted_low_s=0.9 * predicted,
         predicted_high_s=1.1 * predicted,

@@ -44,7 +44,7 @@ def accuracy(
         "model": "vgg16-mini",
         "strategy": "data",
         "p": 2,
-        "batch_per_pe": 8,
+        "batch_per_rank": 8,
         "total": pair(predicted, measured),
         "phases": parts,
         "interquartile_spread": 0.01,

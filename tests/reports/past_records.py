@@ -129,7 +129,7 @@ def accuracies_of(past: Past, night: int) -> list[Accuracy]:
                 model=x.model,
                 strategy=x.strategy,
                 p=x.p,
-                batch_per_pe=8,
+                batch_per_rank=8,
                 oversubscribed=x.oversubscribed,
                 started=past.nights[night].started,
             )

@@ -33,7 +33,7 @@ def projection(
     model: str = "vgg16_mini",
     strategy: str = "data",
     p: int = 2,
-    batch_per_pe: float = 8,
+    batch_per_rank: float = 8,
     shares: dict[str, float] | None = None,
     **more: Any,
 ) -> Projection:
@@ -43,10 +43,16 @@ def projection(
         model=model,
         phases={phase: phase_time(of.get(phase, 0.0) * total) for phase in TIMED_PHASES},
         total=phase_time(total),
-        bytes_per_pe=1000,
+        bytes_per_rank=1000,
         bytes_by_part={"weights": 1000},
         **divided(
-            {"strategy": strategy, "p": p, "batch_per_pe": batch_per_pe, "optimizer": "sgd", **more}
+            {
+                "strategy": strategy,
+                "p": p,
+                "batch_per_rank": batch_per_rank,
+                "optimizer": "sgd",
+                **more,
+            }
         ),
     )
 
@@ -63,7 +69,7 @@ def run(
     model: str = "vgg16_mini",
     strategy: str = "data",
     p: int = 2,
-    batch_per_pe: float = 8,
+    batch_per_rank: float = 8,
     planned: int | None = None,
     ended: bool = True,
     **header: object,
@@ -87,7 +93,7 @@ def run(
         "model": model,
         "strategy": strategy,
         "p": p,
-        "batch_per_pe": batch_per_pe,
+        "batch_per_rank": batch_per_rank,
         "optimizer": "sgd",
         "dtype": "float32",
         "seed": 1,
@@ -114,7 +120,7 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
 
     Of 0 s, as a history may hold one: today such a run is not scored.
     """
-    keys = ("model", "strategy", "p", "batch_per_pe", "optimizer")
+    keys = ("model", "strategy", "p", "batch_per_rank", "optimizer")
     of: dict[str, Any] = {key: case[key] for key in keys if key in case}
     if measured:
         return pair(projection(predicted, **of), run([measured] * 8, **case))

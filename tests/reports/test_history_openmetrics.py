@@ -51,7 +51,7 @@ def test_the_newest_night() -> None:
     assert of(found, "calib_strategy_accuracy_ratio", strategy="data") == [0.5]
     assert of(found, "calib_mean_of_strategy_means_ratio") == [0.5], "oversubscribed ones left out"
     assert of(found, "calib_worst_accuracy_ratio") == [0.25]
-    mpi = {"library": "mpi", "threads_per_rank": "2", "p": "2", "batch_per_pe": "8"}
+    mpi = {"library": "mpi", "threads_per_rank": "2", "p": "2", "batch_per_rank": "8"}
     assert of(found, "calib_accuracy_ratio", **mpi, repetition="1") == [0.75]
     assert of(found, "calib_accuracy_ratio", **mpi, repetition="2") == [0.5]
     assert of(found, "calib_accuracy_ratio", library="gloo", repetition="1") == [0.25]

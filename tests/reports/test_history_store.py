@@ -128,7 +128,7 @@ def numbers(point: Accuracy) -> tuple[object, ...]:
         kept(point.strategy),
         kept(point.layout),
         point.p,
-        float(point.batch_per_pe),
+        float(point.batch_per_rank),
         of.value,
         of.low,
         of.high,
@@ -227,12 +227,12 @@ def test_nothing_is_kept_of_what_is_refused(where: str) -> None:
 
 def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> None:
     base = {"strategy": "data", "overlap": True}
-    same = [accuracy("1" * 16, **base), accuracy("2" * 16, 0.5, 0.6, **base, batch_per_pe=8.0)]
+    same = [accuracy("1" * 16, **base), accuracy("2" * 16, 0.5, 0.6, **base, batch_per_rank=8.0)]
     same.append(accuracy("3" * 16, **base, cluster_fingerprint="0" * 16, n=99, started="x"))
     changes = {
         "model": "m",
         "p": 4,
-        "batch_per_pe": 0.5,
+        "batch_per_rank": 0.5,
         "strategy": "filter",
         "overlap": False,
         "library": "mpi",
@@ -252,7 +252,7 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
     assert len(set(work[:3])) == 1
     assert len(set(work[2:12])) == 10, "each difference makes other work"
     assert work[12] == work[13] != work[14], (
-        "on one PE there is no exchange, but there is a strategy"
+        "on one rank there is no exchange, but there is a strategy"
     )
 
 

@@ -167,7 +167,7 @@ def test_filters(used: Any) -> None:
     every = POINTS * (NIGHTS - 1)
     assert used["all"]["status"].startswith(f"{every:,} of {every:,} points")
     assert used["all"]["page"] == f"Page 1 of {-(-every // 50)}"
-    # a model's three strategies on 4 PEs, every night
+    # a model's three strategies on 4 ranks, every night
     assert used["text"]["status"].startswith(f"{3 * (NIGHTS - 1)} of {every:,} points")
     assert {(row[0], row[2]) for row in used["text"]["rows"]} == {("vgg16_mini", "4")}
     assert {row[1] for row in used["narrowed"]["rows"]} == {"pipeline"}

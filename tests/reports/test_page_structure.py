@@ -78,7 +78,7 @@ def test_every_plot_says_its_main_numbers(page: Page) -> None:
     figures = next(json.loads(s) for s in page.scripts if s.startswith('{"bars-0"'))
     assert list(plots) == list(figures)
     assert all(re.search(r"\d", text) for text in plots.values())
-    assert plots["bars-0"].count("accuracy") == 20  # five strategies on four numbers of PEs
+    assert plots["bars-0"].count("accuracy") == 20  # five strategies on four numbers of ranks
     assert "Lines of accuracy over 20 nights" in plots["history-plot"]
     assert "allreduce, torch_mpi, node, p=2 +10.0% (3 cases)" in plots["checks-plot"]
     assert "features.10 (linear), forward: predicted 20.1 ms" in plots["layers-in-place"]
@@ -99,7 +99,7 @@ def test_columns_are_the_points() -> None:
     for i, point in enumerate(history.points):
         model, strategy, words, p, batch, _ = data["cases"][data["case"][i]]
         assert (data["night"][i], model, strategy) == (point.night, point.model, point.strategy)
-        assert (p, batch) == (point.p, point.batch_per_pe)
+        assert (p, batch) == (point.p, point.batch_per_rank)
         assert words.endswith("*") == point.oversubscribed
         assert words.rstrip("*") == ", ".join(filter(None, [point.strategy, point.layout]))
         value, low, high, mark = data["predictions"][data["prediction"][i]]

@@ -198,7 +198,7 @@ def test_markdown_by_hand() -> None:
         "Notes",
     ):
         assert f"\n## {title}\n" in markdown_text(whole())
-    assert "Worst point: vgg16_mini filter p=4, 8 per PE: 66.7%." in page.text
+    assert "Worst point: vgg16_mini filter p=4, 8 per rank: 66.7%." in page.text
 
 
 def test_markdown_of_nothing() -> None:

@@ -100,12 +100,12 @@ def test_points_by_hand() -> None:
         "missing or not scored",
     ]
     assert outcome(root) == {
-        "data p=2, 8 per PE": "passed",
-        "data p=4, 8 per PE": "passed",  # 0.8 is enough
-        "data p=8, 8 per PE": "passed",  # the mean of data is 83%
-        "data p=16, 8 per PE": "skipped",
-        "data p=32, 8 per PE": "skipped",
-        "filter p=2, 8 per PE": "failure",
+        "data p=2, 8 per rank": "passed",
+        "data p=4, 8 per rank": "passed",  # 0.8 is enough
+        "data p=8, 8 per rank": "passed",  # the mean of data is 83%
+        "data p=16, 8 per rank": "skipped",
+        "data p=32, 8 per rank": "skipped",
+        "filter p=2, 8 per rank": "failure",
         "x": "error",
     }
     failure = root.find(".//failure")
@@ -136,7 +136,7 @@ STEP = Step("links", "accuracy", 0, 1, 0.123, 0.1, 0.15, 0.01)
 @pytest.mark.parametrize(
     ("times", "judged", "missing", "steps", "code", "found"),
     [
-        ([1.0], [], [], [], 0, {"verdict": "passed", "data p=2, 8 per PE": "passed"}),
+        ([1.0], [], [], [], 0, {"verdict": "passed", "data p=2, 8 per rank": "passed"}),
         # of older runs, or a case of a check
         ([1.0], [], [LOST], [], 0, {"verdict": "passed", "x": "skipped"}),
         ([1.0], [LOST], [LOST], [], 2, {"verdict": "error", "x": "error"}),
@@ -188,8 +188,8 @@ def test_runs_of_a_case_are_told_apart() -> None:
         return of.model_copy(update={"run_id": f"run{k}"})
 
     assert outcome(read(made([ran(1), ran(2)]))) == {
-        "data p=2, 8 per PE, run 2026-11-01T03:00:00Z run1": "passed",
-        "data p=2, 8 per PE, run 2026-11-02T03:00:00Z run2": "failure",
+        "data p=2, 8 per rank, run 2026-11-01T03:00:00Z run1": "passed",
+        "data p=2, 8 per rank, run 2026-11-02T03:00:00Z run2": "failure",
     }
 
 
@@ -245,7 +245,7 @@ def test_names_are_text(name: str) -> None:
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     suite = root.find("testsuite")
     assert suite is not None and suite.get("name") == shown
-    assert suite[1].get("name") == f"{shown.strip()} p=2, 8 per PE"
+    assert suite[1].get("name") == f"{shown.strip()} p=2, 8 per rank"
     (error, _) = root.findall("testsuite[2]/testcase/error")
     assert error.get("message") == shown
     values = [x.get("value") for x in suite.iter("property") if x.get("name") == "library"]

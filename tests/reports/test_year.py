@@ -186,7 +186,7 @@ def check_missing(number: int, missing: list[Missing] | tuple[Missing, ...]) -> 
     for i, state in wanted.items():
         head = headers()[i]
         layout = f" ({head.layout})" if head.layout else ""
-        each = f"{head.model} {head.strategy} p={head.p}{layout} batch 4 per PE"
+        each = f"{head.model} {head.strategy} p={head.p}{layout} batch 4 per rank"
         names[planned(i).label if state == ABSENT else each] = WHY[state]
     assert {item.what for item in missing} == set(names)
     assert all(names[item.what] in item.why for item in missing)

@@ -36,7 +36,7 @@ def point(
         "strategy": strategy,
         "layout": "",
         "p": 2,
-        "batch_per_pe": 8.0,
+        "batch_per_rank": 8.0,
         "predicted_s": accuracy * measured,
         "predicted_low_s": 0.0,
         "predicted_high_s": 1.0,

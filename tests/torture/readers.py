@@ -30,7 +30,7 @@ class Reader(NamedTuple):
     weight: int = 4
 
 
-MODEL = "--model model.json --batch-per-pe 8"
+MODEL = "--model model.json --batch-per-rank 8"
 SEARCH = "search --model {} --nominal p100 --cluster 1x4 --batch 64 --budget 1 --json --space"
 IN_RUN = ("fit run -o out/p.json", "compare run again --json", "fit run again -o out/p.json")
 OF_NIGHT = (
@@ -66,7 +66,7 @@ READERS = (
             f"predict --parameters {{}} {MODEL} --strategy data -p 4 --explain",
             f"predict --parameters {{}} {MODEL} --strategy all -p 2,16 --form paper",
             "predict --parameters {} --model alexnet-mini --strategy all -p 4 --json",
-            "sweep --parameters {} --models model.json -p 1:64 --batch-per-pe 8 -o out/s.csv",
+            "sweep --parameters {} --models model.json -p 1:64 --batch-per-rank 8 -o out/s.csv",
             "export {} --to all -o out",
             "export {} --to all -o out --json",
             "search --parameters {} --model model.json --space layerwise --batch 8 --budget 1",
@@ -83,7 +83,7 @@ READERS = (
         (
             "model show {}",
             "model show {} --json",
-            "predict --parameters parameters.json --model {} --batch-per-pe 8 --strategy all -p 1,4 "
+            "predict --parameters parameters.json --model {} --batch-per-rank 8 --strategy all -p 1,4 "
             "--json",
             "predict --parameters parameters.json --model {} --batch 64 --strategy all -p 4 --form "
             "paper",

@@ -50,7 +50,7 @@ REQUEST = """models = ["alexnet-mini"]
 strategies = ["serial", "data"]
 p = [1, 2]
 ranks = 2
-batch_per_pe = 8
+batch_per_rank = 8
 budget_s = 10.0
 launches = 2
 grid_factor = 8

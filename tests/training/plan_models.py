@@ -71,7 +71,7 @@ def single(spec: ModelSpec, dimension: str, p: int) -> tuple[Configuration, ...]
 
 
 def configurations(spec: ModelSpec, layer: int, p: int) -> list[Configuration]:
-    """All that a layer may have on p PEs, those that leave some idle among them."""
+    """All that a layer may have on p ranks, those that leave some idle among them."""
     found = []
     for degrees in itertools.product(range(1, p + 1), repeat=len(DIMENSIONS)):
         of = Configuration.of(dict(zip(DIMENSIONS, degrees, strict=True)))

@@ -89,7 +89,7 @@ def test_weights_after_every_step_are_the_serial_ones(
 
 
 @pytest.mark.parametrize("p", [2, 3])
-def test_each_pe_has_its_share_of_the_optimizer(p: int) -> None:
+def test_each_rank_has_its_share_of_the_optimizer(p: int) -> None:
     """The state and the gradient of 1/p of the weights; `average` gives all gradients, for checks."""
     division = Division("data", p, p * EACH, sharded_optimizer=True)
 

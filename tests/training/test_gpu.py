@@ -61,7 +61,7 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
         model,
         "--strategy",
         strategy,
-        *words_of("-p 1 --backend nccl --batch-per-pe 2 --iterations 6 -o"),
+        *words_of("-p 1 --backend nccl --batch-per-rank 2 --iterations 6 -o"),
         str(path),
     ]
     done = completed(line)

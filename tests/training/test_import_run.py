@@ -74,7 +74,7 @@ def test_a_table_with_totals_alone_carries_them_and_no_phase(tmp_path: Path) -> 
     with pytest.raises(MeasurementError, match="forward is not known"):
         run.timed[0].phase_seconds("forward")
     head = run.header
-    assert (head.model, head.strategy, head.p, head.division.batch, head.batch_per_pe) == (
+    assert (head.model, head.strategy, head.p, head.division.batch, head.batch_per_rank) == (
         "net",
         "data",
         4,
@@ -230,7 +230,7 @@ def test_a_record_that_makes_no_sense_is_one_line(
 @pytest.mark.parametrize(
     ("case", "inner", "words"),
     [
-        (ImportedCase("m", "serial", 2, 8), 1, "serial runs on 1 PE"),
+        (ImportedCase("m", "serial", 2, 8), 1, "serial runs on 1 rank"),
         (ImportedCase("m", "data", 3, 8), 1, "does not divide the batch"),
         (ImportedCase("m", "data+filter", 4, 8), 1, "needs p2, ranks that share"),
         (ImportedCase("m", "data+filter", 4, 8), 3, "p2 = 3"),

@@ -259,4 +259,4 @@ def test_auxiliary_loss_as_a_layer_is_that_loss() -> None:
 def test_batch_of_the_paradl_models() -> None:
     """../shared/data/paradl/abci_single_gpu.csv: batch_per_gpu."""
     names = ("resnet50-226", "resnet152-226", "vgg16-226", "cosmoflow")
-    assert [entry(name).batch_per_pe for name in names] == [64, 64, 32, 1]
+    assert [entry(name).batch_per_rank for name in names] == [64, 64, 32, 1]

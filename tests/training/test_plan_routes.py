@@ -1,4 +1,4 @@
-"""What a PE sends, receives and keeps: what the boxes of the partitions say, seen from one PE."""
+"""What a rank sends, receives and keeps: what the boxes of the partitions say, seen from one rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EDGES = [
 
 
 def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[InputRoute]:
-    """Of all PEs, between two random configurations."""
+    """Of all ranks, between two random configurations."""
     producer, consumer, which = edge
     draw = random.Random(seed)
     before, behind = (draw.choice(configurations(SPEC, i, p)) for i in (producer, consumer))
@@ -37,9 +37,9 @@ def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[InputRoute]
             (SPEC.layers[consumer].shape, behind),
             which,
             BATCH,
-            pe,
+            rank,
         )
-        for pe in range(p)
+        for rank in range(p)
     ]
 
 
@@ -48,9 +48,9 @@ def test_what_is_sent_is_received_and_all_of_the_need_comes(
     edge: tuple[int, int, int], p: int, seed: int
 ) -> None:
     found = routes_of(edge, p, seed)
-    sent = Counter((pe, to, box) for pe, of in enumerate(found) for to, box in of.sends)
+    sent = Counter((rank, to, box) for rank, of in enumerate(found) for to, box in of.sends)
     received = Counter(
-        (source, pe, box) for pe, of in enumerate(found) for source, box in of.receives
+        (source, rank, box) for rank, of in enumerate(found) for source, box in of.receives
     )
     assert sent == received
     for of in found:
@@ -64,9 +64,9 @@ def test_the_same_configuration_is_direct() -> None:
     """Behind a convolution, its ReLU: nothing is sent and nothing copied, however it is cut."""
     conv, relu = PLACE["point"], PLACE["add"]
     for of in (Configuration(2), Configuration(channel=2), Configuration(spatial=(2, 2))):
-        for pe in range(of.parts):
+        for rank in range(of.parts):
             found = route(
-                (SPEC.layers[conv].shape, of), (SPEC.layers[relu].shape, of), 0, BATCH, pe
+                (SPEC.layers[conv].shape, of), (SPEC.layers[relu].shape, of), 0, BATCH, rank
             )
             assert found.is_direct and not found.talks
 

@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     line = [
         sys.executable,
         *words_of(
-            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-rank 1 "
             "--iterations 20 -o"
         ),
         str(path),
@@ -274,7 +274,7 @@ def training(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     line = [
         sys.executable,
         *words_of(
-            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-rank 1 "
             "--iterations 1000000 -o"
         ),
         str(path),
@@ -363,7 +363,7 @@ def test_a_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert len(set(first)) == len(first), "nothing was learned"
     head, end = runs[0].header, runs[0].end
     assert runs[0].complete and end is not None
-    assert (head.p, head.batch_per_pe, head.division.batch, head.seed) == (2, 2, 4, 7)
+    assert (head.p, head.batch_per_rank, head.division.batch, head.seed) == (2, 2, 4, 7)
     assert (head.backend, head.library, head.device) == ("mpi", "torch_mpi", "cpu")
     assert (head.cluster_fingerprint, head.launch) == ("f", "c")
     assert head.gradient_difference is not None and head.gradient_difference <= 1e-5

@@ -255,10 +255,10 @@ def test_a_norm_of_one_value_is_refused() -> None:
     [
         (
             spatial(4),
-            r"on 4 PEs: the first layer, conv, cannot be split: its height of 3 in 4 parts",
+            r"on 4 ranks: the first layer, conv, cannot be split: its height of 3 in 4 parts",
         ),
         (spatial(2, (2,), until="fc"), "a layer before the split's end, pooled"),
-        (spatial(4, (3,)), "is not a layout of 4 PEs"),
+        (spatial(4, (3,)), "is not a layout of 4 ranks"),
     ],
 )
 def test_a_wrong_grid_is_refused_in_the_oracles_words(division: Division, reason: str) -> None:
@@ -349,7 +349,7 @@ def test_what_is_sent_is_what_the_oracle_counts(about: ModelEntry, division: Div
     expected: Counter[tuple[str, int, int]] = Counter()
     for m in messages(model, division, 8):
         nbytes = m.nbytes
-        if m.why.startswith(("gradients", "each PE")):
+        if m.why.startswith(("gradients", "each rank")):
             nbytes *= 2  # the oracle's gradients are float32
         if m.operation == "hierarchical_allreduce":
             expected.update(

@@ -58,9 +58,9 @@ def test_every_strategy_has_a_file_in_both_rooms(strategy: str) -> None:
 
 
 REFUSED = {
-    "serial on 2": (Division("serial", 2, 2), 2, "serial runs on 1 PE, not on 2"),
+    "serial on 2": (Division("serial", 2, 2), 2, "serial runs on 1 rank, not on 2"),
     "a batch of 3 for 2": (Division("data", 2, 3), 2, "p = 2 does not divide the batch of 3"),
-    "2 PEs on 3 ranks": (Division("data", 2, 4), 3, "data on p = 2, but 3 ranks run"),
+    "2 ranks on 3 ranks": (Division("data", 2, 4), 3, "data on p = 2, but 3 ranks run"),
     "two ways at once": (
         Division("data", 2, 4, overlap=True, sharded_optimizer=True),
         2,

@@ -2,10 +2,10 @@
 
 Nothing here is of a strategy. The one thing in which the strategies are defined to differ from serial
 training is batch normalisation that is not synchronised (ParaDL section 4.5.2): its statistics are
-those of what a PE has, so that a reference normalises every piece of the joint tensor by itself. A
+those of what a rank has, so that a reference normalises every piece of the joint tensor by itself. A
 piece is a chunk of the batch (the samples of a replica, or a micro-batch of a pipeline) in a cell of
 the grid that a spatial strategy cuts the images into; filter and channel parallelism have the whole
-tensor on every PE. Synchronised, it is that of serial training, but for the micro-batches of a
+tensor on every rank. Synchronised, it is that of serial training, but for the micro-batches of a
 pipeline, which come one after the other.
 """
 
@@ -52,7 +52,7 @@ def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Slices]:
 class PiecewiseNorm(nn.Module):
     """Batch normalisation of every piece by itself; the weights are those of `norm`.
 
-    `running`, by (replica, cell): the running mean and variance of the PE that has them. The
+    `running`, by (replica, cell): the running mean and variance of the rank that has them. The
     micro-batches of a pipeline update one and the same, in order.
     """
 

@@ -37,7 +37,7 @@ class DdpWorker(Worker):
     """The module inside DDP. "backward" holds DDP's copies into its buckets, and what of the exchange it
     hides; "exchange" begins when the last bucket has been handed over and holds the copies back.
 
-    Buffers stay each PE's own: batch norms have the statistics of its samples, as in the paper.
+    Buffers stay each rank's own: batch norms have the statistics of its samples, as in the paper.
     """
 
     def __init__(self, task: Task, held: list[Held], overlap: bool) -> None:

@@ -1,8 +1,8 @@
-"""Data parallelism with a sharded optimizer: each PE updates 1/p of the weights.
+"""Data parallelism with a sharded optimizer: each rank updates 1/p of the weights.
 
-Gradients are reduce-scattered, each PE updates its piece of one flat copy of all weights, and the pieces
-are gathered (Xu et al., arXiv:2004.13336; ZeRO's first stage). SGD, momentum and Adam treat every weight
-alike, so that the weights are those of the unsharded optimizer.
+Gradients are reduce-scattered, each rank updates its piece of one flat copy of all weights, and
+the pieces are gathered (Xu et al., arXiv:2004.13336; ZeRO's first stage). SGD, momentum and Adam
+treat every weight alike, so that the weights are those of the unsharded optimizer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from calib.training.worker import Held, Task, Worker
 
 
 class ShardedGradients:
-    """Gradients reduced to their owners: PE r has the r-th p-th of all, one behind the other.
+    """Gradients reduced to their owners: rank r has the r-th p-th of all, one behind the other.
 
     The flat buffer ends in up to p - 1 zeros. After `unpack` the average is the gradient of `piece`, and
-    the gradients of the parameters are still this PE's own.
+    the gradients of the parameters are still this rank's own.
     """
 
     def __init__(self, piece: nn.Parameter, items: int, communicator: TorchGroup) -> None:
@@ -36,7 +36,7 @@ class ShardedGradients:
         pack(gradients, self._packed)
 
     def exchange(self) -> None:
-        """Sum over the PEs, each of which keeps its part."""
+        """Sum over the ranks, each of which keeps its part."""
         self._communicator.reduce_scatter(self._flat, self._mine)
 
     def unpack(self, gradients: Sequence[Tensor]) -> None:
@@ -54,7 +54,7 @@ class ShardedGradients:
 class ShardedWorker(Worker):
     """Parameters are views of one flat tensor, into which the updated pieces are gathered.
 
-    A PE's own piece is held a second time (1/p of the weights): a collective may not read where it
+    A rank's own piece is held a second time (1/p of the weights): a collective may not read where it
     writes.
     """
 
@@ -77,7 +77,7 @@ class ShardedWorker(Worker):
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     ) -> torch.optim.Optimizer:
-        """Of this PE's piece."""
+        """Of this rank's piece."""
         return make([self._piece])
 
     def finish(self) -> None:

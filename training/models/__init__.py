@@ -28,7 +28,7 @@ class ModelEntry:
     """A registered model. `build` makes it on torch's default device with torch's default generator.
 
     `input_shape` is one sample's (channels, then spatial sizes); `outputs` is the length of the
-    output vector (the classes of cross_entropy); `batch_per_pe` is the default number of samples
+    output vector (the classes of cross_entropy); `batch_per_rank` is the default number of samples
     per processing element and iteration. Where `auxiliary_weight` is not 0, the model returns a pair
     in train mode and its loss is loss(main) + auxiliary_weight loss(auxiliary).
     """
@@ -38,7 +38,7 @@ class ModelEntry:
     input_shape: tuple[int, ...]
     loss: Loss
     outputs: int
-    batch_per_pe: int
+    batch_per_rank: int
     auxiliary_weight: float = 0.0
 
 

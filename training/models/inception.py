@@ -6,7 +6,7 @@ ModelSpec one loss layer reads both. In eval mode the head does not run. The hea
 where it branches off: so what a strategy splits up to the first whole layer is the main way.
 
 At the end of the head stands a 5x5 convolution of a 5x5 image, and a batch norm of one item per
-sample: the model cannot be trained with one sample per PE.
+sample: the model cannot be trained with one sample per rank.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def own_entry(
     input_shape: tuple[int, ...],
     loss: Loss,
     outputs: int,
-    batch_per_pe: int = BATCH_PER_PE,
+    batch_per_rank: int = BATCH_PER_PE,
     function: str = "",
 ) -> OwnModel:
     """Make the entry of a user's own model. A seed gives every rank the same weights.
@@ -60,7 +60,7 @@ def own_entry(
         cross_entropy or mse.
     outputs
         Classes or outputs, as in ModelEntry.
-    batch_per_pe
+    batch_per_rank
         Samples per rank where none are asked for.
     function
         MODULE:FUNCTION of a training step, step(module, inputs, targets, loss) -> loss.
@@ -73,7 +73,7 @@ def own_entry(
     """
     if loss not in LOSSES:
         raise InputError(f"unknown loss {loss!r}; known: {', '.join(LOSSES)}")
-    if not input_shape or min(*input_shape, outputs, batch_per_pe) < 1:
+    if not input_shape or min(*input_shape, outputs, batch_per_rank) < 1:
         raise InputError("the input's shape, the outputs and the batch are numbers of at least 1")
 
     def build() -> nn.Module:
@@ -85,7 +85,7 @@ def own_entry(
         input_shape,
         loss,
         outputs,
-        batch_per_pe,
+        batch_per_rank,
         words=words,
         function=function,
     )

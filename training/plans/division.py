@@ -33,7 +33,7 @@ class LayerwiseDivision(Division):
 
     @property
     def faults(self) -> list[str]:
-        """Configurations of more parts than PEs; what a model says against them, `why_not_cut` finds."""
+        """Configurations of more parts than ranks; `why_not_cut` finds what a model refuses."""
         most = max((of.parts for of in self.configurations), default=1)
         return [f"a layer in {most} parts needs more than p = {self.p}"] if most > self.p else []
 
@@ -119,7 +119,9 @@ def _pipeline(plan: SearchedPlan, spec: ModelSpec, batch: int) -> Division:
     if plan.details.get("recompute") == "yes":
         raise InputError("a pipeline that runs forwards again (recompute=yes) cannot be trained")
     if any(stage.replicas != 1 or stage.inner for stage in stages):
-        raise InputError("a pipeline with replicated stages cannot be trained; one PE a stage can")
+        raise InputError(
+            "a pipeline with replicated stages cannot be trained; one rank a stage can"
+        )
     borders = [(one.stop, other.first) for one, other in pairwise(stages)]
     ends = (stages[0].first, stages[-1].stop) if stages else (0, 0)
     if ends != (0, len(spec.layers)) or any(stop != first for stop, first in borders):
@@ -143,7 +145,7 @@ def _pipeline(plan: SearchedPlan, spec: ModelSpec, batch: int) -> Division:
 
 
 def sharers(of: Configuration) -> list[RankTuple]:
-    """The groups of PEs with the same weights of a layer, by their channels and inputs."""
+    """The groups of ranks with the same weights of a layer, by their channels and inputs."""
     groups: dict[tuple[int, int], list[int]] = {}
     for part in range(of.parts):
         place = of.place(part)
@@ -152,5 +154,5 @@ def sharers(of: Configuration) -> list[RankTuple]:
 
 
 def any_shared(configurations: Iterable[Configuration]) -> bool:
-    """Whether weights of some layer are on several PEs."""
+    """Whether weights of some layer are on several ranks."""
     return any(len(ranks) > 1 for of in configurations for ranks in sharers(of))

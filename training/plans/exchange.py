@@ -2,8 +2,9 @@
 
 An exchange of an iteration is one call of the communicator's posted receives and sends. All of them
 hang on a chain: each takes a token from the one before, so that the backward passes through them in the
-opposite order on every PE, whatever the branches of the model, and also where a PE has no part of the
-layer behind. So PEs meet in the same order in both directions, and nobody waits for one who waits.
+opposite order on every rank, whatever the branches of the model, and also where a rank has no part
+of the layer behind. So ranks meet in the same order in both directions, and nobody waits for one
+who waits.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class JoinBoxes:
 
 
 class Fetch:
-    """A route with its messages; `there` from what this PE has to what its part runs on.
+    """A route with its messages; `there` from what this rank has to what its part runs on.
 
     `fill` stands beyond the image. `fresh`: the gradient that comes back is of this one reader, so that
     it may be written to. `like` tells the item type and device. Copies count as "pack", messages as
@@ -158,8 +159,8 @@ class Fetch:
     ) -> None:
         self._route, self._team, self._switch, self._phase = route, team, clock.switch, phase
         self._like, of = like, route
-        self._leaving = [(CutBox(box, of.own), pe) for pe, box in of.sends] if of.own else []
-        self._coming = [(sizes(box), pe) for pe, box in of.receives]
+        self._leaving = [(CutBox(box, of.own), rank) for rank, box in of.sends] if of.own else []
+        self._coming = [(sizes(box), rank) for rank, box in of.receives]
         self._local = CutBox(of.local, of.own) if of.local and of.own else None
         self._join, self._back = None, []
         self._local_back: CutBox | None = None
@@ -167,11 +168,11 @@ class Fetch:
             pieces = [*([of.local] if of.local else []), *(box for _, box in of.receives)]
             if not of.is_direct and pieces != [of.whole]:
                 self._join = JoinBoxes(of.whole, pieces, fill, like)
-            self._back = [(CutBox(box, of.whole), pe) for pe, box in of.receives]
+            self._back = [(CutBox(box, of.whole), rank) for rank, box in of.receives]
             # read as it lies, with rows that no window reaches
             read = of.own if of.is_direct and of.own else of.whole
             self._local_back = CutBox(of.local, read) if of.local else None
-        self._returning = [(sizes(box), pe) for pe, box in of.sends]
+        self._returning = [(sizes(box), rank) for rank, box in of.sends]
         self._sum = _Sum(route, fresh, like) if of.own is not None else None
 
     def there(self, x: Tensor | None) -> Tensor | None:
@@ -183,7 +184,7 @@ class Fetch:
         return y
 
     def back(self, gradient: Tensor | None) -> Tensor | None:
-        """dL/dx of what this PE has, of that of what its part ran on (None: it is zero)."""
+        """dL/dx of what this rank has, of that of what its part ran on (None: it is zero)."""
         before = self._switch("pack")
         if gradient is None and self._route.whole is not None:
             gradient = self._like.new_zeros(sizes(self._route.whole))
@@ -207,8 +208,8 @@ class Fetch:
         outgoing = []
         if leaving:
             assert whole is not None
-            outgoing = [(cut.of(whole).contiguous(), pe) for cut, pe in leaving]
-        incoming = [(self._like.new_empty(size), pe) for size, pe in coming]
+            outgoing = [(cut.of(whole).contiguous(), rank) for cut, rank in leaving]
+        incoming = [(self._like.new_empty(size), rank) for size, rank in coming]
         if outgoing or incoming:
             self._switch(self._phase)
             self._team.exchange(outgoing, incoming)
@@ -228,7 +229,7 @@ class Fetch:
 
 
 class _Sum:
-    """How the gradient of what a PE has comes of those of its readers."""
+    """How the gradient of what a rank has comes of those of its readers."""
 
     def __init__(self, route: InputRoute, fresh: bool, like: Tensor) -> None:
         assert route.own is not None
@@ -262,7 +263,7 @@ class _Sum:
 
 
 class SumTerms:
-    """Terms of one output, one from each PE of `team`: their sum, of which each keeps its channels.
+    """Terms of one output, one from each rank of `team`: their sum, of which each keeps its channels.
 
     A reduce-scatter along `axis`; backward, dL/dy of all channels is gathered, for every term is of all.
     """
@@ -271,7 +272,7 @@ class SumTerms:
         self._team, self._switch, self.axis = team, clock.switch, axis
 
     def there(self, term: Tensor) -> Tensor:
-        """This PE's channels of the sum."""
+        """This rank's channels of the sum."""
         before = self._switch("pack")
         outgoing = torch.stack(term.chunk(self._team.size, self.axis))
         mine = torch.empty_like(outgoing[0])

@@ -1,8 +1,8 @@
 """Gradient exchange under a plan, layer by layer among ranks with the same weights.
 
-PEs whose parts differ in samples and in space alone have the same channels, and each the gradient of
+Ranks whose parts differ in samples and in space alone have the same channels, and each the gradient of
 its own samples and pixels: what the loss's gradient is of the mean over the global batch makes of them
-is their sum. One flat allreduce for each group of PEs, of all layers that it has.
+is their sum. One flat allreduce for each group of ranks, of all layers that it has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calib.training.plans.division import RankTuple
 
 
 def summers(of: Configuration) -> list[RankTuple]:
-    """The groups of PEs with terms of the same output."""
+    """The groups of ranks with terms of the same output."""
     return (
         [tuple(range(first, first + of.input)) for first in range(0, of.parts, of.input)]
         if of.input > 1
@@ -27,7 +27,7 @@ def summers(of: Configuration) -> list[RankTuple]:
 
 
 class PlanGroups:
-    """Communicators of groups of PEs, each made once. `world` is that of all of them."""
+    """Communicators of groups of ranks, each made once. `world` is that of all of them."""
 
     def __init__(self, world: TorchGroup) -> None:
         self._world = world
@@ -35,7 +35,7 @@ class PlanGroups:
         self._known: set[tuple[RankTuple, ...]] = set()
 
     def make(self, apart: Sequence[RankTuple]) -> None:
-        """Those of groups without a common PE; collective, in the same order on every PE."""
+        """Those of groups without a common rank; collective, in the same order on every rank."""
         key = tuple(ranks for ranks in apart if 1 < len(ranks) < self._world.size)
         if not key or key in self._known:
             return
@@ -62,12 +62,12 @@ class PlanGroups:
 
 
 class SharedGradients:
-    """Gradients of all parameters of this PE, in their order; `sharer` tells the group of each."""
+    """Gradients of all parameters of this rank, in their order; `sharer` tells the group of each."""
 
     def __init__(
         self, parameters: Sequence[Tensor], sharer: Sequence[RankTuple], groups: PlanGroups
     ) -> None:
-        # groups in one order on every PE: no two wait for one another
+        # groups in one order on every rank: no two wait for one another
         self._places = {
             ranks: [i for i, of in enumerate(sharer) if of == ranks]
             for ranks in sorted(set(sharer))

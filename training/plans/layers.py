@@ -1,7 +1,7 @@
 """A layer's part as a module: its channels, on exactly the rows that it reads.
 
-Batch normalisation is of the part's own samples and pixels, as of a PE under the other strategies
-(ParaDL section 4.5.2). Dropout masks are each PE's own.
+Batch normalisation is of the part's own samples and pixels, as of a rank under the other strategies
+(ParaDL section 4.5.2). Dropout masks are each rank's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ADAPTIVE: dict[int, type[nn.Module]] = {
 
 
 class PartLayer(nn.Module):
-    """One layer's part on this PE. `ranges`, by a parameter's name in the layer: what it has of that.
+    """One layer's part on this rank. `ranges`, by a parameter's name in the layer: what it has of that.
 
     `compute` makes the part's terms or output; `bias_of_sum` is added behind the sum of terms.
     """
@@ -48,9 +48,9 @@ class PartLayer(nn.Module):
 
 
 def part_layer(
-    shape: LayerShape, of: Configuration, pe: int, whole: nn.Module | None, inplace: bool
+    shape: LayerShape, of: Configuration, rank: int, whole: nn.Module | None, inplace: bool
 ) -> PartLayer:
-    """The part that PE `pe` has. `whole` is the layer's module where it has one.
+    """The part that rank `rank` has. `whole` is the layer's module where it has one.
 
     `inplace`: a ReLU, dropout or sum may write to what it reads. Raises InputError for a kind of layer
     that cannot be trained so.
@@ -58,7 +58,7 @@ def part_layer(
     part = PartLayer()
     if shape.kind in ("conv", "linear", "batch_norm", "embedding"):
         assert whole is not None
-        _weigh(part, shape, of, pe, whole)
+        _weigh(part, shape, of, rank, whole)
     if shape.kind in _MAKERS:
         part.compute = _MAKERS[shape.kind](part, shape, of, whole, inplace)
     elif whole is not None and of.parts == of.sample:
@@ -74,7 +74,7 @@ def _nothing(inputs: Sequence[Tensor | None]) -> Tensor:
 
 
 def _weigh(
-    part: PartLayer, shape: LayerShape, of: Configuration, pe: int, whole: nn.Module
+    part: PartLayer, shape: LayerShape, of: Configuration, rank: int, whole: nn.Module
 ) -> None:
     """Give a part its weights: the whole layer's own, or copies of a range of them."""
     if of.channel * of.input == 1:
@@ -82,14 +82,14 @@ def _weigh(
             part.register_parameter(name, parameter)
         return
     axis = len(shape.output_shape) if shape.kind in ("linear", "embedding") else 1
-    mine = computed(shape, of, 1 * of.sample, pe)[axis]
-    kept = owned(shape, of, 1 * of.sample, pe)[axis]
+    mine = computed(shape, of, 1 * of.sample, rank)[axis]
+    kept = owned(shape, of, 1 * of.sample, rank)[axis]
     ranges: dict[str, tuple[Range, ...]] = dict.fromkeys(("weight", "bias"), (mine,))
     if shape.kind == "embedding":
         ranges = {"weight": ((0, shape.parameter_shapes[0][0]), mine)}
     elif of.input > 1:
         inputs = shape.parameter_shapes[0][1] // of.input
-        at = of.place(pe).input
+        at = of.place(rank).input
         ranges = {"weight": (mine, (at * inputs, (at + 1) * inputs)), "bias": (kept,)}
     for name, parameter in whole.named_parameters():
         piece = parameter.detach()

@@ -1,9 +1,9 @@
 """One rank's program under a plan: its part of every layer, and the exchanges between.
 
-Layers run in the order of the model, all of them in one graph of autograd. Where a PE has what a layer
-reads, nothing is sent and nothing copied; it is idle where it has no part. Each PE reads what it needs
-of the model's input and of the targets from its own memory. Batch normalisation is of what a PE has, and
-every PE draws dropout masks of its own.
+Layers run in the order of the model, all of them in one graph of autograd. Where a rank has what a layer
+reads, nothing is sent and nothing copied; it is idle where it has no part. Each rank reads what it needs
+of the model's input and of the targets from its own memory. Batch normalisation is of what a rank
+has, and every rank draws dropout masks of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FRESH = ("conv", "linear", "max_pool", "avg_pool", "batch_norm", "relu")
 
 @dataclass
 class StepInput:
-    """One input of a layer on this PE: `name` of the layer that it is the output of.
+    """One input of a layer on this rank: `name` of the layer that it is the output of.
 
     `fetch` where messages or copies make it; none where it is read as it lies, or not at all.
     """
@@ -48,7 +48,7 @@ class StepInput:
 
 @dataclass
 class LayerStep:
-    """One layer on this PE. `part` is None where it is idle, and of the loss."""
+    """One layer on this rank. `part` is None where it is idle, and of the loss."""
 
     layer: Layer
     sources: list[StepInput]
@@ -58,7 +58,7 @@ class LayerStep:
 
 
 class PlanProgram(nn.Module):
-    """The parts of one PE, by the layers' numbers; `steps` run them."""
+    """The parts of one rank, by the layers' numbers; `steps` run them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,13 +67,13 @@ class PlanProgram(nn.Module):
 
 
 class _Builder:
-    """What a PE has of each layer."""
+    """What a rank has of each layer."""
 
     def __init__(self, task: Task, division: LayerwiseDivision, chain: ExchangeToken) -> None:
         self.task, self.division, self.chain = task, division, chain
         self.source: LayerProgram = task.program
         self.spec: ModelSpec = self.source.spec
-        self.pe, self.world = task.teams.world.rank, task.teams.world
+        self.rank, self.world = task.teams.world.rank, task.teams.world
         self.groups = PlanGroups(self.world)
         self.like = next(task.module.parameters()).detach()
         self.index = {layer.name: i for i, layer in enumerate(self.spec.layers)}
@@ -82,7 +82,7 @@ class _Builder:
         self.program = PlanProgram()
 
     def build(self) -> PlanProgram:
-        for of in self.division.configurations:  # collective, before any PE goes its own way
+        for of in self.division.configurations:  # collective, before any rank goes its own way
             self.groups.make(sharers(of))
             self.groups.make(summers(of))
         last = {name: i for i, layer in enumerate(self.spec.layers) for name in layer.inputs}
@@ -90,7 +90,7 @@ class _Builder:
             of = self.division.configurations[i]
             sources = [self._source(i, which) for which in range(len(layer.inputs))]
             part = terms = None
-            if layer is not self.spec.layers[-1] and self.pe < of.parts:
+            if layer is not self.spec.layers[-1] and self.rank < of.parts:
                 part = self._part(layer, of, sources)
                 self.program.parts[str(i)] = part
                 terms = self._terms(layer, of)
@@ -105,11 +105,11 @@ class _Builder:
         name, batch = layer.inputs[which], self.division.batch
         here = (layer.shape, of)
         if name == INPUT:
-            return StepInput(name, input_route(here, which, batch, self.pe), None, False)
+            return StepInput(name, input_route(here, which, batch, self.rank), None, False)
         j = self.index[name]
         before = self.spec.layers[j]
         theirs = self.division.configurations[j]
-        between = route((before.shape, theirs), here, which, batch, self.pe)
+        between = route((before.shape, theirs), here, which, batch, self.rank)
         carries = before.needs_input_grad or bool(before.shape.parameter_shapes)
         fetch = None
         if between.talks or (between.whole is not None and not between.is_direct):
@@ -133,8 +133,8 @@ class _Builder:
         inplace = bool(getattr(whole, "inplace", node.kwargs.get("inplace", False)))
         if any(source.fetch is not None or source.name == INPUT for source in sources):
             inplace = False  # it may be a view of what somebody has, or the batch
-        part = part_layer(layer.shape, of, self.pe, whole, inplace)
-        mine = next(ranks for ranks in sharers(of) if self.pe in ranks)
+        part = part_layer(layer.shape, of, self.rank, whole, inplace)
+        mine = next(ranks for ranks in sharers(of) if self.rank in ranks)
         for name, parameter in part.named_parameters():
             if parameter.requires_grad and "." not in name:
                 ranges = part.ranges.get(name, ())
@@ -146,12 +146,12 @@ class _Builder:
     def _terms(self, layer: Layer, of: Configuration) -> SumTerms | None:
         if of.input == 1:
             return None
-        mine = next(ranks for ranks in summers(of) if self.pe in ranks)
+        mine = next(ranks for ranks in summers(of) if self.rank in ranks)
         return SumTerms(self.groups.of(mine), self.task.clock, 1 + channel_axis(layer.shape))
 
 
 class LayerwiseWorker(Worker):
-    """This PE's parts. The loss is of the PEs that have samples of it, and None on the others."""
+    """This rank's parts. The loss is of the ranks that have samples of it, and None on the others."""
 
     def __init__(self, task: Task, division: LayerwiseDivision) -> None:
         self._chain = ExchangeToken()
@@ -162,13 +162,13 @@ class LayerwiseWorker(Worker):
             parameters = [held.parameter for held in made.held]
             exchange = SharedGradients(parameters, made.sharer, made.groups)
         super().__init__(task, program, made.held, exchange)
-        self.masks = made.pe
+        self.masks = made.rank
         self._program, self._groups, self._like = program, made.groups, made.like
         self._share = 1.0 / division.configurations[-1].sample
         self._read: dict[tuple[str, int], Tensor] = {}
 
     def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """What this PE's parts read of the model's input, with the filling around it; its targets."""
+        """What this rank's parts read of the model's input, with the filling around it; its targets."""
         self._read = {}
         for step in self._program.steps:
             for which, source in enumerate(step.sources):
@@ -181,12 +181,12 @@ class LayerwiseWorker(Worker):
         return mine, targets[samples].contiguous()
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over this PE's samples of it; 0 where it has none."""
+        """The mean loss over this rank's samples of it; 0 where it has none."""
         loss = self._run(targets)
         return self._like.new_zeros(()) if loss is None else loss
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Forward and backward; the loss on the PEs that have samples of it."""
+        """Forward and backward; the loss on the ranks that have samples of it."""
         loss = self._run(targets)
         beat()
         self.clock.switch("backward")
@@ -199,7 +199,7 @@ class LayerwiseWorker(Worker):
         return None if loss is None else loss.detach()
 
     def _run(self, targets: Tensor) -> Tensor | None:
-        """All layers in turn; the loss of this PE's samples."""
+        """All layers in turn; the loss of this rank's samples."""
         chain, there = self._chain, dict[str, Tensor]()
         chain.begin(self._like)
         for step in self._program.steps[:-1]:
@@ -239,7 +239,7 @@ class LayerwiseWorker(Worker):
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     ) -> torch.optim.Optimizer:
-        """The optimizer of this PE's parameters; an idle one has none, torch's must have one."""
+        """The optimizer of this rank's parameters; an idle one has none, torch's must have one."""
         return make(self.parameters or [nn.Parameter(torch.empty(0))])
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ def _with_bias(y: Tensor, bias: Tensor | None, axis: int) -> Tensor:
 
 
 def _cut_out(x: Tensor, of: InputRoute, fill: float, switch: Callable[[str], str]) -> Tensor:
-    """What a part runs on of what the PE has, without any message."""
+    """What a part runs on of what the rank has, without any message."""
     assert of.whole is not None
     before = switch("pack")
     if of.local is None or of.own is None:  # windows that reach filling alone
@@ -278,7 +278,7 @@ def _box_of(inputs: Tensor, of: InputRoute, fill: float) -> Tensor:
 
 
 def make(task: Task) -> Worker:
-    """This PE's work under a plan."""
+    """This rank's work under a plan."""
     division = task.division
     assert isinstance(division, LayerwiseDivision)
     return LayerwiseWorker(task, division)

@@ -22,14 +22,14 @@ from calib.oracle.layout.partitions import (
 )
 from calib.oracle.layout.spatial import WINDOWED, window
 
-RoutedPieces = tuple[tuple[int, Box], ...]  # (the other PE, the box)
+RoutedPieces = tuple[tuple[int, Box], ...]  # (the other rank, the box)
 
 
 @dataclass(frozen=True)
 class InputRoute:
-    """One input of a layer on one PE.
+    """One input of a layer on one rank.
 
-    `own` is what the PE has of the tensor, `need` what it reads of it, None of either where nothing.
+    `own` is what the rank has of the tensor, `need` what it reads of it, None of either where nothing.
     `whole` is what its part runs on: `need`, and filling around it where windows reach beyond the image.
     `local` is the part of `need` that it has. `cut` are the dimensions in which `whole` is exact; in
     others a part may also be given rows that no window reaches.
@@ -45,12 +45,12 @@ class InputRoute:
 
     @property
     def talks(self) -> bool:
-        """Whether this PE has a message in it."""
+        """Whether this rank has a message in it."""
         return bool(self.sends or self.receives)
 
     @property
     def is_direct(self) -> bool:
-        """Whether the part runs on what the PE has, as it lies."""
+        """Whether the part runs on what the rank has, as it lies."""
         if self.whole is None or self.own is None or self.local is None or self.receives:
             return False
         pairs = enumerate(zip(self.whole, self.own, strict=True))
@@ -64,36 +64,36 @@ def route(
     consumer: tuple[LayerShape, Configuration],
     which: int,
     batch: int,
-    pe: int,
+    rank: int,
 ) -> InputRoute:
-    """That of PE `pe` for input `which` of the consumer, which the producer's output is."""
+    """That of rank `rank` for input `which` of the consumer, which the producer's output is."""
     shape, of = producer
     owners = [owned(shape, of, batch, part) for part in range(of.parts)]
-    return _between(owners, consumer, which, batch, pe)
+    return _between(owners, consumer, which, batch, rank)
 
 
 def input_route(
-    consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+    consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
 ) -> InputRoute:
-    """Of the model's input, which every PE has the whole of."""
+    """Of the model's input, which every rank has the whole of."""
     shape, _ = consumer
     everything: Box = ((0, batch), *((0, n) for n in shape.input_shapes[which]))
-    need, whole, cut = _reads(consumer, which, batch, pe)
+    need, whole, cut = _reads(consumer, which, batch, rank)
     return InputRoute(everything, need, whole, need, (), (), cut)
 
 
 def _between(
-    owners: list[Box], consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+    owners: list[Box], consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
 ) -> InputRoute:
     shape, of = consumer
-    own = owners[pe] if pe < len(owners) else None
-    need, whole, cut = _reads(consumer, which, batch, pe)
+    own = owners[rank] if rank < len(owners) else None
+    need, whole, cut = _reads(consumer, which, batch, rank)
     sends, receives = [], []
     if own is not None:
         readers = [needed(shape, of, batch, part, which) for part in range(of.parts)]
-        sends = [(m.target, m.box) for m in moves([own], readers) if m.target != pe]
+        sends = [(m.target, m.box) for m in moves([own], readers) if m.target != rank]
     if need is not None:
-        receives = [(m.source, m.box) for m in moves(owners, [need]) if m.source != pe]
+        receives = [(m.source, m.box) for m in moves(owners, [need]) if m.source != rank]
     local = None
     if own is not None and need is not None:
         common = overlap(own, need)
@@ -102,17 +102,17 @@ def _between(
 
 
 def _reads(
-    consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+    consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
 ) -> tuple[Box | None, Box | None, frozenset[int]]:
     """`need`, `whole` and `cut` of a Route."""
     shape, of = consumer
     every = frozenset(range(1 + len(shape.input_shapes[which])))
-    if pe >= of.parts:
+    if rank >= of.parts:
         return None, None, every
-    need = needed(shape, of, batch, pe, which)
+    need = needed(shape, of, batch, rank, which)
     whole = need
     if shape.kind in WINDOWED:
-        output, dims = computed(shape, of, batch, pe), list(need)
+        output, dims = computed(shape, of, batch, rank), list(need)
         apart = [d for d, degree in enumerate(of.spatial) if degree > 1]
         for d in apart:
             dims[2 + d] = window(shape, d).inputs_of(output[2 + d])

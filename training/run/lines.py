@@ -106,7 +106,7 @@ class RunHeader(Divided):
     cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
     gpus: list[str | None] = Field(default_factory=list, description="of each rank")
     order: list[KnownRanks] = Field(
-        default_factory=list, description="the rank that is PE 0, 1, ..."
+        default_factory=list, description="the rank that is rank 0, 1, ..."
     )
     threads_per_rank: KnownRanks = Field(description="0: not known")
     oversubscribed: Oversubscribed

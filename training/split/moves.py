@@ -1,6 +1,6 @@
 """Tensors between ranks that share a layer's weights: join, cut, sum.
 
-Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its
+Every rank of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its
 channels into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the
 other's forward (ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as
 "layerwise", copies as "pack".
@@ -21,7 +21,7 @@ from calib.training.split.linear_map import mapped
 
 
 class GroupLink:
-    """The group of this PE, its clock, and one buffer where all allgathers of an item type land.
+    """The group of this rank, its clock, and one buffer where all allgathers of an item type land.
 
     What landed is copied out before the next one begins.
     """
@@ -46,7 +46,7 @@ class GroupLink:
         return views[items]
 
     def sum_up(self, term: Tensor) -> Tensor:
-        """The sum of all PEs' tensors: in the memory of `term`, unless that is not contiguous."""
+        """The sum of all ranks' tensors: in the memory of `term`, unless that is not contiguous."""
         before = self.switch("pack")
         term = term.contiguous()
         self.switch("layerwise")
@@ -56,7 +56,7 @@ class GroupLink:
 
 
 class Channels:
-    """So many channels, of which this PE has `own`, [from, to)."""
+    """So many channels, of which this rank has `own`, [from, to)."""
 
     def __init__(self, link: GroupLink, channels: int) -> None:
         self.link, self.channels = link, channels
@@ -65,7 +65,7 @@ class Channels:
         self._sizes = split_sizes(channels, group.size)
 
     def cut(self, whole: Tensor) -> Tensor:
-        """This PE's part of (batch, channels, ...), contiguous."""
+        """This rank's part of (batch, channels, ...), contiguous."""
         first, stop = self.own
         before = self.link.switch("pack")
         part = whole.narrow(1, first, stop - first).contiguous()
@@ -73,7 +73,7 @@ class Channels:
         return part
 
     def join(self, part: Tensor) -> Tensor:
-        """The whole (batch, channels, ...) of all PEs' parts."""
+        """The whole (batch, channels, ...) of all ranks' parts."""
         link, group = self.link, self.link.group
         before = link.switch("pack")
         part = part.contiguous()
@@ -93,20 +93,20 @@ class Channels:
 
 
 def join(part: Tensor, channels: Channels) -> Tensor:
-    """(batch, own channels, ...) of all PEs joined; backward: this PE's part of the gradient.
+    """(batch, own channels, ...) of all ranks joined; backward: this rank's part of the gradient.
 
-    All PEs compute the same loss from the same whole: nothing is sent in the backward.
+    All ranks compute the same loss from the same whole: nothing is sent in the backward.
     """
     return mapped(part, channels.join, channels.cut)
 
 
 def cut(whole: Tensor, channels: Channels) -> Tensor:
-    """This PE's part of (batch, channels, ...); backward: the gradient's parts of all PEs joined."""
+    """This rank's part of (batch, channels, ...); backward: the gradient's parts of all ranks joined."""
     return mapped(whole, channels.cut, channels.join)
 
 
 def share(whole: Tensor, link: GroupLink) -> Tensor:
-    """The tensor itself, that all PEs read; backward: the sum of their gradients.
+    """The tensor itself, that all ranks read; backward: the sum of their gradients.
 
     In place: the layer behind made the gradient for this one reader, and nothing has saved it.
     """
@@ -118,7 +118,7 @@ def _itself(whole: Tensor) -> Tensor:
 
 
 def summed(term: Tensor, link: GroupLink) -> Tensor:
-    """The sum of all PEs' terms, in the memory of `term`, which no backward may need.
+    """The sum of all ranks' terms, in the memory of `term`, which no backward may need.
 
     Its gradient is that of every term, so nothing is sent in the backward.
     """

@@ -1,10 +1,10 @@
 """Layers whose weights a group of ranks shares, by filters or input channels.
 
-filter (ParaDL A.1.4): each PE computes the channels of y that its filters make, which are joined
+filter (ParaDL A.1.4): each rank computes the channels of y that its filters make, which are joined
 (allgather); of dL/dx it has the terms of its filters, which are summed (allreduce). channel (A.1.5):
 each computes the terms of y from its channels of x, which are summed (allreduce) before biases are
 added; of dL/dx it has its channels, which are joined (allgather). All other layers are whole on every
-PE (section 4.5.2). What is sent is the list of calib.oracle.layout.traffic.
+rank (section 4.5.2). What is sent is the list of calib.oracle.layout.traffic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F
 
 
 class SplitLayer(nn.Module, ABC):
-    """A convolution or fully connected layer of which this PE has a part of the weights.
+    """A convolution or fully connected layer of which this rank has a part of the weights.
 
     `ranges` is what it has of each parameter, by its name in the layer; others are whole. Reads and
     returns whole tensors.
@@ -79,14 +79,14 @@ class FilterLayer(SplitLayer):
         return channels, {"weight": (channels.own,), "bias": (channels.own,)}
 
     def split(self, x: Tensor) -> Tensor:
-        """y is joined; of dL/dx every PE has the terms of its filters."""
+        """y is joined; of dL/dx every rank has the terms of its filters."""
         if self._needs_input_grad:
             x = share(x, self._link)
         return join(self._compute(x, self.weight, self.bias), self.channels)
 
 
 class ChannelLayer(SplitLayer):
-    """A range of the input channels; every PE has all biases, which are added to the sum."""
+    """A range of the input channels; every rank has all biases, which are added to the sum."""
 
     def parts(self, weight: Tensor) -> tuple[Channels, dict[str, tuple[Range, ...]]]:
         """`channels` are those of x."""
@@ -103,7 +103,7 @@ class ChannelLayer(SplitLayer):
 
 
 def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -> Worker:
-    """The worker of filter, channel or data+filter; `exchange` makes that of what a PE holds."""
+    """The worker of filter, channel or data+filter; `exchange` makes that of what a rank holds."""
     division, group = task.division, task.teams.group
     if group is None:
         held = whole_parameters(task.module)

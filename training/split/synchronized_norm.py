@@ -1,6 +1,6 @@
-"""Batch normalisation over the samples and image parts of several PEs (ParaDL section 4.5.2).
+"""Batch normalisation over the samples and image parts of several ranks (ParaDL section 4.5.2).
 
-Statistics of a PE's own few samples are biased; synchronised ones (Zhang et al. 2018) are those that
+Statistics of a rank's own few samples are biased; synchronised ones (Zhang et al. 2018) are those that
 serial training has. The mean comes first and the squared deviations from it second, two allreduces in
 the forward, so that a mean far from 0 costs no digits; one allreduce in the backward.
 """
@@ -23,7 +23,7 @@ NormTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 class _Normalize(torch.autograd.Function):
     """x [samples, channels, ...] -> normalised x; mean, biased variance [channels] and count [1].
 
-    Parts may hold unequal numbers of values. Gradients of weight and bias are those of this PE's part.
+    Parts may hold unequal numbers of values. Gradients of weight and bias are those of this rank's part.
     """
 
     @staticmethod
@@ -134,7 +134,7 @@ def synchronize(module: nn.Module, team: TorchGroup, clock: PhaseClock) -> None:
     """Replace every batch norm inside `module`, a LayerProgram too, by one over all of `team`.
 
     Names and objects of parameters and buffers stay. Communication is in phase "layerwise". Gradients
-    of weights and biases are of this PE's part, to be combined like those of any other layer. Every
+    of weights and biases are of this rank's part, to be combined like those of any other layer. Every
     member must run the same batch norms in the same order.
     """
     made: dict[nn.Module, SynchronizedNorm] = {}  # one module may have several names

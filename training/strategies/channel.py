@@ -1,7 +1,7 @@
-"""Channel: every PE has 1/p of the input channels of each layer from the second weighted one on.
+"""Channel: every rank has 1/p of the input channels of each layer from the second weighted one on.
 
-Nothing is exchanged after the backward: a PE's weights are its own, and of biases and whole layers all
-PEs have the same gradients (ParaDL section 3.2 "channel", A.1.5; formulas.md).
+Nothing is exchanged after the backward: a rank's weights are its own, and of biases and whole layers all
+ranks have the same gradients (ParaDL section 3.2 "channel", A.1.5; formulas.md).
 """
 
 from __future__ import annotations

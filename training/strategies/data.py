@@ -1,10 +1,10 @@
-"""Data parallelism: each PE has all weights and B/p of the batch (ParaDL section 3.2; formulas.md).
+"""Data parallelism: each rank has all weights and B/p of the batch (ParaDL section 3.2; formulas.md).
 
 Gradients are averaged in one of four ways, by the division and the run's options:
 
 - one flat allreduce after the backward, as the paper's framework did (flat.py): the default;
 - DistributedDataParallel, during the backward (overlap) or in one bucket at its end (ddp): ddp.py;
-- a reduce-scatter, with an optimizer that is sharded over the PEs (sharded.py).
+- a reduce-scatter, with an optimizer that is sharded over the ranks (sharded.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Data+filter: groups of p2 PEs share the filters, and p1 such groups have B/p1 samples each.
+"""Data+filter: groups of p2 ranks share the filters, and p1 such groups have B/p1 samples each.
 
-The segmented allreduce: every PE sums its own gradients with those of its place in the other groups, and
-divides by p1 (ParaDL section 4.5.1, A.1.6; formulas.md). One group is filter, groups of one PE are data.
-Synchronised batch norms are over the PEs with the same place in their groups: they have all samples.
+The segmented allreduce: every rank sums its own gradients with those of its place in the other
+groups, and divides by p1 (ParaDL section 4.5.1, A.1.6; formulas.md). One group is filter, groups
+of one rank are data. Synchronised batch norms are over the ranks with the same place in their
+groups: they have all samples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Data+spatial: p1 groups with B/p1 samples each, in which p2 PEs have parts of the images.
+"""Data+spatial: p1 groups with B/p1 samples each, in which p2 ranks have parts of the images.
 
-As spatial in a group; the gradients travel by a leader of each group (ParaDL section 4.5), or all PEs
+As spatial in a group; the gradients travel by a leader of each group (ParaDL section 4.5), or all ranks
 take part (Division.gradients).
 """
 

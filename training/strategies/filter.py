@@ -1,7 +1,7 @@
-"""Filter: every PE has 1/p of the filters of each convolution and fully connected layer.
+"""Filter: every rank has 1/p of the filters of each convolution and fully connected layer.
 
-Weights, biases and their gradients are this PE's alone, so that nothing is exchanged after the backward
-(ParaDL section 3.2 "filter", A.1.4; formulas.md).
+Weights, biases and their gradients are this rank's alone, so that nothing is exchanged after the
+backward (ParaDL section 3.2 "filter", A.1.4; formulas.md).
 """
 
 from __future__ import annotations

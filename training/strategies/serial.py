@@ -1,4 +1,4 @@
-"""Serial training: one PE, no exchange."""
+"""Serial training: one rank, no exchange."""
 
 from __future__ import annotations
 

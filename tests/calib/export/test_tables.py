@@ -327,7 +327,7 @@ UNITS = {
     "to": "B",
     "time at from": "s",
     "time at to": "s",
-    "memory of a PE": "B",
+    "memory of a rank": "B",
     "parallel": "s",
     "per partition": "s",
     "server": "s",

@@ -130,7 +130,7 @@ def test_every_layer_of_every_model_is_measured_at_every_size(
             if isinstance(case, LayerCase) and case.passes == "whole"
         }
         needed = {
-            layer.shape.key(entry(name).batch_per_pe, "float32", layer.needs_input_grad)
+            layer.shape.key(entry(name).batch_per_rank, "float32", layer.needs_input_grad)
             for name, model in specs.items()
             for layer in model.layers
             if layer.shape.kind != "flatten"
@@ -224,7 +224,7 @@ def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
             assert {*case.layer_keys, case.tensors_key} <= keys
             assert case.gradient_bytes == 4 * model.parameter_items
             items = sum(layer.shape.output_items for layer in running)
-            assert case.activation_bytes == 4 * entry(name).batch_per_pe * items
+            assert case.activation_bytes == 4 * entry(name).batch_per_rank * items
 
 
 def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
@@ -411,7 +411,7 @@ def test_every_group_fits_its_launch(
         strategies=("serial", "data"),
         p=(1, ranks),
         ranks=ranks,
-        batch_per_pe=2,
+        batch_per_rank=2,
         grid_factor=512,
     )
     plan = make_plan(request, machine, {"hand.json": mlp([4, 3, 2])})
@@ -422,7 +422,7 @@ def test_every_group_fits_its_launch(
         assert ranks in {case.group_size for case in found if case.operation == "allreduce"}
 
 
-def test_more_pes_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
+def test_more_ranks_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
     """Shapes of p = 64 are measured in the launch of 4; its messages are left out, and that is said."""
     request = Request(
         models=("vgg16-mini",), strategies=("data", "filter"), p=(1, 16, 64), batch=64
@@ -441,7 +441,7 @@ def test_more_pes_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
 
 
 def test_the_largest_launch() -> None:
-    """The largest p that there are PEs for, or what is asked for, crowded if need be."""
+    """The largest p that there are ranks for, or what is asked for, crowded if need be."""
     machine = cluster(4, nodes=2)
     assert machine_of(Request(p=(1, 2)), machine).ranks == 2
     assert machine_of(Request(p=(1, 6)), machine).ranks == 6
@@ -452,7 +452,7 @@ def test_the_largest_launch() -> None:
 
 def test_a_launch_of_its_own_size_alone() -> None:
     """Under a launcher there is one size: nothing is planned for another."""
-    request = Request(models=("hand.json",), p=(3,), ranks=3, batch_per_pe=2)
+    request = Request(models=("hand.json",), p=(3,), ranks=3, batch_per_rank=2)
     assert make_plan(request, cluster(1), {"hand.json": mlp([4, 2])}).sizes == [3]
 
 
@@ -510,7 +510,7 @@ def test_models_that_share_layers_share_cases() -> None:
     nets = {"a.json": mlp([12, 8, 3], "a"), "b.json": mlp([12, 8, 3], "b")}
 
     def made(models: tuple[str, ...]) -> Draft:
-        return draft(Request(models=models, p=(1,), batch_per_pe=4), cluster(1), nets)
+        return draft(Request(models=models, p=(1,), batch_per_rank=4), cluster(1), nets)
 
     one, two = made(("a.json",)), made(("a.json", "b.json"))
     assert [case.id for case in two.plan.cases] == [case.id for case in one.plan.cases]
@@ -523,7 +523,7 @@ def test_models_that_share_layers_share_cases() -> None:
 def test_the_smallest_tier_is_kept() -> None:
     """In one net a layer is most of the cost, in another next to nothing: measured early."""
     big = {"a.json": mlp([40, 40], "a"), "b.json": mlp([40, 40, 4000, 4000], "b")}
-    request = Request(models=("b.json", "a.json"), p=(1,), batch_per_pe=4)
+    request = Request(models=("b.json", "a.json"), p=(1,), batch_per_rank=4)
     for chosen, tier in ((("b.json",), 1), (("b.json", "a.json"), 0)):
         plan = make_plan(request.model_copy(update={"models": chosen}), cluster(1), big)
         found = [
@@ -538,7 +538,7 @@ def test_the_smallest_tier_is_kept() -> None:
 
 
 def test_points(specs: dict[str, ModelSpec]) -> None:
-    """One PE is serial whatever the strategy; a hybrid takes the largest group of a node."""
+    """One rank is serial whatever the strategy; a hybrid takes the largest group of a node."""
     request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
     machine = machine_of(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
@@ -572,7 +572,7 @@ def test_a_hybrid_falls_back_to_smaller_groups(specs: dict[str, ModelSpec]) -> N
 
 
 def test_nothing_to_plan(specs: dict[str, ModelSpec]) -> None:
-    with pytest.raises(InputError, match="serial runs on 1 PE: add 1 to p"):
+    with pytest.raises(InputError, match="serial runs on 1 rank: add 1 to p"):
         make_plan(
             Request(models=("vgg16-mini",), strategies=("serial",), p=(2,)), cluster(2), specs
         )
@@ -635,6 +635,6 @@ def test_ids_are_those_of_earlier_runs(specs: dict[str, ModelSpec]) -> None:
 def test_batch_of() -> None:
     assert batch_of("vgg16-mini", 3) == 3
     assert batch_of("some/model.json", 3) == 3
-    assert batch_of("vgg16-mini", None) == entry("vgg16-mini").batch_per_pe
-    with pytest.raises(InputError, match="give --batch-per-pe"):
+    assert batch_of("vgg16-mini", None) == entry("vgg16-mini").batch_per_rank
+    with pytest.raises(InputError, match="give --batch-per-rank"):
         batch_of("some/model.json", None)

@@ -84,7 +84,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     same = [
         name for name in Request.model_fields if getattr(request, name) == getattr(defaults, name)
     ]
-    assert same == ["batch_per_pe"]  # batch is given instead
+    assert same == ["batch_per_rank"]  # batch is given instead
     request.write(path)
     assert Request.read(path) == request
     assert tomllib.loads(path.read_text())["strategies"] == ["filter", "data+spatial"]
@@ -95,7 +95,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
 
 @given(
     p=st.lists(st.integers(1, 10_000_000), min_size=1, max_size=5),
-    per_pe=st.none() | st.integers(1, 512),
+    per_rank=st.none() | st.integers(1, 512),
     budget=st.floats(1.0, 1e6),
     seed=st.integers(0, 2**40),
     target=st.floats(1e-6, 0.5),
@@ -103,13 +103,13 @@ def test_toml_round_trip(tmp_path: Path) -> None:
 def test_any_request_survives(
     tmp_path_factory: pytest.TempPathFactory,
     p: list[int],
-    per_pe: int | None,
+    per_rank: int | None,
     budget: float,
     seed: int,
     target: float,
 ) -> None:
     path = tmp_path_factory.mktemp("request") / "plan.toml"
-    request = make_request(p=p, batch_per_pe=per_pe, budget_s=budget, seed=seed, target=target)
+    request = make_request(p=p, batch_per_rank=per_rank, budget_s=budget, seed=seed, target=target)
     request.write(path)
     assert Request.read(path) == request
     assert request.p == tuple(sorted(set(p)))
@@ -144,7 +144,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ('p = [1]\nstrategies = ["dat"]', "strategies = 'dat': must be 'serial', 'data'"),
         ('p = [1]\ndtypes = ["int8"]', "dtypes = 'int8': unknown dtype 'int8'; known: float32"),
         ('p = [1]\nlibraries = ["nccl"]', 'library nccl needs device = "cuda"'),
-        ("p = [1]\nbatch = 4\nbatch_per_pe = 2", "give batch or batch_per_pe, not both"),
+        ("p = [1]\nbatch = 4\nbatch_per_rank = 2", "give batch or batch_per_rank, not both"),
         ("p = [1]\ntarget = 0", "target = 0: must be greater than 0"),
         ("p = [1]\nlaunches = 0\nseed = -1", "launches = 0: .*; seed = -1: "),
     ],
@@ -190,9 +190,9 @@ def test_efforts() -> None:
 
 
 def test_global_batch() -> None:
-    """Weak scaling by default and with batch_per_pe, strong scaling with batch."""
+    """Weak scaling by default and with batch_per_rank, strong scaling with batch."""
     assert Request(p=(4,)).global_batch(4, 8) == 32
-    assert Request(p=(4,), batch_per_pe=3).global_batch(4, 8) == 12
+    assert Request(p=(4,), batch_per_rank=3).global_batch(4, 8) == 12
     assert Request(p=(4,), batch=16).global_batch(4, 8) == 16
 
 

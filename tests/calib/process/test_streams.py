@@ -28,7 +28,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 NET = mlp([12, 8, 3])
 PREDICT = tuple(
     words_of(
-        "predict --model model.json --strategy data --parameters parameters.json --batch-per-pe 4"
+        "predict --model model.json --strategy data --parameters parameters.json --batch-per-rank 4"
     )
 )
 PRINTING = [
@@ -119,7 +119,7 @@ def test_a_sweep_that_nobody_reads_ends(here: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sweep, "Advance", Counting)
     reader, writer = os.pipe()
     os.close(reader)
-    options = ("-p", "1:200", "--strategies", "all", "--batch-per-pe", "4")
+    options = ("-p", "1:200", "--strategies", "all", "--batch-per-rank", "4")
     with os.fdopen(writer, "w") as gone, (here / "said").open("w") as said:
         words = ("sweep", "--models", "model.json", "--parameters", "parameters.json", *options)
         assert inside.ended(words, gone, said) == 0

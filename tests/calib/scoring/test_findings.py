@@ -99,7 +99,7 @@ def another(run: Path, started: str) -> TrainingRun:
         model=point().model,
         strategy="serial",
         p=1,
-        batch_per_pe=4,
+        batch_per_rank=4,
         optimizer="momentum",
         started=started,
         cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint,

@@ -77,7 +77,7 @@ def test_racks_filled_in_by_hand_make_a_level(tmp_path: Path) -> None:
 
 
 def test_ranks_of_two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three ranks on two hosts: a record for each host, PEs of a node from the fullest."""
+    """Three ranks on two hosts: a record for each host, ranks of a node from the fullest."""
     here = threading.local()
     names = ["a.example", "b", "b"]
     module = calib.microbench.probe

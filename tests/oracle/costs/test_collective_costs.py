@@ -1,4 +1,4 @@
-"""Operations between PEs against closed forms and simulations; numbers of handmade.py, networks.py."""
+"""Operations between ranks against closed forms and simulations; numbers of handmade.py, networks.py."""
 
 from __future__ import annotations
 
@@ -175,7 +175,9 @@ def test_a_structural_law_of_several_p(ranks: int, held_out: float | None, facto
     cost = allreduce(costs, ranks, 10**6)
     assert close(cost, seconds, seconds / factor, seconds * factor)
     assert cost.basis == ("interpolated" if ranks == 3 else "extrapolated")
-    assert cost.notes == (f"allreduce on {ranks} PEs was not measured: from the law of 2 to 8 PEs",)
+    assert cost.notes == (
+        f"allreduce on {ranks} ranks was not measured: from the law of 2 to 8 ranks",
+    )
     assert allreduce(costs, 2, 65536).basis == "measured", "the p that was measured comes first"
 
 
@@ -216,7 +218,7 @@ def test_across_nodes_the_measured_link_is_taken() -> None:
 
 
 def test_each_level_has_its_own_fits() -> None:
-    """Two ranks a node, two nodes a rack: 2, 4 and 8 PEs are at three levels; so are 2 far apart."""
+    """Two ranks a node, two nodes a rack: 2, 4 and 8 ranks are at three levels; so are 2 far apart."""
     fits = [
         allreduce_fit(ranks=p, level=level, points=[(8, t), (80, 2 * t)])
         for p, level, t in (
@@ -251,7 +253,7 @@ def test_another_rack_is_a_guess_from_the_link_of_this_one() -> None:
 
 
 def test_groups_that_lie_on_other_nodes_than_the_measured_are_no_measurement() -> None:
-    """Four PEs of four nodes were measured; four on two nodes go by the ring, within a factor of two."""
+    """Four ranks of four nodes were measured; four on two go by the ring, within a factor of two."""
     fit = allreduce_fit(4, level="system").model_copy(update={"nodes": 4})
     costs = network(fit)
     apart = costs.time(Message("allreduce", 65536, 4, stride=2))
@@ -259,7 +261,7 @@ def test_groups_that_lie_on_other_nodes_than_the_measured_are_no_measurement() -
     assert (apart.basis, packed.basis) == ("measured", "extrapolated")
     seconds = 6 * (ALPHA_S + 65536 / 4 * BETA_S_PER_BYTE)
     assert close(packed, seconds, seconds / (2 * LINE_FACTOR), seconds * (2 * LINE_FACTOR))
-    assert "on 4 PEs of 2 nodes was not measured" in packed.notes[0]
+    assert "on 4 ranks of 2 nodes was not measured" in packed.notes[0]
     assert "from 4 on 4 nodes by the ring" in packed.notes[0]
 
 

@@ -250,10 +250,10 @@ def test_a_link_is_alpha_and_beta_of_the_level() -> None:
 
 
 def test_a_link_of_another_p_is_wider() -> None:
-    """From 8 to 80 PEs a decade: the line's error twice."""
+    """From 8 to 80 ranks a decade: the line's error twice."""
     far = line("allreduce", 8, "system", shape=(14.0, 1.75))
     link = network(far, ranks_per_node=4).link(80, "allreduce")
-    assert link.basis == "extrapolated" and "those of 8 PEs" in link.notes[0]
+    assert link.basis == "extrapolated" and "those of 8 ranks" in link.notes[0]
     assert link.alpha_s.high == pytest.approx(1.1e-6 * 1.5**2)
     assert link.beta_s_per_byte.low == pytest.approx(0.9e-9 / 1.5**2)
     between = [far, line("allreduce", 128, "system", shape=(254.0, 254 / 128))]

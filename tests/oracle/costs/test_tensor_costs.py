@@ -155,7 +155,7 @@ def test_momentum_is_an_upper_bound_of_plain_sgd() -> None:
 
 
 def test_a_shared_update_is_of_a_part_and_never_a_measured_list() -> None:
-    """10 tensors of 400 B on 3 PEs: 4 tensors and 134 B on the one that has most."""
+    """10 tensors of 400 B on 3 ranks: 4 tensors and 134 B on the one that has most."""
     loop = tensor_loop("update", 2, {"abc": estimate(5.0), "": estimate(6.0)})
     rule = law("update", 2, s_per_byte=1e-9, error_factor=1.0)
     for laws, extra in (([], 0.0), ([rule], 134e-9)):

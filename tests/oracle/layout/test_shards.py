@@ -210,7 +210,7 @@ def test_serial_and_data_and_pipeline_run_whole_layers() -> None:
 
 
 def test_spatial_shapes_by_hand() -> None:
-    """8 rows on 2 PEs: 4 each, 6 with halo; pooled to 2 from 4; then whole layers at the whole batch."""
+    """8 rows on 2 ranks: 4 each, 6 with halo; pooled to 2; then whole layers at the whole batch."""
     model = small()
     shards = rank_shards(model, divide(model, "spatial", 2, 5))
     shapes = {
@@ -243,7 +243,7 @@ def test_spatial_lists_every_distinct_part() -> None:
 
 
 def test_the_split_ends_where_a_part_would_be_empty() -> None:
-    """On 8 PEs the convolution has a row each; its pool has 4 rows for 8 PEs: whole from there on."""
+    """On 8 ranks the convolution has a row each, its pool 4 rows for 8: whole from there on."""
     model = small()
     division = divide(model, "spatial", 8, 1)
     assert [layer.name for layer in split_layers(model, division)] == ["l1", "l2"]
@@ -252,7 +252,7 @@ def test_the_split_ends_where_a_part_would_be_empty() -> None:
 
 
 def test_filter_shapes_by_hand() -> None:
-    """4 and 6 filters on 4 PEs: 1 each, and 2 or 1; ReLU and pooling are whole."""
+    """4 and 6 filters on 4 ranks: 1 each, and 2 or 1; ReLU and pooling are whole."""
     model = small()
     found = by_name(rank_shards(model, divide(model, "filter", 4, 5)))
     (part,) = found["l1"]
@@ -264,7 +264,7 @@ def test_filter_shapes_by_hand() -> None:
 
 
 def test_channel_shapes_by_hand() -> None:
-    """The first convolution is whole; of 48 inputs 16 each on 3 PEs; no bias in the part."""
+    """The first convolution is whole; of 48 inputs 16 each on 3 ranks; no bias in the part."""
     model = small()
     found = by_name(rank_shards(model, divide(model, "channel", 3, 5)))
     assert (found["l1"][0].layer, found["l1"][0].split) == (model.layers[0].shape, False)
@@ -275,7 +275,7 @@ def test_channel_shapes_by_hand() -> None:
 
 
 def test_hybrids() -> None:
-    """p1 x p2 = 2 x 2: half of the batch, and the parts of 2 PEs."""
+    """p1 x p2 = 2 x 2: half of the batch, and the parts of 2 ranks."""
     model = small()
     for hybrid, plain in (("data+filter", "filter"), ("data+spatial", "spatial")):
         division = divide(model, hybrid, 4, 6, inner=2)
@@ -287,7 +287,7 @@ def test_hybrids() -> None:
 @pytest.mark.parametrize("name", ["vgg16-mini", "resnet50-mini", "cosmoflow-mini"])
 @pytest.mark.parametrize("p", [2, 4])
 def test_parts_make_up_the_models(name: str, p: int) -> None:
-    """Operations, outputs and weights of the parts of all PEs are those of the whole layers."""
+    """Operations, outputs and weights of the parts of all ranks are those of the whole layers."""
     model = spec(name)
     whole = {layer.name: layer.shape for layer in model.layers}
     for strategy in ("filter", "channel"):
@@ -357,7 +357,7 @@ def test_every_part_of_the_minis_can_be_built() -> None:
 
 
 def test_rank_parameters() -> None:
-    """filter: the larger part; channel: the biases whole; data: all; a batch norm is on every PE."""
+    """filter: the larger part; channel: the biases whole; data: all; a batch norm is on every rank."""
     model = small()
     assert rank_parameters(model, divide(model, "data", 2, 4)) == model.parameter_shapes
     assert rank_parameters(model, divide(model, "spatial", 2, 4)) == model.parameter_shapes
@@ -383,7 +383,7 @@ def test_the_height_is_cut_first() -> None:
 
 
 def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
-    """A volume of 512 x 512 x 256: every layout is tried here; of more PEs than that there is none.
+    """A volume of 512 x 512 x 256: every layout is tried here; of more ranks than that there is none.
 
     The convolution keeps its length, so that any part of a row is as long as its halo of 1; the whole
     convolution and its ReLU are split, whatever the layout: the one of the fewest dimensions that are
@@ -404,14 +404,14 @@ def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
         assert best_grid(model, p) == expected, p
     for p in (10**30, 2**26 + 1, math.prod(size) + 1):
         assert best_grid(model, p) == (p,)
-        with pytest.raises(InputError, match="at most 512 x 512 x 256 PEs"):
+        with pytest.raises(InputError, match="at most 512 x 512 x 256 ranks"):
             divide(model, "spatial", p, 1)
 
 
 @pytest.mark.parametrize(
     ("strategy", "p", "inner", "message"),
     [
-        ("serial", 2, 1, "serial runs on 1 PE, not on 2"),
+        ("serial", 2, 1, "serial runs on 1 rank, not on 2"),
         ("data", 5, 1, "p = 5 does not divide the batch of 12 samples"),
         ("data", 24, 1, "p = 24 is over the batch of 12 samples"),
         ("data+filter", 10, 2, "p1 = 5 does not divide the batch"),
@@ -420,7 +420,12 @@ def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
         ("data+filter", 12, 6, "on p2 = 6: l1 has only 4 filters, so p2 is at most 4"),
         ("channel", 49, 1, "fc has only 48 channels, so p is at most 48"),
         ("pipeline", 7, 1, "only 6 layers"),
-        ("spatial", 49, 1, "l1, cannot be split: its height of 8 in 49 parts .* at most 8 x 6 PEs"),
+        (
+            "spatial",
+            49,
+            1,
+            "l1, cannot be split: its height of 8 in 49 parts .* at most 8 x 6 ranks",
+        ),
         ("tensor", 2, 1, "unknown strategy 'tensor'; known: serial, data, spatial"),
     ],
 )
@@ -432,7 +437,7 @@ def test_limits(strategy: str, p: int, inner: int, message: str) -> None:
 def test_limits_of_segments_grids_and_kinds() -> None:
     with pytest.raises(InputError, match="5 segments do not divide the batch of 12"):
         divide(small(), "pipeline", 2, 12, segments=5)
-    with pytest.raises(InputError, match="not a layout of 4 PEs"):
+    with pytest.raises(InputError, match="not a layout of 4 ranks"):
         rank_shards(small(), Division("spatial", 4, 12, grid=(3, 2)))
     with pytest.raises(InputError, match="must be at least 1"):
         Division("data", 0, 12)

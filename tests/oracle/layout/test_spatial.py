@@ -1,4 +1,4 @@
-"""Spatial: terms against PEs of a grid simulated message by message, memory and limits by hand."""
+"""Spatial: terms against ranks of a grid simulated message by message, memory and limits by hand."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_paper_form_is_the_simulation(
 def test_halo_by_hand(p: int, neighbours: int) -> None:
     """conv 3 -> 4, 3x3, 8 x 6: 2 [2 alpha + B delta beta (3 * 6 + 4 * 6)]; 1x1 and ReLU pay nothing.
 
-    Of 2 PEs each has one neighbour (formulas.md).
+    Of 2 ranks each has one neighbour (formulas.md).
     """
     shapes = [conv(3, 4, (8, 6), 3, 1, 1), relu(4, (8, 6)), conv(4, 9, (8, 6), 1, 1, 0)]
     model, batch = model_of(shapes), 5
@@ -133,11 +133,11 @@ def test_split_ends_where_it_was_told() -> None:
         (
             Division("spatial", 8, 1, grid=(8, 1), split_until="l3"),
             "a layer before the split's end, l3, cannot be split: its height of 8 in 8 parts leaves a "
-            "part without a row; at most 4 x 3 PEs",
+            "part without a row; at most 4 x 3 ranks",
         ),
         (Division("spatial", 2, 1, split_until="fc"), "flatten layer needs the whole image"),
         (Division("spatial", 2, 1, split_until="l9"), "stack has no layer 'l9' where the split"),
-        (Division("spatial", 4, 1, grid=(3, 2)), "not a layout of 4 PEs"),
+        (Division("spatial", 4, 1, grid=(3, 2)), "not a layout of 4 ranks"),
         (Division("data+spatial", 8, 3, inner=4), "p1 = 2 does not divide the batch of 3 samples"),
     ],
 )
@@ -152,8 +152,8 @@ def test_a_halo_longer_than_the_part_is_an_answer() -> None:
     """Kernel 7 on 8 rows: parts of 3, 3 and 2 rows have what the others take, parts of 2 not."""
     model = model_of([conv(1, 1, (8,), 7, 1, 3)])
     found = project(model, Division("spatial", 4, 2), machine())
-    assert "in 4 parts is shorter than the halo of 3; at most 3 PEs" in found.limits[0]
-    assert (found.feasible, found.limit.pes) == (False, 3)
+    assert "in 4 parts is shorter than the halo of 3; at most 3 ranks" in found.limits[0]
+    assert (found.feasible, found.limit.ranks) == (False, 3)
 
 
 def factorizations(p: int, dimensions: int) -> Iterator[tuple[int, ...]]:
@@ -165,7 +165,7 @@ def factorizations(p: int, dimensions: int) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("end", ["", "l1", "l3", "l4"])
 @pytest.mark.parametrize("kernel", [1, 3, 7])
 def test_limit_by_trying(kernel: int, end: str) -> None:
-    """The limit's grid is possible, and no layout of more PEs is. 16 x 12 images, pooled to 8 x 6."""
+    """The limit's grid is possible, and no layout of more ranks is. 16 x 12 images, pooled to 8 x 6."""
     model = model_of(
         [
             conv(3, 4, (16, 12), kernel, 1, kernel // 2),
@@ -182,7 +182,7 @@ def test_limit_by_trying(kernel: int, end: str) -> None:
         )
 
     limit = spatial.limit(model, Division("spatial", 2, 1, split_until=end))
-    assert limit.pes == max(p for p in range(1, 16 * 12 + 2) if possible(p))
+    assert limit.ranks == max(p for p in range(1, 16 * 12 + 2) if possible(p))
 
 
 def test_limits_by_hand() -> None:
@@ -190,10 +190,10 @@ def test_limits_by_hand() -> None:
     model = small()
     limit = spatial.limit(model, Division("spatial", 2, 1))
     most = "p <= 8 x 6 parts that have a row and are as long as their halo"
-    assert (limit.pes, limit.why) == (48, f"{most}: height 8 (l1), width 6 (l1)")
+    assert (limit.ranks, limit.why) == (48, f"{most}: height 8 (l1), width 6 (l1)")
     limit = spatial.limit(model, Division("spatial", 2, 1, split_until="l3"))
-    assert (limit.pes, "height 4 (l3), width 3 (l3)" in limit.why) == (12, True)
-    assert spatial.limit(mlp([8, 4]), Division("spatial", 2, 1)).pes == 1
+    assert (limit.ranks, "height 4 (l3), width 3 (l3)" in limit.why) == (12, True)
+    assert spatial.limit(mlp([8, 4]), Division("spatial", 2, 1)).ranks == 1
     cosmoflow = spec("cosmoflow-mini")
     assert "depth" in spatial.limit(cosmoflow, Division("spatial", 2, 1)).why
 
@@ -201,7 +201,7 @@ def test_limits_by_hand() -> None:
 @pytest.mark.parametrize("name", ["vgg16-mini", "resnet50-mini", "cosmoflow-mini"])
 @pytest.mark.parametrize("p", [2, 6, 8, 16, 64])
 def test_the_layout_chosen_leaves_little_work(name: str, p: int) -> None:
-    """At most a tenth more of a PE's operations than any layout; one dimension where that is so."""
+    """At most a tenth more of a rank's operations than any layout; one dimension where that is so."""
     model = spec(name)
     dimensions = len(model.input_shape) - 1
 
@@ -223,7 +223,7 @@ def test_the_layout_chosen_leaves_little_work(name: str, p: int) -> None:
 
 
 def test_images_that_are_wider_than_high() -> None:
-    """4 x 64 images on 32 PEs: 4 rows cannot be 32, nor 8; 2 x 16 and 4 x 8 can."""
+    """4 x 64 images on 32 ranks: 4 rows cannot be 32, nor 8; 2 x 16 and 4 x 8 can."""
     model = model_of([conv(3, 4, (4, 64), 3, 1, 1), relu(4, (4, 64))])
     assert best_grid(model, 32) == (4, 8)
     assert best_grid(model, 128) == (4, 32)
@@ -252,7 +252,7 @@ def test_memory_by_hand() -> None:
 
 
 def test_cosmoflow_at_512_fits_16_gb_in_parts_only() -> None:
-    """One sample of 4 x 512^3 (issue: no strategy that keeps a whole sample on a PE fits 16 GB)."""
+    """One sample of 4 x 512^3 (issue: no strategy that keeps a whole sample on a rank fits 16 GB)."""
     model = spec("cosmoflow")
     used = [
         sum(spatial.memory(model, fitted(model, Division("spatial", p, 1)), "momentum").values())
@@ -288,7 +288,7 @@ def test_without_concat_the_copies_are_left_out_and_that_is_said() -> None:
 
 
 def test_copies_of_a_second_layer_and_dimension() -> None:
-    """2 x 3 PEs, conv 1 -> 2 (5x5, 12 x 12), then conv 2 -> 2 (3x3): parts of 6 x 4.
+    """2 x 3 ranks, conv 1 -> 2 (5x5, 12 x 12), then conv 2 -> 2 (3x3): parts of 6 x 4.
 
     Rows are joined first: x of l1 4 + 6 = 10 x 4 of two pieces, then 10 x 8 of three.
     """

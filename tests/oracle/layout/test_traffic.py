@@ -37,7 +37,7 @@ def terms(found: list[Message]) -> list[tuple[str, int, int]]:
     return [(message.operation, message.nbytes, message.group_size) for message in found]
 
 
-def test_nothing_on_one_pe() -> None:
+def test_nothing_on_one_rank() -> None:
     for strategy in STRATEGIES:
         assert sent(strategy, 1) == []
 
@@ -69,7 +69,7 @@ def test_spatial_backward_halo() -> None:
 
 
 def test_spatial_in_two_dimensions() -> None:
-    """On 2 x 2 PEs a row of a part is 3 wide and a column 4 high: the larger, 4, is the message."""
+    """On 2 x 2 ranks a row of a part is 3 wide and a column 4 high: the larger, 4, is the message."""
     model = small()
     found = messages(model, Division("spatial", 4, B, grid=(2, 2)))
     assert found[0] == Message("halo", 4 * B * 3 * 4, 4, grid=(2, 2), why=found[0].why)
@@ -132,7 +132,7 @@ def test_data_filter() -> None:
 
 
 def test_data_spatial() -> None:
-    """Halos and allgather of B/p1 inside p1 groups at once; W by a leader of each p2 PEs."""
+    """Halos and allgather of B/p1 inside p1 groups at once; W by a leader of each p2 ranks."""
     found = sent("data+spatial", 6, inner=2)
     assert terms(found) == [
         ("halo", 4 * 4 * 3 * 6, 2),
@@ -174,7 +174,7 @@ def test_vgg16_mini() -> None:
     (end,) = [m for m in spatial if m.operation == "allgather"]
     assert end.nbytes == 4 * batch * 128 * 2 * 2
     hybrid = messages(model, divide(model, "data+filter", 4, batch, inner=2))
-    # all widths are even, so each PE has half of every weight
+    # all widths are even, so each rank has half of every weight
     assert hybrid[-1].nbytes * 2 == 4 * model.parameter_items
 
 
@@ -226,7 +226,7 @@ def test_half_precision_halves_activations_not_gradients() -> None:
 
 
 def test_where_the_split_ends() -> None:
-    """resnet50-mini on 2 PEs: before the average pool. In 16 rows: inside the first block of stage 1,
+    """resnet50-mini on 2 ranks: before the average pool. In 16 rows: inside the first block of stage 1,
     whose 3x3 convolution makes 8 rows of 16; it and the shortcut each read a layer that was cut.
     """
     model = spec("resnet50-mini")

@@ -53,7 +53,7 @@ def test_an_mlp_by_hand() -> None:
 
 
 def test_data_parallel_has_its_buffer_beside_serial() -> None:
-    """B/p samples on each PE, and one flat buffer of all gradients."""
+    """B/p samples on each rank, and one flat buffer of all gradients."""
     for name in NAMES:
         model = spec(name)
         serial = live_bytes(model, Division("serial", 1, 4), "momentum")
@@ -85,7 +85,7 @@ def test_at_least_what_is_always_there_and_more_with_the_batch(
         assert found <= sum(naive.values()) + 2 * 4 * 3 * 1024 * 1024
 
 
-def test_one_pe_of_any_strategy_is_serial() -> None:
+def test_one_rank_of_any_strategy_is_serial() -> None:
     model = spec("resnet50-mini")
     expected = live_bytes(model, SERIAL, "adam")
     for strategy in SHARED:

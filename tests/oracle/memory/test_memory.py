@@ -1,4 +1,4 @@
-"""Bytes per PE: the naive sums of formulas.md, and peaks by the memory reuse of a machine."""
+"""Bytes per rank: the naive sums of formulas.md, and peaks by the memory reuse of a machine."""
 
 from __future__ import annotations
 
@@ -67,10 +67,12 @@ def test_naive_sum_of_an_mlp_by_hand() -> None:
         "activations": 2 * 4 * 5 * items,
         "weights": weights,
         "gradients": weights,
-        "optimizer": weights // 2,  # two states of each, on four PEs
+        "optimizer": weights // 2,  # two states of each, on four ranks
         "exchange": weights,
     }
-    assert naive_parts(0, 10, False, "momentum", share=4)["optimizer"] == 3  # the PE that has most
+    assert (
+        naive_parts(0, 10, False, "momentum", share=4)["optimizer"] == 3
+    )  # the rank that has most
 
 
 def test_published_weights() -> None:
@@ -92,7 +94,7 @@ def test_peak_by_either_form_without_the_buffer_that_the_factors_hold(
     assert notes == []
 
 
-def test_serial_has_its_own_record_and_so_has_one_pe_of_any_strategy() -> None:
+def test_serial_has_its_own_record_and_so_has_one_rank_of_any_strategy() -> None:
     """p = 1 equals serial."""
     records = (reuse("data"), reuse("serial", gamma=0.25))
     for strategy in ("serial", "data", "filter", "spatial", "pipeline", "data+filter"):

@@ -65,8 +65,8 @@ def test_times_per_sample_at_the_profile_batch(
     assert [cost.seconds for cost in found] == pytest.approx(by_hand(NET, batch, scale), rel=1e-12)
 
 
-def test_one_pe_is_alone_whatever_p() -> None:
-    """The paper profiles one PE: neighbours that disturb each other are not in its equations."""
+def test_one_rank_is_alone_whatever_p() -> None:
+    """The paper profiles one rank: neighbours that disturb each other are not in its equations."""
     laws = [
         law.model_copy(update={"call_s": law.call_s * active})
         for active in (1, 2)
@@ -154,7 +154,7 @@ def test_model_without_weights_updates_nothing() -> None:
     ],
 )
 def test_profile_batch_is_that_of_data_parallelism(division: Division, batch: int) -> None:
-    """B/p rounded down, one sample at least: alike for all strategies of as many PEs."""
+    """B/p rounded down, one sample at least: alike for all strategies of as many ranks."""
     assert profile_batch(division) == batch
 
 

@@ -200,8 +200,8 @@ def test_one_gpu_times_that_are_wrong(tmp_path: Path, rows: str, message: str) -
         read_single_gpu(path)
 
 
-@pytest.mark.parametrize("pes_per_node", [1, 4, 32])
-def test_any_node_and_models_that_nobody_knows(tmp_path: Path, pes_per_node: int) -> None:
+@pytest.mark.parametrize("ranks_per_node", [1, 4, 32])
+def test_any_node_and_models_that_nobody_knows(tmp_path: Path, ranks_per_node: int) -> None:
     """A model with a time but without layers is left out, with the reason; no row is lost."""
     runs, links = tmp_path / "runs.csv", tmp_path / "links.csv"
     runs.write_text(HEAD + GOOD + GOOD.replace("resnet50", "nonet") + GOOD.replace(",d,", ",df,"))
@@ -210,7 +210,7 @@ def test_any_node_and_models_that_nobody_knows(tmp_path: Path, pes_per_node: int
         "parallel_analysis.py,NCCL,any,all,p<=64,9e-6,2e-11\n"
     )
     replay = PaperFormReplay(
-        spec, {"resnet50": 0.003, "nonet": 0.003}, read_links(links), pes_per_node
+        spec, {"resnet50": 0.003, "nonet": 0.003}, read_links(links), ranks_per_node
     )
     done, left_out = replay.run(read_points(runs))
     assert [row.strategy for row in done] == ["data", "data+filter"]

@@ -146,7 +146,7 @@ def test_a_killed_run_is_never_scored() -> None:
             pair(projection(1.0), half)
     scored, reasons = scored_and_not([projection(1.0)], [killed, run([1.0] * 8), cut, short])
     assert len(scored) == 1
-    case = "vgg16_mini data p=2 batch 8 per PE"
+    case = "vgg16_mini data p=2 batch 8 per rank"
     assert reasons == [
         f"{case}: stopped early: 8 of 100 iterations and has no end line",
         f"{case}: stopped early: 8 of 100 iterations",
@@ -226,15 +226,15 @@ def test_what_cannot_be_paired_is_named() -> None:
     runs = [
         run([1.0] * 8, strategy="serial", p=1),
         run([1.0] * 8, cluster_fingerprint="another"),
-        run([1.0] * 8, batch_per_pe=16),
+        run([1.0] * 8, batch_per_rank=16),
     ]
     scored, reasons = scored_and_not([projection(1.0)], runs, "0123456789abcdef")
     assert scored == []
-    case = "vgg16_mini data p=2 batch 8 per PE"
+    case = "vgg16_mini data p=2 batch 8 per rank"
     assert reasons == [
-        "vgg16_mini serial p=1 batch 8 per PE: has no prediction",
+        "vgg16_mini serial p=1 batch 8 per rank: has no prediction",
         f"{case}: ran on another machine (another; predicted for 0123456789abcdef)",
-        "vgg16_mini data p=2 batch 16 per PE: has no prediction",
+        "vgg16_mini data p=2 batch 16 per rank: has no prediction",
     ]
     with pytest.raises(InputError, match="p=1"):
         pair(projection(1.0), runs[0])
@@ -257,7 +257,7 @@ DIVISIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"strategy": "spatial", "grid": (4,)},
     ),
     ({"optimizer": "adam"}, {"optimizer": "momentum"}),
-    ({"batch_per_pe": 2}, {"batch_per_pe": 2.25}),
+    ({"batch_per_rank": 2}, {"batch_per_rank": 2.25}),
 ]
 
 
@@ -292,14 +292,16 @@ def test_a_run_that_does_not_say_its_optimizer() -> None:
     assert scored == [] and "does not say its optimizer" in reasons[0]
 
 
-def test_a_group_that_shares_its_samples_has_a_part_of_one_per_pe() -> None:
-    """One sample on four ranks: a quarter per PE, in the record and in words."""
-    ran = run([1.0] * 8, strategy="filter", p=4, batch_per_pe=0.25, iterations=9)
+def test_a_group_that_shares_its_samples_has_a_part_of_one_per_rank() -> None:
+    """One sample on four ranks: a quarter per rank, in the record and in words."""
+    ran = run([1.0] * 8, strategy="filter", p=4, batch_per_rank=0.25, iterations=9)
     scored, reasons = scored_and_not(
-        [projection(1.0, strategy="filter", p=4, batch_per_pe=0.25)], [ran]
+        [projection(1.0, strategy="filter", p=4, batch_per_rank=0.25)], [ran]
     )
     assert scored == []
-    assert reasons == ["vgg16_mini filter p=4 batch 0.25 per PE: stopped early: 8 of 9 iterations"]
+    assert reasons == [
+        "vgg16_mini filter p=4 batch 0.25 per rank: stopped early: 8 of 9 iterations"
+    ]
 
 
 def test_runs_of_other_layouts_are_other_work() -> None:

@@ -85,8 +85,8 @@ def test_in_which_points() -> None:
 def test_a_batch_is_named_where_it_tells_cases_apart() -> None:
     other = LONG.model_copy(update={"division": Division("data", 2, 9)})
     assert [x.what for x in causes([LONG, other])[0].cases] == [
-        "vgg16_mini data p=2, 8 per PE",
-        "vgg16_mini data p=2, 4.5 per PE",
+        "vgg16_mini data p=2, 8 per rank",
+        "vgg16_mini data p=2, 4.5 per rank",
     ]
 
 

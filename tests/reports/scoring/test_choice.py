@@ -84,7 +84,7 @@ def test_the_pick_of_two_that_are_predicted_alike_is_the_slower_one() -> None:
     [
         {"model": "resnet50_mini"},
         {"p": 2},
-        {"batch_per_pe": 16},
+        {"batch_per_rank": 16},
         {"optimizer": "adam"},
         {"library": "torch"},
         {"threads_per_rank": 2},
@@ -101,13 +101,13 @@ def test_only_the_same_training_is_a_choice(other: dict[str, object]) -> None:
 def test_the_same_global_batch_is_the_same_training() -> None:
     """Filter runs whole samples on its group: B / p may be less than one."""
     points = [
-        point(1.0, 1.0, p=4, batch_per_pe=0.25, strategy="filter"),
-        point(1.2, 1.1, p=4, batch_per_pe=0.25, strategy="channel"),
+        point(1.0, 1.0, p=4, batch_per_rank=0.25, strategy="filter"),
+        point(1.2, 1.1, p=4, batch_per_rank=0.25, strategy="channel"),
     ]
     assert only(points).batch == 1
 
 
-def test_one_pe_and_one_strategy_are_no_choice() -> None:
+def test_one_rank_and_one_strategy_are_no_choice() -> None:
     assert choices([]) is None
     assert choices([point(1.0, 1.0, strategy=s, p=1) for s in ("serial", "data")]) is None
     assert choices([point(1.0, 1.0), point(1.0, 1.1)]) is None

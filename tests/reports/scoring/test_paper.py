@@ -72,7 +72,7 @@ def test_what_is_comparable() -> None:
     rows = paper_rows(summary(points))
     text = " ".join(comparable(rows, points))
     assert "86.74%" in text and "74.14%" in text and "section 5.2" in text
-    assert "ours: vgg16_mini, \N{REPLACEMENT CHARACTER}[31mred on 2 to 8 PEs" in text
+    assert "ours: vgg16_mini, \N{REPLACEMENT CHARACTER}[31mred on 2 to 8 ranks" in text
     assert "(data, filter): 70.0% here, 90.8% there" in text
     assert "No points here: channel, data+filter, data+spatial, pipeline." in text
     assert "\x1b" not in text

@@ -57,7 +57,7 @@ def test_nothing_to_summarize() -> None:
         assert (*means, of.worst, of.noise_ceiling) == (None,) * 5
 
 
-def test_data_on_one_pe_is_the_serial_work() -> None:
+def test_data_on_one_rank_is_the_serial_work() -> None:
     serial = point(1.0, 1.0, strategy="serial", p=1)
     data = point(1.0, 1.25, strategy="data", p=1)
     of = noise_ceiling([serial, data, point(1.0, 9.0)])
@@ -72,7 +72,7 @@ def test_data_on_one_pe_is_the_serial_work() -> None:
     "other",
     [
         {"model": "resnet50_mini"},
-        {"batch_per_pe": 16},
+        {"batch_per_rank": 16},
         {"p": 4},
         {"strategy": "filter"},
         {"optimizer": "adam"},

@@ -63,7 +63,7 @@ def test_a_pipe_gets_whole_lines() -> None:
     assert "! extrapolated" not in text and "oversubscribed" not in text
     assert "Accuracy per strategy, mean (and the paper's): data 45.0% (96.1%)." in text
     assert "Mean of the strategy means: 45.0%; mean over 2 points: 45.0%." in text
-    assert "Worst point: vgg16_mini data p=2, 8 per PE: 0.0%." in text
+    assert "Worst point: vgg16_mini data p=2, 8 per rank: 0.0%." in text
     assert "Noise ceiling: unknown, as no work was run twice." in text
     assert "Choice of strategy: not judged" in text
 
@@ -95,7 +95,7 @@ def test_many_phases_stand_in_two_tables() -> None:
     text = in_terminal(made([with_memory(of, 2.0**21, 2**22)]), 100)
     heads = [line.split() for line in text.splitlines() if line.startswith("model ")]
     assert heads[1][3:] == list(every[:6])
-    assert heads[2][3:] == ["update", "MiB", "of", "a", "PE"]
+    assert heads[2][3:] == ["update", "MiB", "of", "a", "rank"]
     assert "~100/0 2.00/4.00" in " ".join(text.split())
     means = [line.split() for line in text.splitlines() if line.startswith("mean accuracy")]
     # 0.1 s of 0.42 s and of 0.28 s; the other phases were not measured
@@ -138,8 +138,8 @@ def test_names_are_neither_markup_nor_escapes(name: str) -> None:
 
 def test_batch_has_a_column_in_phases_only_where_it_is_needed() -> None:
     same = piped([point(1.0, 1.0), point(1.0, 1.0, p=4)])
-    both = piped([point(1.0, 1.0), point(1.0, 1.0, batch_per_pe=16)])
-    assert same.count("per PE  ") < both.count("per PE  ")
+    both = piped([point(1.0, 1.0), point(1.0, 1.0, batch_per_rank=16)])
+    assert same.count("per rank  ") < both.count("per rank  ")
 
 
 def nights() -> list[Accuracy]:
@@ -202,7 +202,7 @@ def test_choices_in_words() -> None:
 def test_memory_in_words() -> None:
     text = piped([with_memory(point(1.0, 1.0), 9e6, 10_000_000)])
     assert (
-        "Memory: mean 90.0% over 1 point, worst vgg16_mini data p=2, 8 per PE: 90.0%; 0.0% of the "
+        "Memory: mean 90.0% over 1 point, worst vgg16_mini data p=2, 8 per rank: 90.0%; 0.0% of the "
         "measured peaks lie inside the predicted interval."
     ) in text
 

@@ -204,7 +204,7 @@ def test_a_halo_that_is_off_by_a_row_has_no_time(monkeypatch: pytest.MonkeyPatch
 
 
 def test_swapped_shards_have_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The PEs' filters in the other order: all shapes are right."""
+    """The ranks' filters in the other order: all shapes are right."""
 
     def swapped(self: TensorRanks, mine: Tensor, gathered: Tensor) -> None:
         shards = self._exchange(mine.detach().reshape(-1).clone())

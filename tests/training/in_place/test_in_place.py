@@ -95,7 +95,7 @@ def test_memory_is_that_of_the_rank_that_needs_most(monkeypatch: pytest.MonkeyPa
     class Uneven(TrainingStep):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            rank = ranks[id(self)] = arguments[3].place.pe
+            rank = ranks[id(self)] = arguments[3].place.rank
             if rank == 1:
                 self.inputs = torch.cat([self.inputs, self.inputs])
                 self.targets = torch.cat([self.targets, self.targets])

@@ -269,7 +269,12 @@ def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
     assert in_processes(one_rank, tmp_path, 2) == [0, 0]
     run = TrainingRun.read(tmp_path / "run.jsonl")
     head = run.header
-    assert (head.strategy, head.p, head.batch_per_pe, head.library) == ("data", 2, 3, "torch_gloo")
+    assert (head.strategy, head.p, head.batch_per_rank, head.library) == (
+        "data",
+        2,
+        3,
+        "torch_gloo",
+    )
     assert run.complete and [i.index for i in run.iterations] == list(range(12))
     for iteration in run.iterations:
         assert {len(times) for times in iteration.seconds.values()} == {2}

@@ -235,8 +235,8 @@ def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, lay
     head = HEADER.model_copy(update={"division": division, "hosts": ["a"] * division.p})
     found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
     assert found.division == division and found.layout == layout
-    assert found.batch_per_pe * division.p == division.batch
-    assert isinstance(found.batch_per_pe, int) == (division.batch % division.p == 0)
+    assert found.batch_per_rank * division.p == division.batch
+    assert isinstance(found.batch_per_rank, int) == (division.batch % division.p == 0)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_how_gradients_are_exchanged(division: Division, options: WorkerOptions,
         ("p", 2**63),
         ("segments", -1),
         ("batch", 10**30),
-        ("batch_per_pe", 1e300),
+        ("batch_per_rank", 1e300),
         ("grid", [2, 10**15]),
         ("order", [-1]),
         ("warmup", 1e19),

@@ -122,7 +122,7 @@ ONE = {"p": 1, "batch": 8, "strategy": "serial", "hosts": ["a"], "cores": [[0]],
 CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     "p": (of_header(p=4), "p is 4, but hosts has 2"),
     "p and all lists": (of_header(**FOUR), "p is 4, but the iterations have times of 2 rank"),
-    "serial": (of_header(strategy="serial"), "serial runs on 1 PE, not on 2"),
+    "serial": (of_header(strategy="serial"), "serial runs on 1 rank, not on 2"),
     "serial of one": (of_header(**ONE), "p is 1, but the iterations have times of 2 rank"),
     "hosts": (of_header(hosts=["a"]), "p is 2, but hosts has 1"),
     "no hosts": (of_header(hosts=[]), "p is 2, but hosts has 0"),
@@ -134,7 +134,7 @@ CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
         of_header(cores=[[3], [3]]),
         "oversubscribed is false, but 2 ranks share 1 core of a",
     ),
-    "a grid": (of_header(strategy="spatial", grid=[4]), r"grid \(4,\) is not a layout of 2 PEs"),
+    "a grid": (of_header(strategy="spatial", grid=[4]), r"grid \(4,\) is not a layout of 2 ranks"),
     "a grid of data": (of_header(grid=[2]), "data parallelism has no grid"),
     "groups": (of_header(strategy="data+filter", inner=3), "p = 2 is not p1 x p2 with p2 = 3"),
     "stages": (
@@ -207,7 +207,7 @@ def test_imported_runs_may_tell_of_some_ranks(tmp_path: Path, p: int, ranks: int
         (of_header(origin="trained"), "p is 4, but hosts has 0"),
         (of_header(gradient_difference=0.0), "somebody else has no gradient_difference"),
         (of_header(warmup=2), "warmup is 2, but 0 iterations"),
-        (of_header(strategy="serial"), "serial runs on 1 PE"),
+        (of_header(strategy="serial"), "serial runs on 1 rank"),
         (copied_row, "iteration 2 follows on iteration 2"),
     ],
 )

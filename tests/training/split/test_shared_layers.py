@@ -305,7 +305,7 @@ def test_equal_to_serial(build: Callable[[], nn.Module], strategy: str, p: int) 
 
 
 def test_filters_that_do_not_divide() -> None:
-    """64 filters over 3 PEs are 22, 21 and 21."""
+    """64 filters over 3 ranks are 22, 21 and 21."""
     division = Division("filter", 3, 2)
     ranks, _ = on_all(entry_of(plain), division)
     assert [seen.weights["0.weight"].shape[0] for seen in ranks] == [22, 21, 21]
@@ -325,7 +325,9 @@ def test_data_filter_is_serial_training(p1: int, p2: int) -> None:
     """Four momentum steps on a global batch of 6."""
     division = Division("data+filter", p1 * p2, 6, inner=p2)
     ranks = check(entry_of(plain), division, steps=4)
-    assert [seen.samples[0] for seen in ranks] == [6 // p1 * (pe // p2) for pe in range(p1 * p2)]
+    assert [seen.samples[0] for seen in ranks] == [
+        6 // p1 * (rank // p2) for rank in range(p1 * p2)
+    ]
 
 
 def test_batch_norms_of_a_group_are_its_own_or_those_of_all_samples() -> None:
@@ -402,7 +404,7 @@ def test_any_layer(
 def test_what_is_sent_is_what_is_predicted(
     division: Division, build: Callable[[], nn.Module], dtype: str
 ) -> None:
-    """Operation, bytes and PEs, one by one in their order; autocast sends activations of 2 bytes."""
+    """Operation, bytes and ranks, one by one in their order; autocast sends activations of 2 bytes."""
     about = entry_of(build)
     ranks, _ = on_all(about, division, options=WorkerOptions(dtype=dtype), dtype=torch.float32)
     spec = trace(about.build(), about.input_shape, about.name, about.loss)
@@ -450,7 +452,7 @@ def test_autocast_is_that_of_serial_training(strategy: str) -> None:
         ("data+filter", 5, 5, "two has only 4 filters, so p2 is at most 4"),
     ],
 )
-def test_more_pes_than_the_narrowest_layer_has(
+def test_more_ranks_than_the_narrowest_layer_has(
     strategy: str, p: int, inner: int, reason: str
 ) -> None:
     with pytest.raises(InputError, match=reason):
@@ -458,6 +460,6 @@ def test_more_pes_than_the_narrowest_layer_has(
 
 
 @pytest.mark.parametrize("strategy", ["filter", "channel"])
-def test_one_pe_is_serial_training(strategy: str) -> None:
+def test_one_rank_is_serial_training(strategy: str) -> None:
     (seen,) = check(entry_of(plain), Division(strategy, 1, 3), steps=2)
     assert seen.sent == []

@@ -227,7 +227,7 @@ def test_in_a_layer_program() -> None:
 @pytest.mark.parametrize("p", [2, 3])
 @pytest.mark.parametrize("synchronized", [True, False])
 def test_data_parallel_training_is_serial_training(p: int, synchronized: bool) -> None:
-    """Weights after three steps, and running statistics; not so where each PE has its own."""
+    """Weights after three steps, and running statistics; not so where each rank has its own."""
     steps, each, seed = 3, 2, 4
 
     def program(teams: Teams) -> dict[str, Tensor]:
