@@ -100,7 +100,7 @@ ENTRIES = (
         "search-plan",
         "of `calib search -o`",
         "what a search chose; --json prints a list",
-        "calib.search.plan:Plan",
+        "calib.search.plan:SearchedPlan",
         "calib.search.plan:PLAN_FORMAT",
     ),
     SchemaEntry(
@@ -153,7 +153,7 @@ ENTRIES = (
         "doctor",
         "doctor.json",
         "what a machine can do and what will spoil its numbers",
-        "calib.microbench.doctor:Findings",
+        "calib.microbench.doctor:DoctorFindings",
         written=True,
     ),
     SchemaEntry(

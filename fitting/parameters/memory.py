@@ -28,7 +28,7 @@ class LiveCheck(Record):
 
 
 class MemoryReuse(Record):
-    """Gamma: measured peak bytes of a rank by the naive sums of formulas.md, "Memory per rank".
+    """Gamma: measured peak bytes of a rank by the naive sums of formulas.md, "Memory per PE".
 
     simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
     the biases. refined: peak = constant_bytes + a factor for each; `parts`, as few models cannot tell

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.estimators.partitions import PartitionsLaw, next_partitions
-from calib.fitting.parameters.memory import PartitionsLaw as MeasuredPartitions
+from calib.fitting.parameters.memory import Partitions
 from calib.foundation.errors import InputError
 from calib.search.request import Devices
 from calib.search.variables.models import Variable
@@ -92,9 +92,7 @@ def best_of(sampled: Sampled, time: Callable[[int], float], most: int) -> int:
     return min(candidates, key=lambda number: (time(number), number))
 
 
-def measured_law(
-    laws: Sequence[MeasuredPartitions], of: Variable, devices: Devices
-) -> MeasuredPartitions | None:
+def measured_law(laws: Sequence[Partitions], of: Variable, devices: Devices) -> Partitions | None:
     """The law of this variable on these devices, at the nearest share; None where there is none."""
     alike = [
         law
@@ -106,7 +104,7 @@ def measured_law(
     return min(alike, key=lambda law: abs(law.share - of.a), default=None)
 
 
-def measured_words(law: MeasuredPartitions) -> str:
+def measured_words(law: Partitions) -> str:
     """The best number that was measured, with its interval, and of what."""
     best, low, high = (
         _number(math.inf if end is None else end)
