@@ -46,10 +46,7 @@ def test_every_path_of_the_map_exists() -> None:
 
 
 # what parses or draws the command lines of others
-FOREIGN = {
-    "microbench/importers/said.py": "options of mpiexec and srun in a log",
-    "training/plans/program.py": "of `calib train` alone, which hands it the options",
-}
+FOREIGN = {"microbench/importers/said.py": "options of mpiexec and srun in a log"}
 
 
 @cache

@@ -41,7 +41,8 @@ def why_not_trained(
         found = division.faults if model is None else why_not_cut(model, division)
         if dtype == "bfloat16" or synchronized or ddp:
             found.append(
-                "a plan per layer is trained in float32 or float64, without --sync-batch-norm and --ddp"
+                "a plan per layer is trained in float32 or float64, without synchronized batch norm and "
+                "DistributedDataParallel"
             )
         return found
     found = division.faults if model is None else why_impossible(model, division)
@@ -53,7 +54,7 @@ def why_not_trained(
 
 def _of_settings(division: Division, ddp: bool) -> Iterator[str]:
     if ddp and "overlap" not in division.traits.options:
-        yield f"--ddp is of data parallelism; {division.strategy} has none of it"
+        yield f"DistributedDataParallel is of data parallelism; {division.strategy} has none of it"
     if division.sharded_optimizer and (division.overlap or ddp):
         yield (
             "a sharded optimizer takes its gradients after the backward: train it without overlap and "

@@ -31,9 +31,10 @@ def partitions(
     note.
     """
     timed: dict[SparseVariable, SparseTimes] = defaultdict(dict)
-    for (case_id,), rows in samples.where(kind="sparse").groups("case_id").items():
-        case, row = cases[case_id], rows.first
-        of = (case.rows, case.width, case.share, row.ranks, row.nodes, row.library)
+    groups = samples.where(kind="sparse").groups("case_id", "ranks", "nodes", "library")
+    for (case_id, ranks, nodes, library), rows in groups.items():
+        case = cases[case_id]
+        of = (case.rows, case.width, case.share, ranks, nodes, library)
         timed[of][case.method, case.partitions] = rows
     found, notes = [], []
     for of, methods in sorted(timed.items()):

@@ -182,10 +182,18 @@ class Samples:
         {size: rows["seconds"] for (size,), rows in samples.groups("nbytes").items()}
     """
 
-    def __init__(self, table: pa.Table) -> None:
-        self._whole = table.combine_chunks()
-        self._rows: Integers = np.arange(len(table))
+    def __init__(self, table: pa.Table | None = None) -> None:
+        self._given = table
+        self._rows: Integers = np.arange(0 if table is None else len(table))
         self._made: dict[str, Any] = {}  # arrays of whole columns
+
+    @property
+    def _whole(self) -> pa.Table:
+        """The table in one chunk; none is an empty one, made late: pyarrow imports pandas for it."""
+        if "whole" not in self._made:
+            given = schema().empty_table() if self._given is None else self._given
+            self._made["whole"] = given.combine_chunks()
+        return self._made["whole"]
 
     def _of(self, rows: Integers) -> Samples:
         """Other rows of the same table."""
@@ -295,7 +303,7 @@ class Samples:
         return self._of(np.concatenate([self._rows, *(other._rows for other in others)]))
 
 
-NO_SAMPLES = Samples(schema().empty_table())
+NO_SAMPLES = Samples()
 
 
 def write_table(path: Path, table: pa.Table) -> None:

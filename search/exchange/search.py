@@ -281,8 +281,10 @@ def hidden(machine: Machine, request: SearchRequest) -> tuple[str, ...]:
     """What is known of exchanging beside computing, where anything is exchanged on what was measured."""
     if request.devices.p == 1 or NOTE in machine.parameters.provenance.notes:
         return ()
-    eta = machine.network.overlap(request.devices.p)
-    return (NEVER_HIDDEN,) if eta is None else (HIDDEN.format(*eta),)
+    law = machine.network.overlap(request.devices.p)
+    if law is None:
+        return (NEVER_HIDDEN,)
+    return (HIDDEN.format(law.eta.value, law.eta.low, law.eta.high),)
 
 
 def compared(

@@ -37,7 +37,7 @@ from calib.search.variables.partitioning import (
 NO_AGGREGATION = (
     "what a server does with gradients is not in the times of partitions: only links are; measured "
     "seconds of an iteration go in by times=8:0.21,16:0.19,..., those of an exchange by parameters of a "
-    "run that was planned with `calib plan --sparse ROWSxWIDTH`"
+    "run whose plan has this sparse variable"
 )
 OF_NO_BATCH = (
     "published variables have an a of their own: no batch is known, and none changes the numbers"

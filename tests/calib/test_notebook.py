@@ -15,7 +15,7 @@ from tests.calib.machines import full_machine
 from tests.calib.nightly_runs import MODEL, calibration, here, known_points, predicted, trained
 from tests.calib.nightly_runs import request as asked
 from tests.helpers import filled
-from tests.helpers.rows import constant, rows_of
+from tests.helpers.rows import constant, rows_in, rows_of, table_of, write_rows
 from tests.reports.history_entries import accuracy, entry
 from torch import nn
 
@@ -25,7 +25,6 @@ from calib.foundation.errors import CalibError, FileError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.parts import write_part
-from calib.microbench.records.samples import read_samples, write_samples
 from calib.notebook import Run
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
@@ -62,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def begun(tmp_path: Path) -> Run:
     """A measurement that was interrupted: one case merged, one in its part."""
     rows = rows_of(CASE, "allreduce", [[1e-5, 2e-5], [3e-5, 1e-5]])
-    write_samples(tmp_path / "samples.parquet", rows)
+    write_rows(tmp_path / "samples.parquet", rows)
     end = CaseEnd(
         case_id=LATER.id,
         launch=0,
@@ -73,13 +72,13 @@ def begun(tmp_path: Path) -> Run:
         stopped_by="interval",
         elapsed_s=1.0,
     )
-    write_part(tmp_path, end, constant(LATER, "allreduce", 4e-5, warmup=True))
+    write_part(tmp_path, end, table_of(constant(LATER, "allreduce", 4e-5, warmup=True)))
     return calib.open_run(str(tmp_path))
 
 
 def test_samples_of_an_interrupted_run(begun: Run) -> None:
     found = begun.samples()
-    records = read_samples(begun.path)
+    records = rows_in(begun.path)
     assert len(found) == len(records) == 2 + 8
     assert found.time_s.tolist() == [row.seconds for row in records] == [2e-5, 3e-5] + 8 * [4e-5]
     assert found.size_B.tolist() == 2 * [64] + 8 * [128]
@@ -158,7 +157,7 @@ def test_a_module_is_predicted_by_its_trace(tmp_path: Path) -> None:
     found = run.predict(net, **of, input_shape=[12], loss="mse")
     assert found.equals(run.predict(traced, **of)) and found.feasible.any()
     assert set(found[found.strategy == "pipeline"].segments) == {1, 2}
-    assert {"data, overlapped", "filter", "data+filter 2 groups of 2"} <= set(found.label)
+    assert {"data, overlapped", "filter", "data+filter, 2 groups of 2"} <= set(found.label)
 
 
 def test_collectives_of_many_sizes(run: Run) -> None:

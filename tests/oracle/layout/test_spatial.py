@@ -136,7 +136,7 @@ def test_split_ends_where_it_was_told() -> None:
             "part without a row; at most 4 x 3 ranks",
         ),
         (Division("spatial", 2, 1, split_until="fc"), "flatten layer needs the whole image"),
-        (Division("spatial", 2, 1, split_until="l9"), "stack has no layer 'l9' where the split"),
+        (Division("spatial", 2, 1, split_until="l9"), "split_until 'l9': stack has no such layer"),
         (Division("spatial", 4, 1, grid=(3, 2)), "not a layout of 4 ranks"),
         (Division("data+spatial", 8, 3, inner=4), "p1 = 2 does not divide the batch of 3 samples"),
     ],
