@@ -10,13 +10,13 @@ import pytest
 from tests.calib import inside
 from tests.calib.running import calib
 from tests.helpers.mpi import needs_cores
+from tests.helpers.rows import rows_in
 from tests.oracle.handmade import words
 from tests.training.launching import needs_mpiexec
 
 from calib.fitting.parameters.file import Parameters
 from calib.microbench.cases import SparseCase, read_plan
 from calib.microbench.records.manifest import Manifest
-from calib.microbench.records.samples import read_samples
 from calib.planning.request import Request
 
 SEARCH = (
@@ -49,7 +49,7 @@ def test_plan_measure_fit_search(tmp_path: Path) -> None:
     run = tmp_path / "run"
     cases = {c.id: c for c in read_plan(run).cases if isinstance(c, SparseCase)}
     assert len(cases) == 6
-    rows = read_samples(run, "sparse")
+    rows = [row for row in rows_in(run) if row.kind == "sparse"]
     assert {row.case_id for row in rows} == set(cases)
     for row in rows:
         case = cases[row.case_id]

@@ -223,7 +223,7 @@ def test_dark_and_on_a_phone(browser: Browser, report: ReportData, tmp_path: Pat
 def test_every_plot_of_a_fit_is_drawn(browser: Browser, tmp_path: Path) -> None:
     """With hostile names; the same plots without them take as long again and show no more."""
     html = calib.reports.page.fits.render(
-        hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES]
+        hostile(), as_samples(sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES)
     )
     plots = [name for name in json.loads(Page(html).scripts[0])]
     assert plots

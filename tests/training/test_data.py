@@ -168,7 +168,7 @@ from calib.foundation.division import Division
 from tests.training.wide_model import EACH, SEED, STEPS, WIDE
 from calib.training.step import TrainingStep
 from calib.training.teams import make_teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 torch.set_num_threads(1)
 control = MpiCommunicator()
@@ -177,7 +177,7 @@ for backend in ("mpi", "gloo"):
     teams = make_teams(control, Division("data", control.size, control.size * EACH), backend)
     for form in ("flat", "overlap", "one bucket"):
         division = Division("data", control.size, control.size * EACH, overlap=form == "overlap")
-        options = Options(dtype="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
+        options = WorkerOptions(dtype="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
         step = TrainingStep(WIDE, division, SEED, teams, options)
         rows, events, phases = [], [], []
         for held in step.worker.held:

@@ -29,7 +29,7 @@ from calib.foundation.division import Division
 from calib.training.checks.gradients import gradient_difference
 from calib.training.models import entry
 from calib.training.teams import make_teams
-from calib.training.worker import Options
+from calib.training.worker import WorkerOptions
 
 control = MpiCommunicator()
 found = {}
@@ -39,7 +39,7 @@ for model in ("vgg16-mini", "resnet50-mini", "cosmoflow-mini"):
         teams = make_teams(control, division, "nccl")
         try:
             found[f"{model} {strategy}"] = gradient_difference(
-                entry(model), division, 3, teams, Options()
+                entry(model), division, 3, teams, WorkerOptions()
             )
         finally:
             teams.close()
