@@ -1,4 +1,4 @@
-"""Two hundred nights of 20 points, against its plan: scored, remembered, judged and drawn."""
+"""A year of nights, 365 x 60 points, against its plan: scored, remembered, judged and drawn."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_the_plan_of_seven_iterations() -> None:
 
 def test_a_night_written_is_the_night_read(tmp_path: Path) -> None:
     """Files of runs hold what the records do, those that were killed in the middle of a line too."""
-    for number in (15, plan.NODE_DOWN):
+    for number in (30, plan.NODE_DOWN):
         of = night(number)
         run = write(of, tmp_path)
         there = [i for i, state in enumerate(plan.year().states[number]) if state != ABSENT]
