@@ -44,7 +44,7 @@ VERBS = {
     "report": "Hold training runs against their predictions: tables, a page.",
     "history": "Print how accuracy went from night to night.",
     "calibrate": "Run the whole way, from doctor and probe to train and report.",
-    "nightly": "Check, train, report, remember: is all as it was calibrated?",
+    "nightly": "Check, train, score, record: is all as it was calibrated?",
     "sbatch": "Write a Slurm script that runs another verb on whole nodes.",
 }
 USER_ERROR = 2

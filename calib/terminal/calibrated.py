@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 
 import typer
 
@@ -15,6 +16,7 @@ from calib.reports.scoring.summary import Summary
 from calib.reports.words import case_words
 
 NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
+ROOM = 78  # of the words behind a number
 ScreenLine = tuple[str, str, str]  # what, how much, of what
 
 
@@ -41,7 +43,7 @@ def numbers(findings: Findings) -> list[ScreenLine]:
     case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_rank)
     found = [
         ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times: {means}"),
-        ("worst", percent(worst.accuracy), plain(case)),
+        ("worst", percent(worst.accuracy), shorten(plain(case), ROOM, placeholder=" ...")),
         (
             "covered",
             percent(of.coverage),

@@ -7,7 +7,7 @@ wide as the tables need; in a narrow one, cells fold.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
@@ -32,14 +32,13 @@ from calib.reports.sentences import (
     summary_lines,
     verdict_lines,
 )
-from calib.reports.terminal.layout import MOST_WIDTH, new_table, width_of
+from calib.reports.terminal.layout import GAP, MOST_WIDTH, WIDTH, new_table, width_of
 from calib.reports.words import BASIS_MARKS, LEGEND, OVERSUBSCRIBED_MARK, ms_words, samples_words
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-MOST_COLUMNS = 6  # of phases and memory beside each other
 MOST_MISSING = 20  # named; of many nights there may be hundreds
 MEMORY = "MiB of a rank"
 MIB = 2.0**20
@@ -50,7 +49,8 @@ BATCH_COLUMN = ("batch\nper rank", True)
 
 
 def _case_cells(accuracy: Accuracy) -> list[str]:
-    return [plain(accuracy.model), strategy_words(accuracy), str(accuracy.p)]
+    strategy = strategy_words(accuracy).replace(", ", ",\n")  # narrow, so that the table fits
+    return [plain(accuracy.model), strategy, str(accuracy.p)]
 
 
 def totals_table(cases: Sequence[CaseRuns]) -> Table:
@@ -113,8 +113,8 @@ def _points(share: float | None) -> str:
 def phases_tables(cases: Sequence[CaseRuns], summary: Summary) -> list[Table]:
     """Predicted/measured ms of each phase, and MiB of memory; the last row has the mean accuracies.
 
-    One row per case, of its newest run. The batch has a column only where it tells two rows apart,
-    and what is more than six columns goes into another table, so that each fits 100 characters.
+    One row per case, of its newest run. The batch has a column only where it tells two rows apart.
+    Columns that do not fit 100 characters go into another table.
     """
     points = [case.newest for case in cases]
     columns = {
@@ -125,14 +125,31 @@ def phases_tables(cases: Sequence[CaseRuns], summary: Summary) -> list[Table]:
         columns[MEMORY] = [_memory_cell(of.memory) for of in points]
         if summary.memory is not None:
             means[MEMORY] = summary.memory.mean
-    names = list(columns)
     title = "Phases in ms, predicted/measured"
-    return [
-        _phases_table(
-            title, points, {name: columns[name] for name in names[k : k + MOST_COLUMNS]}, means
-        )
-        for k in range(0, len(names), MOST_COLUMNS)
-    ]
+    return [_phases_table(title, points, part, means) for part in _fitting(points, columns)]
+
+
+def _fitting(
+    points: Sequence[Accuracy], columns: Mapping[str, list[str]]
+) -> list[dict[str, list[str]]]:
+    """The columns, as many to a table as fit beside those of the case."""
+    leads = zip(*map(_case_cells, points), strict=True)
+    room = WIDTH - sum(map(_wide, leads))
+    room -= _wide([BATCH_COLUMN[0]]) if needs_batch(points) else 0
+    parts: list[dict[str, list[str]]] = [{}]
+    left = room
+    for name, cells in columns.items():
+        left -= _wide([name, *cells])
+        if left < 0 and parts[-1]:
+            parts.append({})
+            left = room - _wide([name, *cells])
+        parts[-1][name] = cells
+    return parts
+
+
+def _wide(cells: Iterable[str]) -> int:
+    """The widest line of a column, and the gap beside it."""
+    return max((len(line) for cell in cells for line in cell.splitlines()), default=0) + GAP
 
 
 def _phases_table(

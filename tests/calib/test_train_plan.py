@@ -180,7 +180,7 @@ def test_a_missing_plan_is_refused(here: Path) -> None:
         (["--batch", "8"], "leave out --batch"),
         (["--segments", "2"], "leave out the options of a strategy"),
         (["--optimizer", "adam"], "the plan is for the optimizer momentum, not adam"),
-        (["--sync-batch-norm"], "without --sync-batch-norm"),
+        (["--sync-batch-norm"], "without synchronized batch norm"),
         (["--dtype", "bfloat16"], "in float32 or float64"),
         (["--model", "alexnet-mini"], "the plan's layers are not those of alexnet-mini"),
     ],

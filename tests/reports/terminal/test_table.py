@@ -94,13 +94,14 @@ def test_many_phases_stand_in_two_tables() -> None:
     of = pair(projection(0.7, shares=shares), run([0.7] * 8))
     text = in_terminal(made([with_memory(of, 2.0**21, 2**22)]), 100)
     heads = [line.split() for line in text.splitlines() if line.startswith("model ")]
-    assert heads[1][3:] == list(every[:6])
-    assert heads[2][3:] == ["update", "MiB", "of", "a", "rank"]
-    assert "~100/0 2.00/4.00" in " ".join(text.split())
+    assert max(len(line.rstrip()) for line in text.splitlines() if "[" not in line) <= 100
+    assert heads[1][3:] == list(every)
+    assert heads[2][3:] == ["MiB", "of", "a", "rank"]
+    assert "~100/0" in text and "2.00/4.00" in text
     means = [line.split() for line in text.splitlines() if line.startswith("mean accuracy")]
     # 0.1 s of 0.42 s and of 0.28 s; the other phases were not measured
-    assert means[0][2:] == ["23.8%", "-", "-", "-", "-", "35.7%"]
-    assert means[1][2:] == ["-", "50.0%"]
+    assert means[0][2:] == ["23.8%", "-", "-", "-", "-", "35.7%", "-"]
+    assert means[1][2:] == ["50.0%"]
 
 
 def test_phases_that_a_point_does_not_have_are_a_dot() -> None:
