@@ -1,4 +1,4 @@
-"""Numbers as text, the same in terminal and page: digits, units, marks."""
+"""Predicted times, strategies and cases as text, with their marks: in terminal and page alike."""
 
 from __future__ import annotations
 

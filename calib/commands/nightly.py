@@ -126,7 +126,7 @@ def command(
 
 
 def coded(work: Callable[[], int]) -> int:
-    """The exit code of a night, also where it ends otherwise than it should.
+    """The exit code of a night, also where it fails.
 
     Raises FileError for what the system does not write. Of a bug of ours, Python's own code would be 1,
     which says that something has drifted; typer's of a signal would be 130, without a word.

@@ -69,7 +69,7 @@ def hardware_words(cluster: Cluster) -> str:
 
 
 def version_changes(then: Cluster, now: Cluster) -> list[str]:
-    """What of the software is otherwise than when the machine was calibrated."""
+    """Software that changed since calibration."""
     return [
         f"{of.name} {of.before or 'none'} -> {of.after or 'none'}"
         for of in changed(then.versions, now.versions)

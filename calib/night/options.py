@@ -27,7 +27,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class NightOptions:
-    """What a night is asked for. `ranks` None: as many as the calibration had ranks.
+    """What a night is asked for. `ranks` None: as many as in the calibration.
 
     Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
     default.

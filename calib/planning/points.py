@@ -49,7 +49,7 @@ class Point:
 def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
     """How the largest launch lies on the cluster: of `ranks`, else the largest p there are ranks for.
 
-    More ranks than ranks crowd on the nodes that there are; such rows are marked.
+    More ranks than there are cores crowd on the nodes; such rows are marked.
     """
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])

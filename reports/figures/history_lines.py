@@ -114,7 +114,7 @@ def marks(drift: Drift | None) -> list[StepMark]:
 
 
 def changed_versions(past: Past) -> dict[int, list[VersionChange]]:
-    """What of the software, calib and the parameters is otherwise than in the night before, by night."""
+    """Software, calib and parameters that changed since the night before, by night."""
     found = {}
     for n in range(1, len(past.nights)):
         before, after = past.nights[n - 1], past.nights[n]
