@@ -9,7 +9,8 @@ from time import process_time
 
 from calib.oracle.costs.machine import Machine
 from calib.search.layerwise.elimination import solve
-from calib.search.layerwise.search import pricing_of, tables_of
+from calib.search.layerwise.search import tables_of
+from calib.search.layerwise.tables import Pricing
 from calib.search.nominal import nominal
 from calib.search.request import Devices, SearchRequest
 from calib.training.models.specs import spec
@@ -28,11 +29,11 @@ def layerwise() -> list[str]:
             spec(MODEL), devices, machine, PER_DEVICE * devices.p, "elimination"
         )
         start = process_time()
-        made = tables_of(request, pricing_of(request)[0])
+        made = tables_of(request, Pricing(request))
         built, times = process_time() - start, []
         for _ in range(REPEATS):
             start = process_time()
-            solve(made.nodes, made.edges)
+            solve(made.costs)
             times.append(process_time() - start)
         took = min(times)
         more = f", {took / before:.1f} times that on fewer" if before else ""

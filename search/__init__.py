@@ -1,6 +1,7 @@
-"""Searches of other papers' plans, on calibrated parameters or in the papers' own forms.
+"""Searches for other papers' plans, on calibrated parameters or in the papers' own forms.
 
-`search` is the one interface; a space of plans is a module with a SPACE, and one line here.
+`search` is the one interface. A space of plans is a module with a SPACE, and one line here: it finds a
+plan; what holds of any plan (whose parameters, which notes) is added here.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from calib.foundation.quantities import possible
 from calib.oracle.costs.machine import Machine
 from calib.search.nominal import NOTE
 from calib.search.plan import SearchedPlan
-from calib.search.request import LIMITED, Budget, Devices, SearchRequest, Space, default_batch
+from calib.search.request import LIMITED, Budget, Devices, SearchRequest, Space
 
 SPACES = {
     "layerwise": "calib.search.layerwise.search",
     "sbp": "calib.search.sbp.search",
-    "pipeline": "calib.search.pipelines",
-    "exchange": "calib.search.exchange",
-    "variables": "calib.search.variables",
+    "pipeline": "calib.search.pipelines.search",
+    "exchange": "calib.search.exchange.search",
+    "variables": "calib.search.variables.search",
 }
+SAMPLES_PER_DEVICE = 32
 
 
 def space_named(name: str) -> Space:
@@ -51,21 +53,21 @@ def search(
     Parameters
     ----------
     model
-        A ModelSpec, or what else the space takes, such as a PipeDream profile.
+        A ModelSpec, or one of the space's own models, such as a PipeDream profile.
     cluster
-        Nodes, and devices of a node.
+        Nodes, and devices per node.
     parameters
-        What was fitted on the machine, or a Machine made of it.
+        The calibrated parameters, or a Machine made of them.
     space
-        layerwise, sbp, pipeline, exchange or variables: what may be chosen.
+        layerwise, sbp, pipeline, exchange or variables.
     method
-        How it is searched; by default the first of the space.
+        How to search; by default the space's first.
     budget
-        Seconds, and bytes of memory.
+        Seconds, evaluations, or both.
     batch
-        Global mini-batch; by default 32 samples a device, or that of a profile.
+        Global mini-batch; by default 32 samples per device, or that of a profile.
     options
-        Of the space, as text: `-O name=value`.
+        The space's own, as text: `-O name=value`.
     **more
         form, optimizer, seed, progress, given: see search/request.py.
 
@@ -73,7 +75,7 @@ def search(
     ------
     InputError
         An unknown space, method or option; a mesh that does not divide; no plan within the memory
-        (the message has the smallest memory that would do).
+        limit (the message has the smallest memory that would do).
     MissingParameter
         The parameters lack a law.
 
@@ -94,26 +96,33 @@ def search(
             known = ", ".join(chosen.options) or "none"
             raise InputError(f"the space {space} has no option {option!r}; known: {known}")
     machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
-    samples = default_batch(model, cluster) if batch is None else batch
+    if batch is None and not getattr(model, "own_batch", False):
+        batch = SAMPLES_PER_DEVICE * cluster.p
     request = SearchRequest(
-        model, cluster, machine, samples, method, budget or Budget(), options=options or {}, **more
+        model,
+        cluster,
+        machine,
+        batch,
+        method,
+        budget or Budget(),
+        options=options or {},
+        space=space,
+        **more,
     )
     with possible(f"the plan of {getattr(model, 'name', 'this')}"):
-        plan: SearchedPlan = chosen.find(request)
-    found = machine.parameters.provenance
-    notes = [NOTE] if NOTE in found.notes else []
-    notes += [*excluded(plan, request), *getattr(model, "told", [])]
+        plan = chosen.find(request)
+    notes = [NOTE] if NOTE in machine.parameters.provenance.notes else []
+    notes += [*excluded(plan, request), *getattr(model, "told", []), *plan.notes]
     return plan.model_copy(
         update={
-            "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
-            "parameters": found.cluster_name,
+            "notes": tuple(dict.fromkeys(notes)),
             "parameters_sha256": machine.parameters.signed().get("signature", ""),
         }
     )
 
 
 def excluded(plan: SearchedPlan, request: SearchRequest) -> list[str]:
-    """What the memory limit changed, and whose limit it is; empty where it changed nothing."""
+    """A note on what the memory limit rules out; empty where it rules out nothing."""
     limit = plan.memory_limit_bytes
     names = [of.name for of in plan.baselines if limit and of.bytes_per_device > limit]
     what = [*(["faster plans"] if LIMITED in plan.details else []), *names]

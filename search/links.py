@@ -1,7 +1,6 @@
-"""Cost of operations between groups of devices, in either form.
+"""Costs of operations between groups of devices, in either form.
 
-A group is (nodes, devices per node): members on so many nodes with so many devices on each. It is
-inside a node iff nodes = 1 (formulas.md, "AutoDDL").
+A group is (nodes, devices per node); it is inside a node iff nodes = 1 (formulas.md, "AutoDDL").
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class LinkGroup(NamedTuple):
 
 
 def machine_of(machine: Machine, devices: Devices) -> tuple[Machine, tuple[str, ...]]:
-    """The machine with nodes of as many devices as were asked for, and a note where it has others."""
+    """The machine with nodes of as many devices as asked for, and a note where its own differ."""
     parameters = machine.parameters
     if devices.nodes == 1 and devices.per_node <= parameters.ranks_per_node:
         return machine, ()
@@ -45,23 +44,24 @@ def machine_of(machine: Machine, devices: Devices) -> tuple[Machine, tuple[str, 
 
 
 class Links:
-    """Operations on a cluster of `devices`; `machine` as `machine_of` gives it.
+    """Operations on a cluster of `devices`; `machine` and `notes` are those of `machine_of`.
 
-    measured: the calibrated laws, with the contention of groups that work at once. paper: Hockney's
+    measured: the calibrated laws, with contention between groups that work at once. paper: Hockney's
     alpha-beta form of formulas.md, "Collectives", without contention.
     """
 
     def __init__(self, machine: Machine, devices: Devices, form: Form) -> None:
-        self._network, self.devices, self.form = machine.network, devices, form
+        self.machine, self.notes = machine_of(machine, devices)
+        self._network, self.devices, self.form = self.machine.network, devices, form
         self._known: dict[tuple[str, int, LinkGroup, int], Cost] = {}
 
     def cost(
         self, operation: Collective, nbytes: float, group: LinkGroup, at_once: int = 0
     ) -> Cost:
-        """Seconds of a collective of m = `nbytes` (whole-buffer bytes, formulas.md) in each group.
+        """A collective of m = `nbytes` (of the whole buffer) in each group; NOTHING in a group of one.
 
-        `at_once` groups do it at the same time; 0: as many as the cluster has. NOTHING of a group of
-        one. Raises MissingParameter.
+        `at_once` groups do it at the same time; 0: as many as the cluster has. Raises
+        MissingParameter.
         """
         size = group.size
         if size == 1 or nbytes <= 0:

@@ -1,7 +1,7 @@
-"""Parameters of the papers' machines from data sheets; nothing was measured.
+"""Parameters of the papers' machines from data sheets, to search where those papers searched.
 
-To search where those papers searched. alpha, beta and rates are what vendors state, times one stated
-efficiency; every law is right up to FACTOR only, and the file's notes and every plan say "nominal".
+Nothing was measured: alpha, beta and rates are what vendors state, times one stated efficiency. Every
+law is right up to FACTOR only, and the file's notes and every plan say "nominal".
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ RINGS = {
 }
 # a law is straight in log-log between two sizes: one for each power of two
 SIZES = [1 << k for k in range(2, 41)]
-LAUNCHES = {"forward": 1.0, "backward": 2.0}
+LAUNCHES = {"forward": 1.0, "backward": 2.0}  # the backward computes two gradients
 
 
 @dataclass(frozen=True)
 class Nominal:
-    """A cluster on paper: per device FLOP/s, memory bytes/s and bytes, and per level alpha, beta.
+    """A cluster on paper: FLOP/s, memory bytes/s and bytes of a device, alpha and beta of each level.
 
     `efficiency` is the share of the peak that large convolutions and matrix products are given;
     `launch_s` the start of one kernel.
@@ -47,47 +47,25 @@ class Nominal:
     nodes: int
     per_node: int
     flops_per_s: float
-    efficiency: float
     memory_bytes_per_s: float
     memory_bytes: int
-    launch_s: float
-    node_alpha_s: float
     node_bytes_per_s: float
-    system_alpha_s: float
     system_bytes_per_s: float
+    efficiency: float = 0.6
+    launch_s: float = 5e-6
+    node_alpha_s: float = 1e-5
+    system_alpha_s: float = 2e-5
 
 
 GIB = 1 << 30
 NOMINAL = {
     # OptCNN, section 6: 4 nodes, NVLink (1st generation: 20 GB/s a link and direction), EDR
     "p100": Nominal(
-        "4 x 4 P100, NVLink, EDR InfiniBand (OptCNN)",
-        4,
-        4,
-        10.6e12,
-        0.6,
-        732e9,
-        16 * GIB,
-        5e-6,
-        1e-5,
-        20e9,
-        2e-5,
-        12.5e9,
+        "4 x 4 P100, NVLink, EDR InfiniBand (OptCNN)", 4, 4, 10.6e12, 732e9, 16 * GIB, 20e9, 12.5e9
     ),
     # AutoDDL, section 5.2: one P100 per node, Aries
     "piz-daint": Nominal(
-        "64 x 1 P100, Cray Aries (AutoDDL)",
-        64,
-        1,
-        9.3e12,
-        0.6,
-        732e9,
-        16 * GIB,
-        5e-6,
-        1e-5,
-        10e9,
-        2e-5,
-        10e9,
+        "64 x 1 P100, Cray Aries (AutoDDL)", 64, 1, 9.3e12, 732e9, 16 * GIB, 10e9, 10e9
     ),
     # AutoDDL, section 5.3: 2 servers of 16 A100 of 40 GB, 600 GB/s NVLink, 100 Gb/s between them
     "a100": Nominal(
@@ -95,14 +73,12 @@ NOMINAL = {
         2,
         16,
         312e12,
-        0.5,
         1555e9,
         40 * GIB,
-        5e-6,
-        1e-5,
         300e9,
-        3e-5,
         12.5e9,
+        efficiency=0.5,
+        system_alpha_s=3e-5,
     ),
     # ParaDL: 4 V100 per node, NVLink 20 GB/s, 2 EDR (models.md)
     "v100": Nominal(
@@ -110,13 +86,9 @@ NOMINAL = {
         256,
         4,
         15.7e12,
-        0.6,
         900e9,
         16 * GIB,
-        5e-6,
-        1e-5,
         20e9,
-        2e-5,
         25e9,
     ),
     # Parallax, section 6: 8 machines of 6 TITAN Xp, 100 Gb/s InfiniBand
@@ -125,13 +97,9 @@ NOMINAL = {
         8,
         6,
         12.1e12,
-        0.6,
         547e9,
         12 * GIB,
-        5e-6,
-        1e-5,
         12e9,
-        2e-5,
         12.5e9,
     ),
 }
@@ -145,7 +113,7 @@ def nominal(name: str) -> Parameters:
 
 
 def parameters_of(name: str, of: Nominal) -> Parameters:
-    """A parameter file of such a machine: the laws that predictions and searches ask for."""
+    """A parameter file of such a machine, with the laws that predictions and searches ask for."""
     levels = [
         ("node", of.node_alpha_s, of.node_bytes_per_s, 1),
         ("system", of.system_alpha_s, of.system_bytes_per_s, 2),
@@ -187,9 +155,11 @@ def _pair(
     """The operation between two devices: one line."""
     steps, volume = (1.0, 1.0) if operation == "p2p" else shape_of(operation, RINGS[operation], 2)
     intercept, slope = _about(steps * alpha_s), _about(volume / bytes_per_s)
+    line = {"intercept_s": intercept, "slope_s_per_byte": slope}
+    ends = SIZES[0], SIZES[-1]
     points = [
         CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
-        for m in (SIZES[0], SIZES[-1])
+        for m in ends
     ]
     return CollectiveFit(
         operation=operation,
@@ -198,20 +168,12 @@ def _pair(
         level=level,
         ranks=2,
         nodes=nodes,
-        intercept_s=intercept,
-        slope_s_per_byte=slope,
+        **line,
         mean_relative_error=FACTOR - 1,
         line_error_factor=FACTOR,
         interpolation_error_factor=FACTOR,
         points=points,
-        pieces=[
-            HockneyPiece(
-                from_nbytes=SIZES[0],
-                to_nbytes=SIZES[-1],
-                slope_s_per_byte=slope,
-                intercept_s=intercept,
-            )
-        ],
+        pieces=[HockneyPiece(from_nbytes=ends[0], to_nbytes=ends[1], **line)],
         pieces_error_factor=FACTOR,
     )
 
@@ -249,7 +211,7 @@ def _ring(
 
 
 def _work(of: Nominal, kind: str, direction: str) -> WorkModel:
-    times = LAUNCHES[direction]  # the backward computes two gradients
+    times = LAUNCHES[direction]
     return WorkModel(
         kind=kind,
         direction=direction,
@@ -267,14 +229,13 @@ def _work(of: Nominal, kind: str, direction: str) -> WorkModel:
 
 
 def _loop(of: Nominal, operation: str) -> TensorLoop:
-    # read and write of each byte
     return TensorLoop(
         operation=operation,
         device="cpu",
         active_ranks=of.per_node,
         call_s=of.launch_s,
         s_per_tensor=0.0,
-        s_per_byte=2.0 / of.memory_bytes_per_s,
+        s_per_byte=2.0 / of.memory_bytes_per_s,  # read and written
         error_factor=FACTOR,
         max_bytes=1e18,
         n=1,

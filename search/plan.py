@@ -1,4 +1,4 @@
-"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure."""
+"""The Plan record (plan.json): what a search chose for each layer, stage or variable, and how sure."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PLAN_FORMAT = 1
 
 
 class PlanRecord(BaseModel):
-    """Base of all records of the file: frozen, no unknown keys, no NaN."""
+    """Base of the records of this file: frozen, no unknown keys, no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class PlanLayer(PlanRecord):
-    """A layer (operator, variable) and what was chosen for it: `degrees` is for programs."""
+    """A layer (operator, variable) and what was chosen for it, in words and as `degrees`."""
 
     name: str = Field(description="of the layer, operator or variable")
     kind: str = Field(description="conv, linear, variable, ...")
@@ -95,7 +95,7 @@ class Searched(PlanRecord):
 class Certificate(PlanRecord):
     """What is known of better plans, under the cost model of this search.
 
-    Where only a part of the space was searched, it is of that part alone, and `within` says which.
+    Where only part of the space was searched, it holds for that part, which `within` names.
     """
 
     kind: Literal["optimal", "bound", "none"] = Field(
@@ -114,9 +114,15 @@ class Certificate(PlanRecord):
     )
     why: str = Field(description="the reason")
 
+    @classmethod
+    def bounded(cls, seconds: float, bound: float, why: str) -> Certificate:
+        """Of a plan of so many seconds that no plan is faster than `bound`."""
+        gap = max(0.0, seconds / bound - 1.0) if bound else 0.0
+        return cls(kind="bound", lower_bound_s=bound, gap=gap, why=why)
+
 
 class Baseline(PlanRecord):
-    """A plan that people take without a search, under the same cost model."""
+    """A plan that people take without a search, under the same costs."""
 
     name: str = Field(description="data, model, one-weird-trick, ...")
     total: PhaseTime | None = Field(description="null where it cannot be")
@@ -128,7 +134,7 @@ class Baseline(PlanRecord):
     def judged(
         cls, name: str, total: PhaseTime, nbytes: int, limit: int, why: str = ""
     ) -> Baseline:
-        """One that takes `nbytes` of a device of `limit` (0: none was given), and whether it fits."""
+        """One that holds `nbytes` per device, and whether that fits the `limit` (0: none)."""
         fits = not limit or nbytes <= limit
         if not fits:
             why = f"{nbytes} bytes on a device are more than {limit}"
@@ -136,7 +142,7 @@ class Baseline(PlanRecord):
 
 
 class Event(PlanRecord):
-    """One piece of work on a timeline; `kind` colours it."""
+    """One piece of work on a timeline, coloured by `kind`."""
 
     row: str = Field(description="the device or link that works")
     kind: str = Field(description="of work: forward, backward, send, ...")
@@ -195,7 +201,7 @@ class SearchedPlan(PlanRecord):
 
     @property
     def edited(self) -> str:
-        """What shows that a plan that was read was edited by hand before; "" where nothing does."""
+        """How a plan that was read shows that it was edited by hand; "" where it does not."""
         content = self.model_dump(mode="json")
         return broken(content | {SIGNATURE: self.signature or None}, digest(content))
 

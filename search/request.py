@@ -1,8 +1,8 @@
-"""The Search: model, devices, costs, space, method and budget."""
+"""What a search is asked for: model, devices, costs, space, method and budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -14,16 +14,16 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Form
 from calib.search.nominal import NOTE
+from calib.search.plan import Searched, SearchedPlan
 
 MOST_DEVICES = 1 << 20
 # a detail of a plan that the memory limit changed
 LIMITED, FASTER = "memory limit", "faster plans do not fit"
-SAMPLES_PER_DEVICE = 32
 
 
 @dataclass(frozen=True)
 class Devices:
-    """`nodes` x `per_node` devices; `memory_bytes` of each are a constraint of the search, 0 none."""
+    """`nodes` x `per_node` devices; `memory_bytes` limits what each may hold (0: no limit)."""
 
     nodes: int
     per_node: int
@@ -39,16 +39,16 @@ class Devices:
 
     @property
     def p(self) -> int:
-        """All of them."""
+        """Number of devices."""
         return self.nodes * self.per_node
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a search may take: seconds, evaluations of whole plans, or both; None: no such limit.
+    """How long a search may take: seconds, evaluations of whole plans, or both; None: no limit.
 
-    Seconds are those of `clock` from the start, tables of costs too. A method that ends by itself before
-    ignores it. Raises InputError for one of nothing.
+    Seconds run on `clock` from the start and include building the tables of costs. Raises InputError
+    for a budget of nothing.
     """
 
     seconds: float | None = 60.0
@@ -66,41 +66,42 @@ class Budget:
             )
 
     def started(self) -> Spending:
-        """The budget, running from now on."""
+        """Start the clock."""
         return Spending(self, self.clock())
 
 
 class BudgetOver(InputError):
-    """The seconds of a budget ended inside a loop, whose caller says what is known by then."""
+    """The seconds ran out inside a loop; its caller says what is known by then."""
 
 
-# what a loop that can be long calls in each turn: it raises BudgetOver when the seconds are spent
+# called in each turn of a long loop; raises BudgetOver when the seconds are spent
 Look = Callable[[], None]
 
 
 def never() -> None:
-    """The Look of a loop that is short, or that has to come to its end."""
+    """The Look of a loop that is short or has to finish."""
 
 
 @dataclass
 class Spending:
-    """A running budget: `evaluated` counts whole plans.
+    """A running budget: `evaluated` counts whole plans, `tables_s` is the time that the tables took.
 
-    A method's own loop ends where it is `over`; loops inside of it `look`.
+    A method's own loop stops when the budget is `over`; loops inside it `look`.
     """
 
     budget: Budget
     start: float
     evaluated: int = 0
+    tables_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return self.budget.clock() - self.start
 
     @property
     def late(self) -> bool:
-        """Whether no seconds are left."""
+        """Whether the seconds are spent."""
         return self.budget.seconds is not None and self.seconds >= self.budget.seconds
 
     def look(self) -> None:
@@ -110,27 +111,36 @@ class Spending:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the seconds or the evaluations are spent."""
         of = self.budget
         return self.late or (of.evaluations is not None and self.evaluated >= of.evaluations)
 
-    @property
-    def share(self) -> float:
-        """How much of it is spent, 0 to 1."""
-        of = self.budget
-        shares = [
-            self.seconds / of.seconds if of.seconds else 0.0,
-            self.evaluated / of.evaluations if of.evaluations else 0.0,
-        ]
-        return min(1.0, max(shares))
+    def searched(
+        self,
+        log10_space: float,
+        complete: bool,
+        course: Sequence[tuple[float, float]],
+        steps: Mapping[str, int],
+        evaluated: int | None = None,
+    ) -> Searched:
+        """How far the search looked: `complete` unless the budget ended it."""
+        return Searched(
+            evaluated=self.evaluated if evaluated is None else evaluated,
+            log10_space=log10_space,
+            tables_seconds=self.tables_s,
+            seconds=max(0.0, self.seconds - self.tables_s),
+            stopped="complete" if complete else "budget",
+            steps=dict(steps),
+            course=tuple(course),
+        )
 
 
-# what is done, and the share of it from 0 to 1
+# what is being done, and how much of it is done (0 to 1)
 Progress = Callable[[str, float], None]
 
 
 def silent(what: str, share: float) -> None:
-    """Progress that nobody looks at."""
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +148,7 @@ class SearchRequest:
     """One search. `model` is a ModelSpec or what the space's `model_of` makes.
 
     `options` are the space's own, by name, as text; `batch` is the global mini-batch B, None where
-    nobody said it. `given`: the devices were asked for, and are not just those of the parameters.
+    nobody gave one. `given`: the user asked for these devices; else they are the parameters' own.
     """
 
     model: Any
@@ -153,6 +163,7 @@ class SearchRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     progress: Progress = silent
     given: bool = False
+    space: str = ""
 
     def __post_init__(self) -> None:
         if self.batch is not None and self.batch < 1:
@@ -160,9 +171,25 @@ class SearchRequest:
         if self.optimizer not in STATES:
             raise InputError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(STATES)}")
 
+    def head(self, **changes: Any) -> dict[str, Any]:
+        """The fields of a SearchedPlan that repeat the request, with `changes`."""
+        return {
+            "space": self.space,
+            "method": self.method,
+            "model": self.model.name,
+            "nodes": self.devices.nodes,
+            "devices_per_node": self.devices.per_node,
+            "batch": self.batch,
+            "form": self.form,
+            "optimizer": self.optimizer,
+            "memory_limit_bytes": self.devices.memory_bytes,
+            "parameters": self.machine.parameters.provenance.cluster_name,
+            **changes,
+        }
+
     @property
     def spec(self) -> ModelSpec:
-        """The model, where the space takes one of layers. Raises InputError for another."""
+        """The model as a ModelSpec. Raises InputError for any other."""
         if not isinstance(self.model, ModelSpec):
             name = getattr(self.model, "name", "it")
             raise InputError(f"{name} has no layers that calib can train: choose another space")
@@ -170,7 +197,7 @@ class SearchRequest:
 
     @property
     def room(self) -> str:
-        """The memory limit, and whose it is."""
+        """The memory limit and where it comes from, in words."""
         limit, of = self.devices.memory_bytes, self.machine.parameters
         whose = ""
         if limit == of.device_memory_bytes:
@@ -179,14 +206,14 @@ class SearchRequest:
         return f"the memory limit of {bytes_words(limit)} per device{whose}"
 
     def no_room(self, least: int, what: str = "no plan fits") -> InputError:
-        """That nothing fits; `least` bytes would do."""
+        """The error that nothing fits; `least` bytes would do."""
         return InputError(
             f"{what} {self.room}: the smallest found takes {least} bytes ({bytes_words(least)})"
         )
 
     @property
     def samples(self) -> int:
-        """The global mini-batch B, for what depends on it. Raises InputError where it is not known."""
+        """The global mini-batch B. Raises InputError where it is not known."""
         if self.batch is None:
             name = getattr(self.model, "name", "it")
             raise InputError(
@@ -215,30 +242,36 @@ class SearchRequest:
         return value
 
     def word(self, option: str, known: tuple[str, ...]) -> str:
-        """An option that is one of some words, the first by default. Raises InputError."""
+        """An option that is one of `known`, the first by default. Raises InputError."""
         text = self.options.get(option, "") or known[0]
         if text not in known:
             raise InputError(f"{option}={text} is unknown; known: {', '.join(known)}")
         return text
 
-
-def default_batch(model: Any, devices: Devices) -> int | None:
-    """So many samples for each device; None of a model that comes with its own, known or not."""
-    return None if getattr(model, "own_batch", False) else SAMPLES_PER_DEVICE * devices.p
+    def numbers(self, option: str, default: Sequence[float] = ()) -> tuple[float, ...]:
+        """An option that is positive numbers with commas between them. Raises InputError."""
+        text = self.options.get(option, "")
+        try:
+            found = tuple(map(float, text.split(","))) if text else tuple(default)
+        except ValueError:
+            found = (-1.0,)
+        if not all(0.0 < value < float("inf") for value in found):
+            raise InputError(f"{option}={text} are not numbers above 0, as 0.5,1,2")
+        return found
 
 
 @dataclass(frozen=True)
 class Space:
     """A space of plans: one module of search/, and one line in its registry.
 
-    `methods` by name, what each does; the first is the default. `options` by name, what each is for.
-    `model_of` finds a model of the space's own by a name (or a file), None where it has none.
+    `methods` and `options` say by name what each does; the first method is the default. `model_of`
+    finds one of the space's own models by its name or file; None for any other name.
     """
 
     name: str
     about: str
     methods: Mapping[str, str]
-    find: Callable[[SearchRequest], Any]
+    find: Callable[[SearchRequest], SearchedPlan]
     options: Mapping[str, str] = field(default_factory=dict)
     model_of: Callable[[str], Any] = lambda name: None
     models: tuple[str, ...] = ()

@@ -1,13 +1,13 @@
-"""Cost and network lane of a slice's exchange.
+"""Cost of a slice's exchange, and the lane of the network that it takes.
 
 allreduce: a ring over all devices, one slice at a time (one lane). server: one server on each machine
-(on each device, where there is one machine), each with a lane of its own. A slice belongs to one of
-the N servers, which gets it from the N - 1 others and sends them the sum: 2 (N - 1) (alpha + m beta) on
-its link; devices of a machine sum it before and share it after (an allreduce among them).
+(on each device, where there is one machine), each with its own lane. A slice belongs to one of the N
+servers, which gets it from the N - 1 others and sends them the sum: 2 (N - 1) (alpha + m beta) on its
+link; the devices of a machine sum it before and share it after (an allreduce among them).
 
-Whole tensors lie on servers as MXNet's KVStore has them (src/kvstore/kvstore_dist.h, EncodeDefaultKey):
-one of BIG_ITEMS or more is split evenly over all servers, a smaller one is on server
-(key 9973) mod N, its key being its place among the model's tensors.
+Whole tensors lie on servers as in MXNet's KVStore (src/kvstore/kvstore_dist.h, EncodeDefaultKey): one
+of BIG_ITEMS or more is split evenly over all servers, a smaller one is on server (key 9973) mod N, its
+key being its place among the model's tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.search.exchange.simulation import Order, SliceJob
 from calib.search.exchange.work import ExchangeWork
 from calib.search.links import LinkGroup, Links
-from calib.search.request import Devices
 
 Architecture = Literal["allreduce", "server"]
 PlacedLane = tuple[int, int, int]  # full slices, the items of one, items of a smaller last one
@@ -34,28 +33,24 @@ BIG_ITEMS, SPREAD = 1_000_000, 9973
 
 
 class SliceNetwork:
-    """Prices of slices by their items. `bandwidth` multiplies that of every link, `scale` all costs."""
+    """Prices of slices by items. `bandwidth` multiplies that of every link, `scale` all costs."""
 
     def __init__(
-        self,
-        links: Links,
-        devices: Devices,
-        architecture: Architecture,
-        bandwidth: float = 1.0,
-        scale: float = 1.0,
+        self, links: Links, architecture: Architecture, bandwidth: float = 1.0, scale: float = 1.0
     ) -> None:
-        self._links, self._devices, self._architecture = links, devices, architecture
+        self._links, self._devices, self._architecture = links, links.devices, architecture
         self._bandwidth, self._scale = bandwidth, scale
         self._seconds: dict[int, float] = {}
+        devices = links.devices
         servers = devices.nodes if devices.nodes > 1 else devices.per_node
         self.lanes = servers if architecture == "server" and devices.p > 1 else 1
 
     def other(self, bandwidth: float = 1.0, scale: float = 1.0) -> SliceNetwork:
         """The same network with other links."""
-        return SliceNetwork(self._links, self._devices, self._architecture, bandwidth, scale)
+        return SliceNetwork(self._links, self._architecture, bandwidth, scale)
 
     def cost(self, items: int) -> Cost:
-        """A slice of so many items, at the links' own bandwidth, with its interval."""
+        """A slice of so many items at the links' own bandwidth, with its interval."""
         devices, nbytes = self._devices, float(ITEM_BYTES * items)
         if devices.p == 1 or not items:
             return NOTHING
@@ -71,69 +66,53 @@ class SliceNetwork:
 
     def seconds(self, items: int) -> float:
         """The same at this bandwidth: what grows with the bytes takes 1 / bandwidth of its time."""
-        found = self._seconds.get(items)
-        if found is None:
+        if items not in self._seconds:
             least, whole = self.cost(1).seconds if items else 0.0, self.cost(items).seconds
             start = min(least, whole)
-            found = self._scale * (start + (whole - start) / self._bandwidth)
-            self._seconds[items] = found
-        return found
-
-    def alpha_s(self) -> float:
-        """What a slice costs whatever its size: the exchange of one item."""
-        return self.seconds(1)
+            self._seconds[items] = self._scale * (start + (whole - start) / self._bandwidth)
+        return self._seconds[items]
 
     def whole(self, items: int, key: int) -> list[int]:
-        """Items of a whole tensor on each lane, as MXNet has them."""
+        """Items of a whole tensor on each lane, as in MXNet."""
         if self.lanes > 1 and items >= BIG_ITEMS:
             ends = [math.floor(items / self.lanes * k + 0.5) for k in range(self.lanes + 1)]
             return [end - first for first, end in pairwise(ends)]
         return [items * (number == key * SPREAD % self.lanes) for number in range(self.lanes)]
 
     def pieces(self, items: int, slice_items: int) -> dict[int, int]:
-        """How many pieces of so many items a tensor has: slices, the last of which may be smaller."""
+        """How many pieces of which size a tensor has: slices, the last of which may be smaller."""
         if slice_items == WHOLE:
             return dict(Counter(filter(None, self.whole(items, 0))))
         full, last = cut(items, slice_items)
         return {size: n for size, n in ((min(items, slice_items), full), (last, 1)) if size and n}
 
     def tensor_s(self, items: int, slice_items: int) -> float:
-        """All pieces of a tensor, one after the other."""
+        """Seconds of all pieces of a tensor, one after the other."""
         pieces = self.pieces(items, slice_items).items()
         return sum(count * self.seconds(size) for size, count in pieces)
 
     def slices(self, work: ExchangeWork, slice_items: int) -> int:
-        """How many pieces there are of all tensors."""
+        """Number of pieces of all tensors."""
         return sum(sum(self.pieces(of.items, slice_items).values()) for of in work.tensors)
 
     def jobs(
         self, work: ExchangeWork, releases_s: Sequence[float], slice_items: int, order: Order
     ) -> list[list[SliceJob]]:
-        """The pieces on each lane, in the order in which gradients are made.
+        """The pieces on each lane, in the order in which the backward makes them.
 
-        Slices go to servers so that all have as many bytes as can be, each to the one with the fewest
-        so far; whole tensors as MXNet has them.
+        Each slice goes to the server with the fewest items so far; whole tensors as in MXNet.
         """
         lanes: list[list[SliceJob]] = [[] for _ in range(self.lanes)]
         placed = self._by_key if slice_items == WHOLE else _Evenly(self.lanes).placed
         made = sorted(range(len(work.tensors)), key=lambda t: (-work.tensors[t].layer, t))
         for place, tensor in enumerate(made):
-            items, layer = work.tensors[tensor].items, work.tensors[tensor].layer
+            _, layer, items = work.tensors[tensor]
             key = place if order == "fifo" else layer * len(made) + tensor
-            for of, (full, size, last) in zip(
-                lanes, placed(tensor, items, slice_items), strict=True
-            ):
+            pieces = placed(tensor, items, slice_items)
+            for lane, (full, size, last) in zip(lanes, pieces, strict=True):
                 if full or last:
-                    of.append(
-                        SliceJob(
-                            tensor,
-                            releases_s[layer],
-                            key,
-                            full,
-                            self.seconds(size),
-                            self.seconds(last),
-                        )
-                    )
+                    each = (full, self.seconds(size), self.seconds(last))
+                    lane.append(SliceJob(tensor, releases_s[layer], key, *each))
         return lanes
 
     def _by_key(self, tensor: int, items: int, slice_items: int) -> list[PlacedLane]:
@@ -148,7 +127,7 @@ class _Evenly:
         self._loads = [(0, number) for number in range(servers)]
 
     def placed(self, tensor: int, items: int, slice_items: int) -> list[PlacedLane]:
-        """Of a tensor on each server."""
+        """The slices of a tensor on each server."""
         size = min(items, slice_items)
         full, last = cut(items, slice_items)
         counts, rest = [full // self._servers] * self._servers, [0] * self._servers
@@ -165,5 +144,5 @@ class _Evenly:
 
 
 def cut(items: int, slice_items: int) -> tuple[int, int]:
-    """(full slices, items of a last one that is smaller, 0: none); WHOLE makes one of all items."""
+    """(full slices, items of a smaller last one, 0: none); WHOLE makes one slice of all items."""
     return divmod(items, min(items, slice_items or items)) if items else (0, 0)

@@ -46,10 +46,10 @@ def without_overlap(work: ExchangeWork, network: SliceNetwork) -> float:
 
 
 def lower_bound(work: ExchangeWork, network: SliceNetwork, sizes: Sequence[int]) -> float:
-    """No order, and no preemption, makes an iteration faster: seconds.
+    """Seconds that no order of slices, and no preemption, can beat.
 
-    Each tensor takes at least the fastest of its cuts into `sizes`; lanes that share all work evenly
-    are one lane, as many times as fast (`preempted`).
+    Each tensor takes at least the fastest of its cuts into `sizes`; lanes are taken as one lane that is
+    as many times as fast (`preempted`).
     """
     least = [
         min(network.tensor_s(tensor.items, size) for size in sizes) / network.lanes
@@ -61,17 +61,17 @@ def lower_bound(work: ExchangeWork, network: SliceNetwork, sizes: Sequence[int])
 def timed(
     work: ExchangeWork, network: SliceNetwork, schedule: SliceSchedule, exchange: Cost
 ) -> tuple[Cost, Cost]:
-    """(the iteration, what it waits for the network) with intervals, by simulating their ends too.
+    """(the iteration, its wait for the network) with intervals: both ends are simulated too.
 
-    `exchange` is all the network's work, which says how far its times may be off together; forward,
-    backward and update are moved together as well. The two are independent.
+    `exchange` is all the network's work, and says how far its times may be off together; forward,
+    backward and update move together as well. The two are independent.
     """
     middle = simulate(work, network, schedule).seconds
+    computing = (work.forward, work.backward, work.update)
     ends: list[list[float]] = []
     waits: list[list[float]] = []
     for end in ("low", "high"):
-        computed = [getattr(cost, end) for cost in (work.forward, work.backward, work.update)]
-        other = work.at(*computed)
+        other = work.at(*(getattr(cost, end) for cost in computing))
         factor = getattr(exchange, end) / exchange.seconds if exchange.seconds else 1.0
         slower = network.other(scale=factor)
         moved = [
@@ -80,15 +80,13 @@ def timed(
         ]
         ends.append(moved)
         waits.append([moved[0] - other.compute_s, moved[1] - work.compute_s])
-    basis = worst_basis(
-        [cost.basis for cost in (work.forward, work.backward, work.update, exchange)]
-    )
+    basis = worst_basis([cost.basis for cost in (*computing, exchange)])
     wait = middle - work.compute_s
     return _between(middle, ends, basis), _between(wait, waits, basis)
 
 
 def _between(value: float, ends: list[list[float]], basis: Basis) -> Cost:
-    """Errors of computing and of the network apart; one on the wrong side is none."""
+    """A cost with the errors of computing and of the network; one on the wrong side counts as 0."""
     errors = tuple(
         (name, max(0.0, value - low), max(0.0, high - value))
         for name, low, high in zip(("compute", "network"), *ends, strict=True)

@@ -1,13 +1,17 @@
-"""The search over slice sizes, and the Plan of the best."""
+"""P3: the search over slice sizes, and the Plan of the best.
+
+Data parallelism whose exchange goes on behind the backward and the next forward. The network is
+simulated (simulation.py) on calibrated times of layers and slices (work.py, network.py).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from calib.foundation.errors import InputError
 from calib.foundation.words import seconds_words
 from calib.oracle.cost import Cost, total
-from calib.oracle.costs.machine import Machine
 from calib.search.exchange.network import WHOLE, SliceNetwork
 from calib.search.exchange.schedule import (
     FIFO,
@@ -19,10 +23,11 @@ from calib.search.exchange.schedule import (
 )
 from calib.search.exchange.simulation import Order, SimulatedIteration
 from calib.search.exchange.work import ExchangeWork, batch_of, work_of
-from calib.search.links import Links, machine_of
+from calib.search.links import Links
 from calib.search.nominal import NOTE
-from calib.search.plan import Baseline, Certificate, Event, PlanLayer, Searched, SearchedPlan
-from calib.search.request import SearchRequest, Spending
+from calib.search.pipelines.profile import profile_of
+from calib.search.plan import Baseline, Certificate, Event, PlanLayer, SearchedPlan
+from calib.search.request import SearchRequest, Space, Spending
 
 PAPER_SLICE = 50_000
 SMALLEST_SLICE = 1000
@@ -45,16 +50,15 @@ SliceRows = list[dict[str, float | int | str]]
 
 def find(request: SearchRequest) -> SearchedPlan:
     """The plan of a request. Raises InputError, MissingParameter."""
-    start = request.budget.started()
+    spending = request.budget.started()
     server = request.word("architecture", ("allreduce", "server")) == "server"
-    machine, notes = machine_of(request.machine, request.devices)
     work = work_of(request)
-    links = Links(machine, request.devices, request.form)
-    network = SliceNetwork(links, request.devices, "server" if server else "allreduce")
-    sizes, bandwidths = sizes_of(request, work), factors_of(request)
+    links = Links(request.machine, request.devices, request.form)
+    network = SliceNetwork(links, "server" if server else "allreduce")
+    sizes, bandwidths = sizes_of(request, work), request.numbers("bandwidths", FACTORS)
     compared_sizes = default_sizes(work) if sizes == [WHOLE] else sizes
-    tables_s = start.seconds
-    found, rows, course = swept(request, work, network, sizes, start)
+    spending.tables_s = spending.seconds
+    found, rows, course = swept(request, work, network, sizes, spending)
     shown = simulate(work, network, found)
     exchange = total(
         network.cost(size).times(count)
@@ -63,8 +67,7 @@ def find(request: SearchRequest) -> SearchedPlan:
     )
     whole, wait = timed(work, network, found, exchange)
     bound = min(lower_bound(work, network, [*sizes, found.slice_items]), shown.seconds)
-    others = compared(work, network, compared_sizes, bandwidths, start)
-    seconds = start.seconds - tables_s
+    others = compared(work, network, compared_sizes, bandwidths, spending)
     complete = len(rows) == len(sizes) and len(others) == len(bandwidths)
     batch, told = batch_of(request)
     phases = {
@@ -73,62 +76,33 @@ def find(request: SearchRequest) -> SearchedPlan:
         "update": work.update,
         "waiting for the network": wait,
     }
-    said = request.machine.parameters.provenance
     return SearchedPlan(
-        space="exchange",
-        method=request.method,
-        model=work.name,
-        nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node,
-        batch=batch,
-        form=request.form,
-        optimizer=request.optimizer,
+        **request.head(batch=batch),
         layers=layers_of(work, network, found),
         details=details_of(work, network, found, shown, server),
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         bytes_per_device=work.bytes_per_device,
-        memory_limit_bytes=request.devices.memory_bytes,
-        searched=Searched(
-            evaluated=start.evaluated,
-            log10_space=space_of(work),
-            tables_seconds=tables_s,
-            seconds=seconds,
-            stopped="complete" if complete else "budget",
-            steps={"slice sizes": len(rows)},
-            course=course,
-        ),
-        certificate=Certificate(
-            kind="bound",
-            lower_bound_s=bound,
-            gap=shown.seconds / bound - 1 if bound else 0.0,
-            why=WHY,
-        ),
+        searched=spending.searched(space_of(work), complete, course, {"slice sizes": len(rows)}),
+        certificate=Certificate.bounded(shown.seconds, bound, WHY),
         baselines=baselines_of(work, network, exchange, found),
         timeline=timeline_of(work, shown),
         tables={"slice sizes": rows, "bandwidths": others},
-        parameters=said.cluster_name,
-        parameters_sha256="",
-        notes=tuple(
-            dict.fromkeys(
-                (
-                    *notes,
-                    *told,
-                    *(note for note in said.notes if note == NOTE),
-                    *work.forward.notes,
-                    *work.backward.notes,
-                    *work.update.notes,
-                    *exchange.notes,
-                    *hidden(machine, request),
-                    *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
-                )
-            )
+        notes=(
+            *links.notes,
+            *told,
+            *work.forward.notes,
+            *work.backward.notes,
+            *work.update.notes,
+            *exchange.notes,
+            *hidden(links),
+            *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
         ),
     )
 
 
 def sizes_of(request: SearchRequest, work: ExchangeWork) -> list[int]:
-    """The slice sizes to try; that of the paper first, so that any budget has looked at it."""
+    """The slice sizes to try; the paper's first, so that any budget has looked at it."""
     if request.method != "priority":
         return [WHOLE]
     if request.options.get("slice"):
@@ -143,23 +117,11 @@ def sizes_of(request: SearchRequest, work: ExchangeWork) -> list[int]:
 
 
 def default_sizes(work: ExchangeWork) -> list[int]:
-    """That of the paper; 1, 2 and 5 times powers of ten below the largest tensor; whole tensors."""
+    """The paper's; 1, 2 and 5 times powers of ten below the largest tensor; whole tensors."""
     largest = max((t.items for t in work.tensors), default=1)
     tens = range(round(math.log10(SMALLEST_SLICE)), 13)
     steps = [k * 10**e for e in tens for k in (1, 2, 5)]
     return [PAPER_SLICE, *(n for n in steps if n < largest and n != PAPER_SLICE), WHOLE]
-
-
-def factors_of(request: SearchRequest) -> list[float]:
-    """The bandwidths to compare at, as factors."""
-    text = request.options.get("bandwidths", "")
-    try:
-        found = [float(word) for word in text.split(",")] if text else list(FACTORS)
-    except ValueError:
-        found = [-1.0]
-    if not all(0 < factor < math.inf for factor in found):
-        raise InputError(f"bandwidths={text} are not numbers above 0, as 0.5,1,2")
-    return found
 
 
 def swept(
@@ -167,20 +129,20 @@ def swept(
     work: ExchangeWork,
     network: SliceNetwork,
     sizes: list[int],
-    start: Spending,
-) -> tuple[SliceSchedule, SliceRows, tuple[tuple[float, float], ...]]:
+    spending: Spending,
+) -> tuple[SliceSchedule, SliceRows, list[tuple[float, float]]]:
     """(the best schedule, the table of all by size, when the best so far fell)."""
     order: Order = "fifo" if request.method == "fifo" else "priority"
     times: dict[int, float] = {}
     course: list[tuple[float, float]] = []
     for size in sizes:
-        if times and start.over:
+        if times and spending.over:
             break
         request.progress(f"slices of {size or 'all'} items", len(times) / len(sizes))
         times[size] = simulate(work, network, SliceSchedule(size, order)).seconds
-        start.evaluated += 1
+        spending.evaluated += 1
         if not course or times[size] < course[-1][1]:
-            course.append((start.seconds, times[size]))
+            course.append((spending.seconds, times[size]))
     rows: SliceRows = [
         {
             "slice items": size or "whole tensors",
@@ -190,11 +152,11 @@ def swept(
         }
         for size in sorted(times, key=lambda size: (not size, size))
     ]
-    return SliceSchedule(fastest(work, network, times), order), rows, tuple(course)
+    return SliceSchedule(fastest(work, network, times), order), rows, course
 
 
 def fastest(work: ExchangeWork, network: SliceNetwork, times: dict[int, float]) -> int:
-    """The slice size of the least time; of equal ones (to 1e-9) that with the fewest slices."""
+    """The slice size of the least time; among equal ones (to 1e-9) that with the fewest slices."""
     least = min(times.values()) * (1 + 1e-9)
     return min((s for s in times if times[s] <= least), key=lambda size: network.slices(work, size))
 
@@ -202,7 +164,7 @@ def fastest(work: ExchangeWork, network: SliceNetwork, times: dict[int, float]) 
 def layers_of(
     work: ExchangeWork, network: SliceNetwork, found: SliceSchedule
 ) -> tuple[PlanLayer, ...]:
-    """The tensors with their slices, in the order of the forward."""
+    """The tensors with their slices, in the order of the forward. Raises InputError without any."""
     made = []
     for tensor in work.tensors:
         count = sum(network.pieces(tensor.items, found.slice_items).values())
@@ -229,7 +191,7 @@ def details_of(
     shown: SimulatedIteration,
     server: bool,
 ) -> dict[str, str]:
-    """What is said of the plan in words."""
+    """The plan in words."""
     order = {"fifo": "first in, first out", "priority": "needed first by the next forward"}
     of = f"{found.slice_items} items" if found.slice_items else "whole tensors"
     return {
@@ -254,16 +216,10 @@ def baselines_of(
     fifo, _ = timed(work, network, FIFO, exchange)
     fused = network.cost(max(network.pieces(sum(t.items for t in work.tensors), WHOLE), default=0))
     compute = total([work.forward, work.backward, work.update])
-    apart = total(
-        [
-            compute,
-            exchange.times(
-                (without_overlap(work, network) - work.compute_s) / exchange.seconds
-                if exchange.seconds
-                else 1.0
-            ),
-        ]
-    )
+    lanes_s, share = without_overlap(work, network) - work.compute_s, 1.0
+    if exchange.seconds:
+        share = lanes_s / exchange.seconds
+    apart = total([compute, exchange.times(share)])
     sliced, _ = timed(work, network, SliceSchedule(found.slice_items, "fifo"), exchange)
     named = {
         "whole tensors, first in, first out": (fifo, ""),
@@ -277,11 +233,12 @@ def baselines_of(
     )
 
 
-def hidden(machine: Machine, request: SearchRequest) -> tuple[str, ...]:
-    """What is known of exchanging beside computing, where anything is exchanged on what was measured."""
-    if request.devices.p == 1 or NOTE in machine.parameters.provenance.notes:
+def hidden(links: Links) -> tuple[str, ...]:
+    """How much of an exchange can be hidden; nothing on one device, or on data sheets."""
+    p, machine = links.devices.p, links.machine
+    if p == 1 or NOTE in machine.parameters.provenance.notes:
         return ()
-    law = machine.network.overlap(request.devices.p)
+    law = machine.network.overlap(p)
     if law is None:
         return (NEVER_HIDDEN,)
     return (HIDDEN.format(law.eta.value, law.eta.low, law.eta.high),)
@@ -291,19 +248,16 @@ def compared(
     work: ExchangeWork,
     network: SliceNetwork,
     sizes: list[int],
-    factors: list[float],
-    start: Spending,
+    factors: Sequence[float],
+    spending: Spending,
 ) -> SliceRows:
-    """First in, first out against the best of the slice sizes with priority, by bandwidth.
-
-    Of as many bandwidths as there is time for.
-    """
+    """First in, first out against the best slice size with priority, at each bandwidth in time."""
     rows: SliceRows = []
     for factor in factors:
         other = network.other(bandwidth=factor)
         fifo, times = simulate(work, other, FIFO), {}
         for size in sizes:
-            if start.late:
+            if spending.late:
                 return rows
             times[size] = simulate(work, other, SliceSchedule(size, "priority")).seconds
         best = fastest(work, network, times)
@@ -321,30 +275,39 @@ def compared(
 
 
 def timeline_of(work: ExchangeWork, shown: SimulatedIteration) -> tuple[Event, ...]:
-    """Rows compute and network (or each server's link); without views, the longest where many."""
+    """Rows compute and network (or each server's link), without views; the longest events if many."""
     lanes = {of.lane for of in shown.sent}
-    events = [
-        Event(
-            row="compute",
-            kind=of.kind,
-            label=work.layers[of.layer],
-            start_s=of.start_s,
-            stop_s=of.stop_s,
-        )
-        for of in shown.compute
-        if of.stop_s > of.start_s
-    ]
+    events = []
+    for of in shown.compute:
+        if of.stop_s > of.start_s:
+            name, times = work.layers[of.layer], {"start_s": of.start_s, "stop_s": of.stop_s}
+            events.append(Event(row="compute", kind=of.kind, label=name, **times))
     for sent in shown.sent:
         count = f", {sent.slices} slices" if sent.slices > 1 else ""
         row = "network" if len(lanes) == 1 else f"server {sent.lane + 1}"
-        events.append(
-            Event(
-                row=row,
-                kind="exchange",
-                start_s=sent.start_s,
-                stop_s=sent.stop_s,
-                label=f"{work.tensors[sent.tensor].name}{count}",
-            )
+        name, times = (
+            work.tensors[sent.tensor].name,
+            {"start_s": sent.start_s, "stop_s": sent.stop_s},
         )
+        events.append(Event(row=row, kind="exchange", label=f"{name}{count}", **times))
     longest = sorted(events, key=lambda of: of.start_s - of.stop_s)[:MOST_EVENTS]
     return tuple(sorted(longest, key=lambda of: (of.start_s, of.row)))
+
+
+SPACE = Space(
+    name="exchange",
+    about="P3: slices of gradients by priority, behind the backward and the next forward",
+    methods={
+        "priority": "slices, those that the next forward needs first go first (P3)",
+        "fifo": "whole tensors, in the order in which the backward makes them",
+        "order": "whole tensors, those that the next forward needs first go first",
+    },
+    find=find,
+    options={
+        "slice": "items of a slice (the paper: 50000); default the best of `sizes`",
+        "sizes": "items of slices to try, as 1000,50000; default 1, 2 and 5 times powers of ten",
+        "bandwidths": "factors on the bandwidth to compare at; default 0.1 to 10",
+        "architecture": "allreduce (a ring over all devices; default) or server (one per machine)",
+    },
+    model_of=profile_of,
+)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import compute_terms
 from calib.oracle.terms import by_phase
-from calib.search.exchange.profile import ExchangeProfile
+from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import SearchRequest
 
 PARTS = ("weight", "bias")
@@ -30,7 +32,7 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class ExchangeWork:
-    """Layers [layers] with their seconds, the same as sums with intervals, and tensors [tensors]."""
+    """Seconds of each layer, their sums with intervals, and the tensors; 0 bytes are unknown ones."""
 
     name: str
     layers: tuple[str, ...]
@@ -46,7 +48,7 @@ class ExchangeWork:
 
     @property
     def compute_s(self) -> float:
-        """Of an iteration."""
+        """Seconds of an iteration that only computes."""
         return self.forward.seconds + self.backward.seconds + self.update.seconds
 
     @property
@@ -56,42 +58,35 @@ class ExchangeWork:
 
     def at(self, forward: float, backward: float, update: float) -> ExchangeWork:
         """The same with other sums of seconds, each layer's in proportion."""
-        return ExchangeWork(
-            self.name,
-            self.layers,
-            self.kinds,
-            _share(self.forward_s, forward),
-            _share(self.backward_s, backward),
-            _share(self.update_s, update),
-            self.forward,
-            self.backward,
-            self.update,
-            self.tensors,
-            self.bytes_per_device,
+        return replace(
+            self,
+            forward_s=_share(self.forward_s, forward),
+            backward_s=_share(self.backward_s, backward),
+            update_s=_share(self.update_s, update),
         )
 
 
 def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
-    """The global mini-batch, None where it is not known, and what is told of it.
+    """The global mini-batch, None where it is not known, and notes on it.
 
-    Of a profile every device does its own mini-batch.
+    Every device runs a mini-batch of a profile.
     """
-    if isinstance(request.model, ExchangeProfile):
-        return request.model.source.batch_on(request.devices.p, request.batch)
+    if isinstance(request.model, PipelineProfile):
+        return request.model.batch_on(request.devices.p, request.batch)
     return request.samples, ()
 
 
 def work_of(request: SearchRequest) -> ExchangeWork:
-    """Layers at B/p samples on a device, on all devices of a node at once.
+    """Layers at B/p samples per device, with all devices of a node at work.
 
-    Of a model by the calibrated costs, what an iteration adds to isolated layers spread over them; of
-    a profile its own times, without an update. Raises InputError where p does not divide B and where
-    the memory is too small, MissingParameter.
+    A model's have the calibrated costs, with what an iteration adds to isolated layers spread over them;
+    a profile's have its own times, without an update. Raises InputError where p does not divide B and
+    where the memory is too small, MissingParameter.
     """
     p, batch = request.devices.p, batch_of(request)[0]
     if batch is not None and batch % p:
         raise InputError(f"p = {p} does not divide the batch of {batch} samples")
-    if isinstance(request.model, ExchangeProfile):
+    if isinstance(request.model, PipelineProfile):
         return _profiled(request.model)
     model = request.spec
     work = _calibrated(model, request)
@@ -129,7 +124,7 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
         phases["backward"],
         update,
         tuple(
-            Tensor(f"{layer.name}.{part}", place, _items(shape))
+            Tensor(f"{layer.name}.{part}", place, math.prod(shape))
             for place, layer in enumerate(model.layers)
             for part, shape in zip(PARTS, layer.shape.parameter_shapes, strict=False)
         ),
@@ -137,34 +132,45 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     )
 
 
-def _profiled(profile: ExchangeProfile) -> ExchangeWork:
+def _profiled(profile: PipelineProfile) -> ExchangeWork:
+    nodes = [profile.nodes[k] for k in _in_order(profile)]
+    items = [round(node.parameter_bytes / ITEM_BYTES) for node in nodes]
+    forward = tuple(node.forward_s for node in nodes)
+    backward = tuple(node.backward_s for node in nodes)
     return ExchangeWork(
         profile.name,
-        profile.names,
-        profile.kinds,
-        profile.forward_s,
-        profile.backward_s,
-        (0.0,) * len(profile.names),
-        Cost(sum(profile.forward_s), "measured"),
-        Cost(sum(profile.backward_s), "measured"),
+        tuple(node.name for node in nodes),
+        tuple(node.what.split("(")[0].lower() for node in nodes),
+        forward,
+        backward,
+        (0.0,) * len(nodes),
+        Cost(sum(forward), "measured"),
+        Cost(sum(backward), "measured"),
         NOTHING,
         tuple(
-            Tensor(name, place, items)
-            for place, (name, items) in enumerate(zip(profile.names, profile.items, strict=True))
-            if items
+            Tensor(node.name, k, n)
+            for k, (node, n) in enumerate(zip(nodes, items, strict=True))
+            if n
         ),
         0,
     )
+
+
+def _in_order(of: PipelineProfile) -> list[int]:
+    """Each layer after those that it reads, otherwise by their numbers."""
+    before: dict[int, list[int]] = {}
+    for source, reader in of.edges:
+        before.setdefault(reader, []).append(source)
+    left = sorted(range(len(of.nodes)), key=lambda k: (len(of.nodes[k].name), of.nodes[k].name))
+    order: dict[int, None] = {}
+    while left:
+        ready = next(k for k in left if all(b in order for b in before.get(k, ())))
+        order[ready] = None
+        left.remove(ready)
+    return list(order)
 
 
 def _share(parts: Sequence[float], whole: float) -> tuple[float, ...]:
     """The parts, in proportion, so that they sum to `whole`."""
     together = sum(parts)
     return tuple(part * whole / together for part in parts) if together else tuple(parts)
-
-
-def _items(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -1,6 +1,6 @@
 """Plans without a search: data, model, and one-weird-trick parallelism.
 
-Jia et al., section 6, "Baselines"; each is made for all devices, or it says why it cannot be.
+Jia et al., section 6, "Baselines"; each is made for all devices, or says why it cannot be.
 """
 
 from __future__ import annotations
@@ -9,44 +9,35 @@ from calib.foundation.layers import LayerShape
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.model.spec import ModelSpec
 
-LayerPlan = dict[str, Configuration]
+LayerPlan = list[Configuration]  # by layer
 DENSE = ("linear", "embedding")
 BASELINES = ("data", "model", "one-weird-trick")
 
 
 def baseline(model: ModelSpec, name: str, batch: int, p: int) -> tuple[LayerPlan, str]:
-    """The plan, or why there is none; else what is to be told of it."""
-    if name == "data":
-        return _data(model, batch, p)
+    """The plan and what to know of it; no plan, and why there is none."""
+    layers = model.layers
     if name == "model":
         return _by_channels(model, batch, p, 0)
-    first = next(
-        (i for i, layer in enumerate(model.layers) if layer.shape.kind in DENSE), len(model.layers)
-    )
-    data, why = _data(model, batch, p)
-    if not data:
-        return data, why
-    channels, told = _by_channels(model, batch, p, first)
-    return {**data, **channels}, told
-
-
-def _data(model: ModelSpec, batch: int, p: int) -> tuple[LayerPlan, str]:
     if batch % p:
-        return {}, f"{p} devices do not divide the batch of {batch} samples"
-    return {layer.name: Configuration(sample=p) for layer in model.layers}, ""
+        return [], f"{p} devices do not divide the batch of {batch} samples"
+    data = [Configuration(sample=p)] * len(layers)
+    if name == "data":
+        return data, ""
+    dense = (i for i, layer in enumerate(layers) if layer.shape.kind in DENSE)
+    first = next(dense, len(layers))
+    channels, told = _by_channels(model, batch, p, first)
+    return [*data[:first], *channels], told
 
 
 def _by_channels(model: ModelSpec, batch: int, p: int, first: int) -> tuple[LayerPlan, str]:
-    """Channels of every layer from `first` on over as many devices as can be.
+    """Cut the channels of every layer from `first` on over as many devices as can be.
 
-    Layers that are cut by samples only are so, by all devices where the batch allows.
+    Layers that can only be cut by samples are, over all devices where the batch allows.
     """
-    plan, fewer, samples = {}, 0, 0
-    for layer in model.layers[first:]:
-        of = _most(layer.shape, batch, p)
-        plan[layer.name] = of
-        fewer += 1 < of.channel < p
-        samples += of.channel == 1
+    plan = [_most(layer.shape, batch, p) for layer in model.layers[first:]]
+    fewer = sum(1 < of.channel < p for of in plan)
+    samples = sum(of.channel == 1 for of in plan)
     told = []
     if fewer:
         told.append(f"layers with channels for fewer than {p} devices: {fewer}")

@@ -1,9 +1,9 @@
 """The cheapest choice for every node of a graph with costs of nodes and edges (Jia et al., Algorithm 1).
 
 Node elimination (equation 2): t'(c_i, c_k) = min over c_j of t(c_j) + t(c_i, c_j) + t(c_j, c_k). Edge
-elimination (equation 3) adds parallel edges. What is left is enumerated, one node after the other: each
-is minimised out for all choices of its neighbours (of two nodes, the paper's case, that is all pairs).
-Then the choices are made in the opposite order.
+elimination (equation 3) adds parallel edges. What is left is enumerated node by node: each is minimised
+out for all choices of its neighbours (in the paper's case two nodes are left, and that is all pairs).
+Then the choices are made in the opposite order. Within a memory limit: search/best.py.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ import numpy as np
 
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-from calib.search.request import Look, never
+from calib.search.best import BestSoFar, Choices
+from calib.search.request import Look, Spending, never
 
 Edge = tuple[int, int, Floats]  # from, to, cost by the choices of both
 MOST_ENTRIES = 30_000_000  # of what is left of a graph
 AT_ONCE = 1 << 15
+CLOSE = 1e-6  # share of the gap, and of the price of a byte, at which a bisection ends
 
 
 class Sums(NamedTuple):
-    """Numbers of nodes and edges by their choices, which a plan adds up."""
+    """A graph with numbers (seconds, bytes) of nodes and edges by their choices; a plan adds them up."""
 
     nodes: Sequence[Floats]
     edges: Sequence[Edge]
 
     def of(self, choices: Sequence[int]) -> float:
-        """The sum of these choices (equation 1)."""
+        """The sum for these choices (equation 1)."""
         own = sum(float(node[choice]) for node, choice in zip(self.nodes, choices, strict=True))
         return own + sum(float(cost[choices[i], choices[j]]) for i, j, cost in self.edges)
 
@@ -40,10 +42,10 @@ class Sums(NamedTuple):
 class Solution:
     """The choice of every node, their cost, and what the algorithm did.
 
-    `left` is the paper's K; `entries` how many sums were compared.
+    `left` is the paper's K; `entries` counts the sums that were compared.
     """
 
-    choices: tuple[int, ...]
+    choices: Choices
     total: float
     nodes_eliminated: int
     edges_eliminated: int
@@ -60,7 +62,7 @@ class _Gone:
     cost: tuple[Floats, ...]
 
     def choice(self, choices: dict[int, int]) -> int:
-        """The cheapest, once those of the others are made."""
+        """The cheapest, once the others are chosen."""
         if len(self.cost) == 2:
             into, out = self.cost
             i, k = self.others
@@ -68,19 +70,19 @@ class _Gone:
         return int(np.argmin(self.cost[0][tuple(choices[other] for other in self.others)]))
 
 
-def solve(nodes: Sequence[Floats], edges: Sequence[Edge], look: Look = never) -> Solution:
+def solve(costs: Sums, look: Look = never) -> Solution:
     """The cheapest choices. Raises InputError where too much is left to enumerate, BudgetOver."""
-    graph = _ShrinkingGraph(nodes, edges, look)
+    graph = _ShrinkingGraph(costs, look)
     graph.eliminate()
     left = len(graph.into)
     gone = [*graph.gone, *_rest(graph, look)]
     choices: dict[int, int] = {}
     for one in reversed(gone):
         choices[one.node] = one.choice(choices)
-    chosen = tuple(choices[node] for node in range(len(nodes)))
+    chosen = tuple(choices[node] for node in range(len(costs.nodes)))
     return Solution(
         chosen,
-        cost_of(nodes, edges, chosen),
+        costs.of(chosen),
         len(graph.gone),
         graph.edges_eliminated,
         left,
@@ -88,27 +90,64 @@ def solve(nodes: Sequence[Floats], edges: Sequence[Edge], look: Look = never) ->
     )
 
 
-def cost_of(nodes: Sequence[Floats], edges: Sequence[Edge], choices: Sequence[int]) -> float:
-    """The cost of these choices (equation 1)."""
-    return Sums(nodes, edges).of(choices)
+def solve_within(
+    costs: Sums, nbytes: Sums, limit: float, spending: Spending
+) -> tuple[BestSoFar, Solution]:
+    """The cheapest plan within `limit` that the bisection finds, and the one without the limit.
+
+    Where no plan keeps the limit, that of the fewest bytes. The edges of `nbytes` are those of
+    `costs`, in the same order. Raises BudgetOver before there is the plan without the limit.
+    """
+    best, first = BestSoFar(spending), solve(costs, spending.look)
+    spending.evaluated += 1
+    best.bound = first.total
+    if nbytes.of(first.choices) <= limit:
+        best.keep(first.choices, first.total)
+        return best, first
+
+    def fits(price: float) -> bool:
+        """Whether the cheapest plan at this price of a byte fits."""
+        priced: dict[tuple[int, int], Floats] = {}
+
+        def at(cost: Floats, of: Floats) -> Floats:
+            key = (id(cost), id(of))  # equal layers share one array, which `solve` makes use of
+            if key not in priced:
+                priced[key] = cost + price * of
+            return priced[key]
+
+        nodes = [at(cost, of) for cost, of in zip(costs.nodes, nbytes.nodes, strict=True)]
+        pairs = zip(costs.edges, nbytes.edges, strict=True)
+        edges = [(i, j, at(cost, of)) for (i, j, cost), (_, _, of) in pairs]
+        found = solve(Sums(nodes, edges), spending.look)
+        spending.evaluated += 1
+        best.bound = max(best.bound, found.total - price * limit)
+        within = nbytes.of(found.choices) <= limit
+        if within:
+            best.keep(found.choices, costs.of(found.choices))
+        return within
+
+    lightest = solve(nbytes).choices
+    best.keep(lightest, costs.of(lightest))
+    best.bisect(fits, first.total / limit, CLOSE)
+    return best, first
 
 
 class _ShrinkingGraph:
     """The graph as it shrinks. Equal layers share their arrays, so equal steps are done once."""
 
-    def __init__(self, nodes: Sequence[Floats], edges: Sequence[Edge], look: Look) -> None:
-        self.nodes, self._look = nodes, look
-        self.into: dict[int, dict[int, Floats]] = {node: {} for node in range(len(nodes))}
-        self.out: dict[int, dict[int, Floats]] = {node: {} for node in range(len(nodes))}
+    def __init__(self, costs: Sums, look: Look) -> None:
+        self.nodes, self._look = costs.nodes, look
+        self.into: dict[int, dict[int, Floats]] = {node: {} for node in range(len(self.nodes))}
+        self.out: dict[int, dict[int, Floats]] = {node: {} for node in range(len(self.nodes))}
         self.gone: list[_Gone] = []
         self.edges_eliminated = self.entries = 0
-        # by the identity of arrays, which are kept here so that it stays theirs
+        # keyed by the ids of arrays, which are kept alive here
         self._made: dict[tuple[int, ...], tuple[Floats, tuple[Floats, ...]]] = {}
-        for i, j, cost in edges:
+        for i, j, cost in costs.edges:
             self._connect(i, j, cost)
 
     def _connect(self, i: int, j: int, cost: Floats) -> None:
-        """Put an edge in; add it to the one that is there."""
+        """Put an edge in, or add it to the one that is there."""
         before = self.out[i].get(j)
         if before is not None:
             self.edges_eliminated += 1
@@ -118,18 +157,15 @@ class _ShrinkingGraph:
 
     def _once(self, *arrays: Floats) -> Floats:
         """The sum of two edges, or the minimum over the middle node of (into, own, out)."""
-        key = tuple(id(array) for array in arrays)
+        key = tuple(map(id, arrays))
         if key not in self._made:
-            made = (
-                arrays[0] + arrays[1]
-                if len(arrays) == 2
-                else min_plus(arrays[0], arrays[1], arrays[2], self._look)
-            )
+            first, middle, *last = arrays
+            made = min_plus(first, middle, last[0], self._look) if last else first + middle
             self._made[key] = made, arrays
         return self._made[key][0]
 
     def eliminate(self) -> None:
-        """All nodes with one edge in and one out; parallel edges as they appear."""
+        """Eliminate all nodes with one edge in and one out, and parallel edges as they appear."""
         waiting = [node for node in reversed(self.into) if self._is_between(node)]
         while waiting:
             node = waiting.pop()
@@ -170,7 +206,7 @@ CostFactor = tuple[tuple[int, ...], Floats]
 
 
 def _rest(graph: _ShrinkingGraph, look: Look) -> list[_Gone]:
-    """Minimise out what is left, the node with the fewest choices around it first."""
+    """Minimise out what is left, beginning with the node that has the fewest choices around it."""
     factors: list[CostFactor] = [((node,), graph.nodes[node]) for node in graph.into]
     factors += [((i, j), cost) for i, out in graph.out.items() for j, cost in out.items()]
     sizes = {node: len(graph.nodes[node]) for node in graph.into}
@@ -209,7 +245,7 @@ def _without_one(
 
 
 def _spread(of: tuple[int, ...], cost: Floats, order: tuple[int, ...]) -> Floats:
-    """A factor with its nodes in this order, of length 1 along the others."""
+    """A factor with its axes in this order, of length 1 along those of other nodes."""
     places = sorted(range(len(of)), key=lambda at: order.index(of[at]))
     shape = [1] * len(order)
     for at in places:

@@ -1,9 +1,9 @@
 """Bytes of live tensors on the device that has the largest part of every layer.
 
 `Memory.peak` walks through an iteration of a plan, as oracle/memory/live_bytes.py does: a tensor
-counts once, while PyTorch holds it, and what came from other devices where it was joined. A search
-needs a sum over layers and edges instead: what is there together when the forward ends (weights,
-optimizer's state, the buffer of an exchange, what the backward will read), which no peak is below.
+counts once, while PyTorch holds it; what came from other devices counts where it was joined. A search
+needs a sum over layers and edges instead: what is there when the forward ends (weights, optimizer
+state, the exchange buffer, what the backward will read). No peak is below it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def fetched(
 ) -> Floats:
     """Bytes that the device with most joins anew to read a tensor: [producers', consumers'].
 
-    0 where every device reads what it has as it lies. A window may leave the last rows of a dimension
-    that is not cut unread; they are there all the same.
+    0 where every device reads what it already has in place. A window may leave the last rows of an uncut
+    dimension unread; they are there all the same.
     """
     lo, hi = need.lo.copy(), need.hi.copy()
     if shape.kind in WINDOWED:
@@ -64,12 +64,12 @@ def fetched(
 
 
 def carries(layer: Layer) -> bool:
-    """Whether a gradient of its output comes, so that it keeps what its backward reads."""
+    """Whether its output gets a gradient, so that it keeps what its backward reads."""
     return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
 
 
 def made_bytes(layer: Layer, part: LayerShape, samples: float) -> float:
-    """What a part of so many samples makes and keeps until its backward."""
+    """Bytes that a part of so many samples makes and keeps until its backward."""
     if not carries(layer):
         return 0.0
     kept = kept_by(part)
@@ -78,10 +78,10 @@ def made_bytes(layer: Layer, part: LayerShape, samples: float) -> float:
 
 
 def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
-    """(layer, input) that a layer keeps for its backward: whether its bytes count there.
+    """The (layer, input) pairs that are kept for the backward, and whether the bytes count there.
 
-    They do once, where only readers keep a tensor, at the first of them. A view's are those of what it
-    is a view of, which are left out.
+    A tensor that only its readers keep counts once, at the first of them. Views are left out: their
+    bytes are those of what they show.
     """
     index = {layer.name: i for i, layer in enumerate(model.layers)}
     found: dict[tuple[int, int], bool] = {}
@@ -98,16 +98,16 @@ def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
 
 
 class Memory:
-    """Of one request: bytes of layers and edges by configurations, and the peak of a plan."""
+    """Bytes of a request's layers and edges by configurations, and the peak of a plan."""
 
     def __init__(self, prices: LayerPrices) -> None:
         self.model, self.batch, self._prices = prices.model, prices.batch, prices
         self._keepers = keepers(prices.model)
 
     def layer(self, index: int, of: Configuration) -> tuple[float, float]:
-        """What a layer takes by itself, with what it reads of the model's input: (kept, unfreed).
+        """(kept, unfreed) bytes of a layer by itself, with what it reads of the model's input.
 
-        Kept is what is there when the forward ends; unfreed, with its output and that's gradient.
+        Kept is what is there when the forward ends; unfreed adds its output and that output's gradient.
         """
         part, samples = self._prices.part(index, of), self.batch / of.sample
         made = made_bytes(self.model.layers[index], part, samples)
@@ -115,7 +115,7 @@ class Memory:
         return kept, kept + 2.0 * line(part.output_shape).of(samples)
 
     def how(self, j: int, which: int) -> int:
-        """0: layer j keeps nothing of that input; 1: what is joined for it; 2: also what is there."""
+        """What layer j keeps of that input: 0 nothing, 1 what is joined for it, 2 also what is there."""
         return 0 if (j, which) not in self._keepers else 1 + self._keepers[j, which]
 
     def edge(
@@ -127,7 +127,7 @@ class Memory:
         return joined, np.where(joined > 0, joined, there) if how else np.zeros_like(joined)
 
     def peak(self, of: Sequence[Configuration], joined: Mapping[tuple[int, int], float]) -> int:
-        """The most in an iteration of a plan; `joined` by (layer, input), as `edge` has it."""
+        """The peak of an iteration of a plan; `joined` by (layer, input), as `edge` gives it."""
         prices, places = self._prices, range(len(of))
         given = ByteLine(math.fsum(map(self._given, places, of)) / self.batch)
         fetches = {at: ByteLine(nbytes / self.batch) for at, nbytes in joined.items()}
@@ -141,7 +141,7 @@ class Memory:
         return round(standing + max(most, beside.of(self.batch) + after if after else 0))
 
     def _standing(self, index: int, of: Configuration) -> float:
-        """All the time: weights, the optimizer's state, buffers, the gradients to be exchanged."""
+        """Held throughout: weights, optimizer state, buffers, the gradients to be exchanged."""
         prices, weights = self._prices, self._prices.weights(index, of)
         shared = sharers(of, prices.devices.per_node).size > 1
         flat = sum(line(shape).each for shape in weights) if shared else 0.0
@@ -149,7 +149,7 @@ class Memory:
         return held_bytes(weights, prices.optimizer) + flat + buffered
 
     def _given(self, index: int, of: Configuration) -> float:
-        """What a part reads of the model's input."""
+        """Bytes that a part reads of the model's input."""
         layer, p = self.model.layers[index], self._prices.devices.p
         return sum(
             float(largest(needs(layer.shape, which, [of], self.batch, p))[0])
@@ -159,7 +159,7 @@ class Memory:
 
 
 class _Planned(WholeLayers):
-    """The parts of a plan; what a layer reads is fetched where it is not there as it lies."""
+    """The parts of a plan; what a layer reads is fetched where it is not in place already."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Planned(WholeLayers):
         self.given, self._parts, self._of, self._fetches = given, parts, of, fetches
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
-        """The part's output, held once; terms of a sum are shared out."""
+        """The part's output, held once; terms of a sum are reduce-scattered."""
         of = self._of[index]
         read = [self._fetched(tape, (index, n), value) for n, value in enumerate(inputs)]
         tape.share = 1.0 / of.sample
@@ -188,7 +188,7 @@ class _Planned(WholeLayers):
         return mine
 
     def _fetched(self, tape: Tape, at: tuple[int, int], value: HeldTensor) -> HeldTensor:
-        """Joined of what the device has and of what comes, which is at most as much again."""
+        """Joined from what the device has and what comes, which is at most as much again."""
         size = self._fetches.get(at, NOTHING)
         if not size.each:
             return value

@@ -1,14 +1,15 @@
-"""The Plan record of a choice of configurations, with its intervals, and the baselines beside it."""
+"""What a choice of configurations costs, with its intervals; the Plan record with its baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.search.layerwise.baselines import BASELINES, baseline
-from calib.search.layerwise.tables import LayerPrice, Pricing, priced_layers
+from calib.search.layerwise.memory import carries
+from calib.search.layerwise.tables import Pricing
 from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
 from calib.search.request import SearchRequest
 
@@ -25,19 +26,49 @@ NORMS = "batch normalisation is over a part's samples and pixels alone"
 
 @dataclass(frozen=True)
 class Priced:
-    """A plan's seconds by phase and together, its layers, and the most bytes that a device holds."""
+    """What a plan costs: by phase of each layer, by phase, and together.
 
-    layers: tuple[LayerPrice, ...]
+    `layer_bytes` are those that a layer takes on a device, `nbytes` the peak of a device.
+    """
+
+    layers: list[dict[str, Cost]]
     phases: dict[str, Cost]
     total: Cost
+    layer_bytes: list[int]
     nbytes: int
 
 
-def price(pricing: Pricing, plan: Mapping[str, Configuration]) -> Priced:
-    """What a plan costs, with intervals."""
-    layers, peak = priced_layers(pricing, [plan[x.name] for x in pricing.model.layers])
-    phases = {name: total(getattr(layer, name) for layer in layers) for name in PHASES}
-    return Priced(tuple(layers), phases, total(phases.values()), peak)
+def price(pricing: Pricing, of: Sequence[Configuration]) -> Priced:
+    """What a plan with these configurations of the layers costs."""
+    layers, prices, memory = pricing.model.layers, pricing.prices, pricing.memory
+    incoming: list[list[Cost]] = [[] for _ in layers]
+    nbytes = [memory.layer(j, one)[0] for j, one in enumerate(of)]
+    joined: dict[tuple[int, int], float] = {}
+    for j, which, i in pricing.edges:
+        own, need = pricing.own(i, of[i : i + 1]), pricing.need(j, which, of[j : j + 1])
+        within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
+        there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
+        both_ways = carries(layers[i])
+        incoming[j] += [
+            pricing.moves(within, between).times(2.0 if both_ways else 1.0),
+            prices.copy(there),
+            prices.copy(back if both_ways else 0.0),
+        ]
+        edge = memory.edge(j, which, own, need, of[j : j + 1])
+        joined[j, which], kept = (float(m[0, 0]) for m in edge)
+        nbytes[j] += kept
+    found = [
+        {
+            "compute": prices.compute(j, one),
+            "synchronize": prices.synchronize(j, one),
+            "update": prices.update(j, one),
+            "redistribute": total([*incoming[j], prices.terms(j, one)]),
+        }
+        for j, one in enumerate(of)
+    ]
+    phases = {name: total(layer[name] for layer in found) for name in PHASES}
+    peak = memory.peak(of, joined)
+    return Priced(found, phases, total(phases.values()), list(map(round, nbytes)), peak)
 
 
 def plan_of(
@@ -47,46 +78,38 @@ def plan_of(
     searched: Searched,
     certificate: Certificate,
     details: dict[str, str],
-    notes: Sequence[str],
 ) -> SearchedPlan:
-    """The record."""
-    layers = request.spec.layers
-    named = {layer.name: of for layer, of in zip(layers, chosen, strict=True)}
-    found = price(pricing, named)
-    said = [*notes, *ASSUMED]
-    if any(layer.shape.kind == "batch_norm" for layer in layers):
-        said.append(NORMS)
-    of = request.machine.parameters
+    """The record of these configurations."""
+    layers, found = request.spec.layers, price(pricing, chosen)
+    norms = any(layer.shape.kind == "batch_norm" for layer in layers)
     return SearchedPlan(
-        space="layerwise",
-        method=request.method,
-        model=request.spec.name,
-        nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node,
-        batch=request.samples,
-        form=request.form,
-        optimizer=request.optimizer,
+        **request.head(),
         layers=tuple(
             PlanLayer(
                 name=layer.name,
                 kind=layer.shape.kind,
-                choice=f"{named[layer.name]}{', identity' * layer.shape.is_identity}",
-                degrees=named[layer.name].degrees,
-                seconds={name: getattr(cost, name).seconds for name in PHASES},
-                bytes_per_device=cost.nbytes,
+                choice=f"{of}{', identity' * layer.shape.is_identity}",
+                degrees=of.degrees,
+                seconds={name: cost.seconds for name, cost in costs.items()},
+                bytes_per_device=nbytes,
             )
-            for layer, cost in zip(layers, found.layers, strict=True)
+            for layer, of, costs, nbytes in zip(
+                layers, chosen, found.layers, found.layer_bytes, strict=True
+            )
         ),
         details=details,
         phases={name: cost.record() for name, cost in found.phases.items()},
         total=found.total.record(),
         bytes_per_device=found.nbytes,
-        memory_limit_bytes=request.devices.memory_bytes,
         searched=searched,
         certificate=certificate,
         baselines=tuple(_baselines(request, pricing)),
-        parameters=of.provenance.cluster_name,
-        notes=tuple(dict.fromkeys([*said, *found.total.notes])),
+        notes=(
+            *pricing.prices.links.notes,
+            *ASSUMED,
+            *([NORMS] if norms else []),
+            *found.total.notes,
+        ),
     )
 
 

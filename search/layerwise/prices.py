@@ -1,10 +1,10 @@
 """t_C and t_S: cost of a layer under a configuration, and of moving bytes.
 
 measured: times at the part's shape with as many ranks of a node at work as the configuration has there,
-with what an iteration adds; gradients are packed and summed in one flat buffer, of which a layer's part
-is by its bytes, and the update is one pass over all weights. paper (Jia et al., section 5.1): the time
-of the part alone, a parameter server whose link takes a copy's gradients and weights one after the
-other, bytes over bandwidth, and no time to update.
+with what an iteration adds. Gradients are packed and summed in one flat buffer, of which a layer pays
+the share of its bytes; the update is one pass over all weights. paper (Jia et al., section 5.1): the
+time of the part alone, a parameter server whose link takes a copy's gradients and weights one after
+the other, bytes over bandwidth, and no time to update.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from calib.foundation.collectives import Operation
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.oracle.costs.machine import Costs, Machine
+from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.strategies.common import DIRECTIONS
 from calib.search.links import Links
+from calib.search.lone_layers import lone
 from calib.search.request import SearchRequest
 
 SYNC = ("allreduce", "server")
 EXCHANGE = ("flat", "layers")
-DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 GATHERING: tuple[Operation, ...] = ("reduce_scatter", "allgather")
 NO_TENSORS = Tensors("", 0, 0)
 NO_COPIES = (
@@ -38,7 +39,7 @@ LoopKind = Literal["update", "pack", "unpack"]
 
 
 class Sharers(NamedTuple):
-    """Devices with the same weights: how many, `inside` of them at most in one node, groups at once."""
+    """Devices with the same weights: how many, at most `inside` of them in one node, groups at once."""
 
     size: int
     inside: int
@@ -49,7 +50,7 @@ class Sharers(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def sharers(of: Configuration, per_node: int) -> Sharers:
-    """Those of the first part; devices 0, 1, ... have the parts in their order."""
+    """Those of the first part; devices 0, 1, ... have the parts in order."""
     members = [
         part
         for part in range(of.parts)
@@ -61,15 +62,19 @@ def sharers(of: Configuration, per_node: int) -> Sharers:
 
 
 class LayerPrices:
-    """Of one request; `links` and `machine` are of its devices (`calib.search.links.machine_of`)."""
+    """The prices of one request."""
 
-    def __init__(self, request: SearchRequest, machine: Machine, links: Links) -> None:
+    def __init__(self, request: SearchRequest) -> None:
         self.model: ModelSpec = request.spec
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"
         self.optimizer = request.optimizer
-        self._machine, self._links, self._network = machine, links, machine.network
+        self.links = Links(request.machine, request.devices, request.form)
+        self._machine, self._network = self.links.machine, self.links.machine.network
+        self._all_busy = self._machine.costs(
+            min(self.devices.per_node, self.devices.p), self.optimizer
+        )
         self._parts: dict[tuple[int, int, tuple[int, ...], int], Workload] = {}
         self._moves: dict[tuple[float, bool], Cost] = {}
         self._copies: dict[float, Cost] = {}
@@ -81,7 +86,7 @@ class LayerPrices:
 
     def weights(self, index: int, of: Configuration) -> tuple[Shape, ...]:
         """Weights and biases that a device has of it."""
-        named = self._weights(index, of).named
+        named = self._work(index, of).weights.named
         return () if isinstance(named, str) else named
 
     def compute(self, index: int, of: Configuration) -> Cost:
@@ -95,7 +100,7 @@ class LayerPrices:
         return total(found)
 
     def terms(self, index: int, of: Configuration) -> Cost:
-        """Sharing out the terms of a layer whose input channels are cut, and gathering dL/dy."""
+        """Reduce-scattering the terms of a layer whose input channels are cut, and gathering dL/dy."""
         if of.input == 1:
             return NOTHING
         nbytes = ITEM_BYTES * self.batch // of.sample * self.part(index, of).output_items
@@ -112,7 +117,7 @@ class LayerPrices:
 
     def synchronize(self, index: int, of: Configuration) -> Cost:
         """t_S without the update: gradients of the weights that several devices have."""
-        weights, group = self._weights(index, of), sharers(of, self.devices.per_node)
+        weights, group = self._work(index, of).weights, sharers(of, self.devices.per_node)
         if group.size == 1 or not weights.nbytes:
             return NOTHING
         if self.sync == "server":
@@ -125,7 +130,7 @@ class LayerPrices:
 
     def update(self, index: int, of: Configuration) -> Cost:
         """The optimizer's pass over the part's weights."""
-        weights = self._weights(index, of)
+        weights = self._work(index, of).weights
         if self.form == "paper" or not weights.nbytes:
             return NOTHING
         return self._pass("update", weights, of)
@@ -142,24 +147,23 @@ class LayerPrices:
     def _move(self, nbytes: float, between_nodes: bool) -> Cost:
         if self.form == "paper":
             return self._bandwidth(nbytes, between_nodes)
-        each = self._machine.costs(min(self.devices.per_node, self.devices.p), self.optimizer)
         stride = self.devices.per_node if between_nodes else 1
         # there and back at once, as training posts its messages
         message = Message("p2p_both", math.ceil(nbytes / ITEM_BYTES) * ITEM_BYTES, 2, stride)
         try:
             cost = self._network.time(message)
         except MissingParameter:
-            cost = self._links.p2p(nbytes, between_nodes)
-        return each.tensors.meeting("layerwise", cost, 1)
+            cost = self.links.p2p(nbytes, between_nodes)
+        return self._all_busy.tensors.meeting("layerwise", cost, 1)
 
     def copy(self, nbytes: float) -> Cost:
-        """So many bytes packed or joined around a message; NOTHING, with a note, without that law."""
+        """Packing or joining so many bytes around a message; NOTHING, with a note, without that law."""
         if nbytes <= 0 or self.form == "paper":
             return NOTHING
         if nbytes not in self._copies:
-            each = self._machine.costs(min(self.devices.per_node, self.devices.p), self.optimizer)
+            cutting = self._all_busy.tensors.cutting
             try:
-                self._copies[nbytes] = each.tensors.cutting("concat", "", 2, math.ceil(nbytes))
+                self._copies[nbytes] = cutting("concat", "", 2, math.ceil(nbytes))
             except MissingParameter:
                 self._copies[nbytes] = NOTHING.at_best("extrapolated").noted(NO_COPIES)
         return self._copies[nbytes]
@@ -170,20 +174,12 @@ class LayerPrices:
 
     def _by_server(self, nbytes: int, group: Sharers) -> Cost:
         """The server is one of the group; its link takes the others' gradients, then gives weights."""
-        near, far = group.inside - 1, group.size - group.inside
+        others = {False: group.inside - 1, True: group.size - group.inside}  # by between nodes
         if self.form == "paper":
-            return total(
-                [
-                    self._bandwidth(2.0 * near * nbytes, False) if near else NOTHING,
-                    self._bandwidth(2.0 * far * nbytes, True) if far else NOTHING,
-                ]
-            )
-        return total(
-            [
-                self._links.p2p(nbytes, False, 2.0 * near) if near else NOTHING,
-                self._links.p2p(nbytes, True, 2.0 * far) if far else NOTHING,
-            ]
-        )
+            costs = [self._bandwidth(2.0 * n * nbytes, far) for far, n in others.items() if n]
+        else:
+            costs = [self.links.p2p(nbytes, far, 2.0 * n) for far, n in others.items() if n]
+        return total(costs)
 
     def _allreduce(self, nbytes: int, group: Sharers, of: Configuration) -> Cost:
         stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
@@ -193,11 +189,11 @@ class LayerPrices:
         return exchange(self._network.time(message), whole).times(nbytes / whole)
 
     def _pass(self, name: LoopKind, weights: Tensors, of: Configuration) -> Cost:
-        """A layer's part of one pass over all weights."""
+        """A layer's share of one pass over all weights."""
         return _passing(self._costs(of), name, weights).times(self._share(name, of))
 
     def _share(self, name: LoopKind, of: Configuration) -> float:
-        """One pass over all weights by the sum of passes over each layer's."""
+        """One pass over all weights, relative to the sum of passes over each layer's."""
         costs = self._costs(of)
         key = (name, costs.tensors.active_ranks)
         if key not in self._shares:
@@ -208,12 +204,9 @@ class LayerPrices:
         return self._shares[key]
 
     def _costs(self, of: Configuration) -> Costs:
-        """With as many ranks of a node at work as the configuration has there; the paper's alone."""
+        """With as many ranks of a node at work as the configuration has there; paper: one."""
         active = min(of.parts, self.devices.per_node) if self.form == "measured" else 1
         return self._machine.costs(active, self.optimizer)
-
-    def _weights(self, index: int, of: Configuration) -> Tensors:
-        return self._work(index, of).weights
 
     def _work(self, index: int, of: Configuration) -> Workload:
         key = (index, of.channel, of.spatial, of.input)
@@ -223,22 +216,14 @@ class LayerPrices:
 
 
 def _workload(layer: Layer, of: Configuration) -> Workload:
-    """A workload of one layer's part."""
+    """One layer's part."""
     shape = part_shape(layer.shape, of)
     held = list(shape.parameter_shapes)
     whole = layer.shape.parameter_shapes
     if of.input > 1 and len(whole) > 1:  # each adds the biases of what it has in the end
         held.append((whole[1][0] // (of.channel * of.input),))
-    counts = {0: 1}
-    return Workload(
-        pieces=(LayerPiece(shape, layer.needs_input_grad),),
-        index=(0,),
-        split=(True,),
-        counts={"all": counts, "split": counts, "whole": {}},
-        weights=tensors(tuple(held)) if held else NO_TENSORS,
-        layers=1,
-        output_items=shape.output_items,
-    )
+    weights = tensors(tuple(held)) if held else NO_TENSORS
+    return lone(LayerPiece(shape, layer.needs_input_grad), weights)
 
 
 def _passing(costs: Costs, name: LoopKind, of: Tensors) -> Cost:

@@ -1,7 +1,7 @@
 """Layer-wise parallelism: a configuration for every layer (Jia et al., "Exploring Hidden Dimensions").
 
 t_O = sum over layers of t_C + t_S, and over edges of t_X (equation 1). Costs: prices.py (t_C, t_S),
-moving.py (t_X); the search: elimination.py, or enumeration.py; within a memory: constrained.py.
+moving.py (t_X); the search: elimination.py, or enumeration.py; the peak of memory: memory.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import NamedTuple
 
 from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration
+from calib.search.best import Choices
 from calib.search.layerwise.baselines import BASELINES, baseline
 from calib.search.layerwise.configurations import ConfigurationChoices
-from calib.search.layerwise.constrained import smallest, solve_within
-from calib.search.layerwise.elimination import Solution, cost_of
+from calib.search.layerwise.elimination import solve, solve_within
 from calib.search.layerwise.enumeration import enumerated, lower_bound
 from calib.search.layerwise.plan_of import plan_of, price
-from calib.search.layerwise.prices import LayerPrices
 from calib.search.layerwise.tables import CostTables, Pricing, tables
-from calib.search.links import Links, machine_of
 from calib.search.plan import Certificate, Searched, SearchedPlan
 from calib.search.request import (
     FASTER,
@@ -51,11 +49,13 @@ ENDED = (
 )
 
 
-def pricing_of(request: SearchRequest) -> tuple[Pricing, tuple[str, ...]]:
-    """The costs of a request, and what is to be told of its machine."""
-    machine, notes = machine_of(request.machine, request.devices)
-    links = Links(machine, request.devices, request.form)
-    return Pricing(LayerPrices(request, machine, links)), notes
+class FoundPlan(NamedTuple):
+    """A plan; `limited`: a faster one does not fit."""
+
+    choices: Choices
+    searched: Searched
+    certificate: Certificate
+    limited: bool = False
 
 
 def tables_of(
@@ -64,7 +64,7 @@ def tables_of(
     choices: ConfigurationChoices | None = None,
     look: Look = never,
 ) -> CostTables:
-    """The tables of all configurations that a request allows, or of those of `choices`."""
+    """The tables of `choices`, or of all configurations that the request allows."""
     choices = choices or ConfigurationChoices.of(request)
     known: dict[int, tuple[Configuration, ...]] = {}
     for layer, alike in zip(request.spec.layers, request.spec.alike, strict=True):
@@ -77,13 +77,15 @@ def tables_of(
 def find(request: SearchRequest) -> SearchedPlan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
-    pricing, notes = pricing_of(request)
+    pricing = Pricing(request)
     asked = ConfigurationChoices.of(request)
     try:
-        made, found = _looked(request, pricing, asked, spending)
+        made = tables_of(request, pricing, asked, spending.look)
+        spending.tables_s = spending.seconds
+        request.progress("search", 0.0)
+        found = _within_memory(request, pricing, made, spending)
     except BudgetOver:
         made, found = _few(request, pricing, asked.few(), spending)
-    chosen = _configurations(made, found.choices)
     details = {
         "degrees": asked.degrees,
         "dimensions": ",".join(asked.dimensions),
@@ -92,32 +94,23 @@ def find(request: SearchRequest) -> SearchedPlan:
         "configurations": str(max(len(of) for of in made.configurations)),
         **({LIMITED: FASTER} if found.limited else {}),
     }
-    certificate = found.certificate
-    certificate = certificate.model_copy(update={"within": certificate.within or asked.pruned})
-    return plan_of(request, pricing, chosen, found.searched, certificate, details, notes)
-
-
-def _looked(
-    request: SearchRequest, pricing: Pricing, choices: ConfigurationChoices, spending: Spending
-) -> tuple[CostTables, FoundPlan]:
-    """By the method that was asked for. Raises BudgetOver before there is any plan."""
-    made = tables_of(request, pricing, choices, spending.look)
-    ready = spending.seconds
-    request.progress("search", 0.0)
-    return made, _within_memory(request, pricing, made, spending, ready)
+    within = found.certificate.within or asked.pruned
+    certificate = found.certificate.model_copy(update={"within": within})
+    chosen = made.chosen(found.choices)
+    return plan_of(request, pricing, chosen, found.searched, certificate, details)
 
 
 def _few(
     request: SearchRequest, pricing: Pricing, few: ConfigurationChoices, spending: Spending
 ) -> tuple[CostTables, FoundPlan]:
-    """The best of few plans, which takes no time: the budget ended before there was any of all.
+    """The best of few plans, which takes no time: the budget ended before there was any other.
 
     Raises BudgetOver where none of them fits.
     """
     made, unlimited = tables_of(request, pricing, few), Budget(None).started()
-    ready, request = spending.seconds, replace(request, method=ELIMINATION)
+    unlimited.tables_s = spending.seconds
     try:
-        found = _within_memory(request, pricing, made, unlimited, ready)
+        found = _within_memory(replace(request, method=ELIMINATION), pricing, made, unlimited)
     except InputError as error:
         raise BudgetOver(
             f"the budget ended while the tables of costs were made: give a longer budget, or "
@@ -129,44 +122,30 @@ def _few(
     )
 
 
-class FoundPlan(NamedTuple):
-    """A plan; `limited`: a faster one has no room."""
-
-    choices: tuple[int, ...]
-    searched: Searched
-    certificate: Certificate
-    limited: bool = False
-
-
-def _configurations(made: CostTables, choices: Sequence[int]) -> list[Configuration]:
-    return [of[choice] for of, choice in zip(made.configurations, choices, strict=True)]
-
-
 def _within_memory(
-    request: SearchRequest, pricing: Pricing, made: CostTables, spending: Spending, ready: float
+    request: SearchRequest, pricing: Pricing, made: CostTables, spending: Spending
 ) -> FoundPlan:
     """The fastest plan whose peak fits. Raises InputError where none was found, BudgetOver.
 
-    The search keeps a sum that is below the peak within the limit. What a plan's peak is over the
-    limit, the next plan's sum is to be less; the bound of the first holds for all.
+    The search keeps a sum that no peak is below within the limit. Where a plan's peak is over the limit,
+    the next plan's sum has to be smaller by as much; the bound of the first search holds for all.
     """
     search = _eliminate if request.method == ELIMINATION else _enumerate
     limit = request.devices.memory_bytes
     if not limit:
-        return search(made, math.inf, spending, ready)
-    layers, lightest = request.spec.layers, smallest(made.kept, spending.look)
+        return search(made, math.inf, spending)
+    lightest = solve(made.kept, spending.look).choices
     least = made.kept.of(lightest)
 
     def peak(choices: Sequence[int]) -> int:
-        of = zip(layers, _configurations(made, choices), strict=True)
-        return price(pricing, {layer.name: one for layer, one in of}).nbytes
+        return price(pricing, made.chosen(choices)).nbytes
 
-    room, bound, fitting = float(limit), None, list[tuple[int, ...]]()
+    room, bound, fitting = float(limit), None, list[Choices]()
     for _ in range(MOST_ROUNDS):
         if room < least or (bound is not None and spending.over):
             break
         try:
-            found = search(made, room, spending, ready)
+            found = search(made, room, spending)
         except BudgetOver:
             if bound is None:
                 raise
@@ -183,89 +162,56 @@ def _within_memory(
     fitting += [of for of, held in known.items() if held <= limit]
     if bound is None or not fitting:
         raise request.no_room(min(known.values()))
-    best = min(fitting, key=lambda of: cost_of(made.nodes, made.edges, of))
-    cost = cost_of(made.nodes, made.edges, best)
+    best = min(fitting, key=made.costs.of)
+    cost = made.costs.of(best)
     exact, otherwise = WHY[request.method]
     certificate = _certificate(cost, bound, exact if cost <= bound else "", otherwise)
     return found._replace(choices=best, certificate=certificate, limited=True)
 
 
-def _known(request: SearchRequest, made: CostTables, look: Look) -> list[tuple[int, ...]]:
+def _known(request: SearchRequest, made: CostTables, look: Look) -> list[Choices]:
     """Plans without a search: one that holds little, and the baselines that the tables have."""
     found = []
     with suppress(BudgetOver):
-        found.append(smallest(made.unfreed, look))
+        found.append(solve(made.unfreed, look).choices)
     for name in BASELINES:
         plan, _ = baseline(request.spec, name, request.samples, request.devices.p)
-        pairs = zip(request.spec.layers, made.configurations, strict=True)
-        places = [of.index(plan[x.name]) for x, of in pairs if plan.get(x.name) in of]
-        found += [tuple(places)] if len(places) == len(made.configurations) else []
+        if plan and all(one in of for of, one in zip(made.configurations, plan, strict=True)):
+            found.append(tuple(map(tuple.index, made.configurations, plan)))
     return found
 
 
 def _certificate(cost: float, bound: float, exact: str, otherwise: str) -> Certificate:
-    """`exact` is why nothing is better, "" where that is not known; `otherwise` what the bound is."""
+    """`exact` is why nothing is better ("": that is not known); `otherwise` is what the bound is."""
     if exact:
         return Certificate(kind="optimal", lower_bound_s=bound, gap=0.0, why=exact)
     gap = (cost - bound) / bound if bound else None
     return Certificate(kind="bound", lower_bound_s=bound, gap=gap, why=otherwise)
 
 
-def _eliminate(made: CostTables, limit: float, spending: Spending, ready: float) -> FoundPlan:
-    within = solve_within(made.nodes, made.edges, made.kept, limit, spending)
-    first, exact = within.first, within.total <= within.bound
-    searched = Searched(
-        evaluated=first.entries * max(1, spending.evaluated),
-        log10_space=made.log10_plans,
-        tables_seconds=ready,
-        seconds=max(0.0, spending.seconds - ready),
-        stopped="complete" if within.complete else "budget",
-        steps=_steps(first, made),
-        course=tuple(within.course),
+def _eliminate(made: CostTables, limit: float, spending: Spending) -> FoundPlan:
+    best, first = solve_within(made.costs, made.kept, limit, spending)
+    steps = made.steps(
+        {
+            "nodes eliminated": first.nodes_eliminated,
+            "edges eliminated": first.edges_eliminated,
+            "nodes left (K)": first.left,
+        }
     )
-    certificate = _certificate(within.total, within.bound, ELIMINATED if exact else "", LAGRANGIAN)
-    return FoundPlan(within.choices, searched, certificate, within.choices != first.choices)
+    evaluated = first.entries * spending.evaluated
+    searched = spending.searched(made.log10_plans, best.complete, best.course, steps, evaluated)
+    exact = ELIMINATED if best.total <= best.bound else ""
+    certificate = _certificate(best.total, best.bound, exact, LAGRANGIAN)
+    return FoundPlan(best.choices, searched, certificate, best.choices != first.choices)
 
 
-def _steps(of: Solution, made: CostTables) -> dict[str, int]:
-    return {
-        "layers": len(made.nodes),
-        "edges": len(made.edges),
-        "nodes eliminated": of.nodes_eliminated,
-        "edges eliminated": of.edges_eliminated,
-        "nodes left (K)": of.left,
-        "entries of tables": made.entries,
-    }
-
-
-def _enumerate(made: CostTables, limit: float, spending: Spending, ready: float) -> FoundPlan:
-    start = smallest(made.kept, spending.look) if limit < math.inf else None
-    best = enumerated(made.nodes, made.edges, spending, made.kept, limit, start=start)
-    assert best.choices is not None  # without a limit the first way down ends in a plan
-    bound = best.total if best.complete else lower_bound(made.nodes, made.edges)
-    searched = Searched(
-        evaluated=spending.evaluated,
-        log10_space=made.log10_plans,
-        tables_seconds=ready,
-        seconds=max(0.0, spending.seconds - ready),
-        stopped="complete" if best.complete else "budget",
-        steps={
-            "layers": len(made.nodes),
-            "edges": len(made.edges),
-            "entries of tables": made.entries,
-        },
-        course=tuple(best.course),
-    )
-    return FoundPlan(
-        best.choices,
-        searched,
-        _certificate(
-            best.total,
-            bound,
-            ENUMERATED if best.complete else "",
-            "each layer and edge by itself at its best",
-        ),
-    )
+def _enumerate(made: CostTables, limit: float, spending: Spending) -> FoundPlan:
+    start = solve(made.kept, spending.look).choices if limit < math.inf else ()
+    best = enumerated(made.costs, spending, made.kept, limit, start=start)
+    searched = spending.searched(made.log10_plans, best.complete, best.course, made.steps({}))
+    bound, exact = (best.total, ENUMERATED) if best.complete else (lower_bound(made.costs), "")
+    otherwise = "each layer and edge by itself at its best"
+    return FoundPlan(best.choices, searched, _certificate(best.total, bound, exact, otherwise))
 
 
 SPACE = Space(

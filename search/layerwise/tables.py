@@ -21,56 +21,50 @@ from calib.search.layerwise.layouts import BoxLayout, needs, owns
 from calib.search.layerwise.memory import Memory, carries
 from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import LayerPrices
-from calib.search.request import Look, Progress, never, silent
+from calib.search.request import Look, Progress, SearchRequest, never, silent
 
 ChosenConfigurations = Sequence[tuple[Configuration, ...]]  # of every layer
 
 
 @dataclass(frozen=True)
 class CostTables:
-    """By layer, in the order of the model's: `configurations`, seconds; and t_X of the edges.
+    """`configurations` of each layer, in the model's order, and numbers by them.
 
-    No peak of a plan is below the sum of bytes `kept`; the least `unfreed` is of a plan with little to
-    hold at once (memory.py).
+    `costs` are seconds. No plan's peak is below its sum of bytes `kept`; the plan with the least sum
+    `unfreed` holds little at once (memory.py).
     """
 
     configurations: tuple[tuple[Configuration, ...], ...]
-    nodes: tuple[Floats, ...]
-    edges: tuple[Edge, ...]
+    costs: Sums
     kept: Sums
     unfreed: Sums
 
     @property
     def log10_plans(self) -> float:
-        """Of the number of plans."""
+        """log10 of the number of plans."""
         return float(sum(np.log10(len(of)) for of in self.configurations))
 
-    @property
-    def entries(self) -> int:
-        """Costs in all tables, equal ones once."""
-        arrays = {id(a): a.size for a in (*self.nodes, *(cost for _, _, cost in self.edges))}
-        return sum(arrays.values())
+    def steps(self, of_method: dict[str, int]) -> dict[str, int]:
+        """The steps of a method between the sizes of the tables (of equal ones, one counts)."""
+        nodes, edges = self.costs
+        arrays = {id(a): a.size for a in (*nodes, *(cost for _, _, cost in edges))}
+        sizes = {"layers": len(nodes), "edges": len(edges)}
+        return sizes | of_method | {"entries of tables": sum(arrays.values())}
 
-
-@dataclass(frozen=True)
-class LayerPrice:
-    """What a layer costs in a plan, by what for, and the bytes that it takes on a device."""
-
-    compute: Cost
-    synchronize: Cost
-    update: Cost
-    redistribute: Cost
-    nbytes: int
+    def chosen(self, choices: Sequence[int]) -> list[Configuration]:
+        """The configurations of a plan."""
+        return [of[choice] for of, choice in zip(self.configurations, choices, strict=True)]
 
 
 class Pricing:
-    """Costs of the layers of one model and of what moves between them."""
+    """Costs of a request's layers and of what moves between them."""
 
-    def __init__(self, prices: LayerPrices) -> None:
-        self.prices, self.model = prices, prices.model
+    def __init__(self, request: SearchRequest) -> None:
+        self.prices = prices = LayerPrices(request)
+        self.model = prices.model
         self.devices, self.batch = prices.devices, prices.batch
         self.index = {layer.name: i for i, layer in enumerate(self.model.layers)}
-        # (who reads, its how manieth input, who owns)
+        # (reader, which of its inputs, owner)
         self.edges = [
             (j, which, self.index[name])
             for j, layer in enumerate(self.model.layers)
@@ -80,41 +74,44 @@ class Pricing:
         self.memory = Memory(prices)
 
     def own(self, index: int, of: Sequence[Configuration]) -> BoxLayout:
-        """What the devices have of a layer's output."""
+        """What each device has of a layer's output."""
         return owns(self.model.layers[index].shape, of, self.batch, self.devices.p)
 
     def need(self, index: int, which: int, of: Sequence[Configuration]) -> BoxLayout:
-        """What they read of one of its inputs."""
+        """What each device reads of one of a layer's inputs."""
         return needs(self.model.layers[index].shape, which, of, self.batch, self.devices.p)
 
     def layer(self, index: int, of: Configuration) -> Cost:
         """t_C + t_S of a layer."""
         prices = self.prices
-        return total(
-            [
-                prices.compute(index, of),
-                prices.synchronize(index, of),
-                prices.update(index, of),
-                prices.terms(index, of),
-            ]
-        )
+        phases = (prices.compute, prices.synchronize, prices.update, prices.terms)
+        return total(phase(index, of) for phase in phases)
 
-    def both_ways(self, index: int) -> float:
-        """2 where a gradient of a layer's output goes back, else 1."""
-        return 2.0 if carries(self.model.layers[index]) else 1.0
+    def edge(self, own: BoxLayout, need: BoxLayout, back: bool, look: Look) -> Floats:
+        """t_X by the configurations of owner and reader; `back`: a gradient goes the same way back."""
+        within, between = self.moved(own, need, look)
+        seconds = _looked_up(lambda m: self.moves(m, 0.0), within)
+        seconds = seconds + _looked_up(lambda m: self.moves(0.0, m), between)
+        seconds = (2.0 if back else 1.0) * seconds
+        if self.prices.form == "measured":
+            there, returned = self.copied(own, need, look)
+            seconds = seconds + _looked_up(self.prices.copy, there)
+            if back:
+                seconds = seconds + _looked_up(self.prices.copy, returned)
+        return seconds
 
     def moved(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
-        """Bytes of the busiest device at both levels, by the configurations of owner and reader."""
+        """Bytes at the busiest device inside its node and between nodes, by configurations."""
         within, between = busiest(own, need, self.devices, look)
         return ITEM_BYTES * within, ITEM_BYTES * between
 
     def copied(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
-        """Bytes that the busiest device copies around the messages, forward and backward."""
+        """Bytes that the busiest device copies around messages, forward and backward."""
         there, back = copied(own, need, look)
         return ITEM_BYTES * there, ITEM_BYTES * back
 
     def moves(self, within: float, between: float) -> Cost:
-        """What moving such bytes takes in one direction."""
+        """Moving so many bytes inside a node and between nodes, in one direction."""
         return total([self.prices.move(within, False), self.prices.move(between, True)])
 
 
@@ -129,23 +126,22 @@ def tables(
 
     kinds, layers = kinds_of(pricing.model), pricing.model.layers
     nodes: dict[int, Floats] = {}
-    held: dict[tuple[int, bool], Floats] = {}  # [kept or unfreed, configuration]
+    held: dict[tuple[int, bool], tuple[Floats, Floats]] = {}
     keys = [(kind, INPUT in layer.inputs) for kind, layer in zip(kinds, layers, strict=True)]
-    for index, (kind, reads) in enumerate(keys):
-        of = chosen[index]
+    for index, key in enumerate(keys):
+        of, kind = chosen[index], kinds[index]
         if kind not in nodes:
             nodes[kind] = np.array([cost(index, one) for one in of])
-        if (kind, reads) not in held:
-            held[kind, reads] = np.array([pricing.memory.layer(index, one) for one in of]).T
+        if key not in held:
+            kept, unfreed = np.array([pricing.memory.layer(index, one) for one in of]).T
+            held[key] = kept, unfreed
         progress("tables of layers", index / len(kinds))
-    edges, kept, joined = _edges(pricing, chosen, kinds, progress, look)
-    rows = {key: (of[0], of[1]) for key, of in held.items()}  # equal layers share one array
+    edges, stays, joined = _edges(pricing, chosen, kinds, progress, look)
     return CostTables(
         tuple(chosen[kind] for kind in kinds),
-        tuple(nodes[kind] for kind in kinds),
-        tuple(edges),
-        Sums([rows[key][0] for key in keys], kept),
-        Sums([rows[key][1] for key in keys], joined),
+        Sums([nodes[kind] for kind in kinds], edges),
+        Sums([held[key][0] for key in keys], stays),
+        Sums([held[key][1] for key in keys], joined),
     )
 
 
@@ -156,81 +152,28 @@ def _edges(
     progress: Progress,
     look: Look,
 ) -> tuple[list[Edge], list[Edge], list[Edge]]:
-    """Of every edge t_X, the bytes that are kept for it, and those of joining a tensor anew."""
-    known: dict[tuple[int, int, int, float], Floats] = {}
-    held: dict[tuple[int, int, int, int], tuple[Floats, Floats]] = {}
-    alike: dict[tuple[bytes, bytes, float], Floats] = {}
-    keys: dict[tuple[int, int], bytes] = {}
+    """Of every edge t_X, the bytes kept for it, and twice those of a tensor joined anew."""
+    known: dict[tuple[int, int, int, int], tuple[Floats, Floats, Floats]] = {}
+    moves: dict[tuple[bytes, bytes, bool], Floats] = {}  # tensors that are cut alike move alike
     found: tuple[list[Edge], list[Edge], list[Edge]] = [], [], []
     for done, (j, which, i) in enumerate(pricing.edges):
-        ways, how = pricing.both_ways(i), pricing.memory.how(j, which)
-        key, kept = (kinds[i], kinds[j], which, ways), (kinds[i], kinds[j], which, how)
-        if key not in known or kept not in held:
+        key = (kinds[i], kinds[j], which, pricing.memory.how(j, which))
+        if key not in known:
             own, need = pricing.own(i, chosen[i]), pricing.need(j, which, chosen[j])
             joined, stays = pricing.memory.edge(j, which, own, need, chosen[j])
-            held[kept] = stays, 2.0 * joined  # with what is joined
-            ends = (_key(keys, (kinds[i], -1), own), _key(keys, (kinds[j], which), need), ways)
-            if ends not in alike:
-                within, between = pricing.moved(own, need, look)
-                alike[ends] = ways * _seconds(pricing.moves, within, between)
-                if pricing.prices.form == "measured":
-                    there, back = pricing.copied(own, need, look)
-                    price = pricing.prices.copy
-                    alike[ends] = alike[ends] + _looked_up(price, there)
-                    if ways > 1.0:
-                        alike[ends] = alike[ends] + _looked_up(price, back)
-            known[key] = alike[ends]
+            ends = (own.key, need.key, carries(pricing.model.layers[i]))
+            if ends not in moves:
+                moves[ends] = pricing.edge(own, need, ends[2], look)
+            known[key] = moves[ends], stays, 2.0 * joined
             progress("tables of edges", done / len(pricing.edges))
-        for edges, numbers in zip(found, (known[key], *held[kept]), strict=True):
+        for edges, numbers in zip(found, known[key], strict=True):
             edges.append((i, j, numbers))
     return found
 
 
-def _key(keys: dict[tuple[int, int], bytes], of: tuple[int, int], layout: BoxLayout) -> bytes:
-    if of not in keys:
-        keys[of] = layout.key
-    return keys[of]
-
-
-def _seconds(moves: Callable[[float, float], Cost], within: Floats, between: Floats) -> Floats:
-    """Of each pair of bytes, each distinct one looked up once."""
-    found = np.zeros(within.shape)
-    for nbytes, price in ((within, lambda m: moves(m, 0.0)), (between, lambda m: moves(0.0, m))):
-        found += _looked_up(price, nbytes)
-    return found
-
-
 def _looked_up(price: Callable[[float], Cost], nbytes: Floats) -> Floats:
+    """Seconds of each number of bytes; each distinct one is looked up once."""
     distinct, places = np.unique(nbytes, return_inverse=True)
     seconds: Floats = np.array([price(float(m)).seconds for m in distinct])
     found: Floats = seconds[places.reshape(nbytes.shape)]
     return found
-
-
-def priced_layers(pricing: Pricing, of: Sequence[Configuration]) -> tuple[list[LayerPrice], int]:
-    """What each layer of a plan costs, with what moves to it, and the peak of a device's bytes."""
-    layers, prices, memory = pricing.model.layers, pricing.prices, pricing.memory
-    incoming: list[list[Cost]] = [[] for _ in layers]
-    nbytes = [memory.layer(j, one)[0] for j, one in enumerate(of)]
-    joined: dict[tuple[int, int], float] = {}
-    for j, which, i in pricing.edges:
-        own, need = pricing.own(i, of[i : i + 1]), pricing.need(j, which, of[j : j + 1])
-        within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
-        ways = pricing.both_ways(i)
-        incoming[j].append(pricing.moves(within, between).times(ways))
-        there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
-        incoming[j] += [prices.copy(there), prices.copy(back if ways > 1 else 0.0)]
-        joined[j, which], kept = (
-            float(m[0, 0]) for m in memory.edge(j, which, own, need, of[j : j + 1])
-        )
-        nbytes[j] += kept
-    return [
-        LayerPrice(
-            prices.compute(j, one),
-            prices.synchronize(j, one),
-            prices.update(j, one),
-            total([*incoming[j], prices.terms(j, one)]),
-            round(nbytes[j]),
-        )
-        for j, one in enumerate(of)
-    ], memory.peak(of, joined)

@@ -1,14 +1,17 @@
 """States between which a graph of layers can be cut: its antichains, in topological order.
 
 As PipeDream's optimizer makes them (msr-fiddle/pipedream, graph.py): beginning with the first source,
-a state goes on by one layer whose successors are not in it. A state's augmented antichain has, beside
-its layers, those before it whose output is read behind it. Sets of layers are bits of whole numbers.
+a state is extended by one layer whose successors are not in it. A state's augmented antichain has,
+beside its layers, those before it whose output is read behind it. Sets of layers are bits of integers.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +27,11 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class States:
-    """N states: seconds (and those of forwards) and bytes up to and with each, bytes that leave it.
+    """N states: seconds (of forwards too) and bytes up to and with each, bytes that leave it.
 
     `before`[j, k]: state k is an ancestor of j. `members`: layers (bits) up to and with each; `order`:
-    layers in a topological order. Not `complete`: there are too many, or more than the budget allowed to
-    find, and these are the beginnings of that order.
+    layers in a topological order. Not `complete`: there are too many, or more than the budget allowed
+    to find, and these are beginnings of that order.
     """
 
     compute_s: Floats
@@ -47,7 +50,7 @@ class States:
         return len(self.order)
 
     def layers(self, start: int, end: int) -> list[int]:
-        """Of states [start, end), in their order."""
+        """Layers of states [start, end), in order."""
         inside = self.members[end - 1] & ~(self.members[start - 1] if start else 0)
         return [i for i in self.order if inside >> i & 1]
 
@@ -59,9 +62,9 @@ class States:
 def states_of(profile: PipelineProfile, look: Look = never) -> States:
     """The states of a profile, its inputs left out. Raises InputError where there are no layers.
 
-    Of more than MOST_STATES antichains, which a table of pairs has no room for, the layers in one order
-    (a branch after the other) stand in: every one of these cuts is a cut, but not all are there. So they
-    do where `look` ends the search for antichains.
+    More than MOST_STATES antichains are too many for a table of pairs: then, and where `look` ends the
+    search for them, the layers in one order (branch after branch) stand in. Each of these cuts is a cut,
+    but not all are there.
     """
     graph = _Graph(profile.without_inputs)
     try:
@@ -78,7 +81,7 @@ def states_of(profile: PipelineProfile, look: Look = never) -> States:
         for other in after[old]:
             ancestors[place[other]] |= ancestors[new] | 1 << new
     members = [graph.up_to(antichains[old]) for old in order]
-    augmented = [sum(1 << x for x in set(graph.augmented(antichains[old]))) for old in order]
+    augmented = [_bits(graph.augmented(antichains[old])) for old in order]
     return _summed(
         profile.without_inputs,
         members,
@@ -90,7 +93,7 @@ def states_of(profile: PipelineProfile, look: Look = never) -> States:
 
 
 def _in_one_order(profile: PipelineProfile, graph: _Graph) -> States:
-    """At most MOST_STATES beginnings of one order, as far apart as they can be."""
+    """At most MOST_STATES beginnings of one order, evenly spaced."""
     order = graph.in_branches()
     step = -(-len(order) // MOST_STATES)
     wanted = {*range(len(order) - 1, -1, -step)}
@@ -140,13 +143,18 @@ def _summed(
 
 
 def _matrix(sets: list[int], width: int) -> Floats:
-    """A row of 0 and 1 for each set."""
+    """A row of 0s and 1s for each set."""
     nbytes = (width + 7) // 8
     raw = b"".join(of.to_bytes(nbytes, "little") for of in sets)
     bits = np.unpackbits(
         np.frombuffer(raw, np.uint8).reshape(len(sets), nbytes), axis=1, bitorder="little"
     )
     return bits[:, :width].astype(np.float64)
+
+
+def _bits(layers: Iterable[int]) -> int:
+    """The set of these layers."""
+    return reduce(or_, (1 << x for x in layers), 0)
 
 
 class _Graph:
@@ -163,13 +171,7 @@ class _Graph:
             before[b].append(a)
         self.sources = before
         self.source = next(i for i in range(count) if not before[i])
-        left = [len(of) for of in before]
-        order = [i for i in range(count) if not left[i]]
-        for i in order:
-            for b in self.after[i]:
-                left[b] -= 1
-                if not left[b]:
-                    order.append(b)
+        order = self.in_branches()
         self.before, self.behind = [0] * count, [0] * count
         for i in order:
             for b in self.after[i]:
@@ -177,8 +179,8 @@ class _Graph:
         for i in reversed(order):
             for b in self.after[i]:
                 self.behind[i] |= self.behind[b] | 1 << b
-        self.readers = [sum(1 << b for b in set(of)) for of in self.after]
-        # whoever has one reader before a layer is read before it: only branches can be read behind it
+        self.readers = [_bits(of) for of in self.after]
+        # only what has several readers can be read both before a layer and behind it
         self.branches = [(i, of) for i, of in enumerate(self.readers) if of & (of - 1)]
         self._extra: dict[int, int] = {}
         self._cleared: dict[int, tuple[int, ...]] = {}
@@ -224,9 +226,9 @@ class _Graph:
         return self._augmented[antichain]
 
     def next_ones(self, antichain: tuple[int, ...], look: Look) -> list[tuple[int, ...]]:
-        """The antichains that are one layer on. Raises BudgetOver."""
+        """The antichains one layer further on. Raises BudgetOver."""
         augmented = self.augmented(antichain)
-        inside = sum(1 << x for x in set(augmented))
+        inside = _bits(augmented)
         found = []
         for x in augmented:
             for new in self.after[x]:
@@ -237,15 +239,13 @@ class _Graph:
 
     def _clear(self, layers: list[int]) -> tuple[int, ...]:
         """Without those that have another of them behind."""
-        key = 0
-        for x in layers:
-            key |= 1 << x
+        key = _bits(layers)
         if key not in self._cleared:
             self._cleared[key] = tuple(dict.fromkeys(x for x in layers if not self.behind[x] & key))
         return self._cleared[key]
 
     def states(self, look: Look) -> tuple[list[int], list[tuple[int, ...]], list[list[int]]] | None:
-        """Their topological order, antichains in the order in which they are found, and edges.
+        """The states' topological order, antichains in the order in which they were found, edges.
 
         None where there are too many. Raises BudgetOver.
         """
@@ -256,7 +256,7 @@ class _Graph:
         while queue:
             number = queue.popleft()
             for antichain in self.next_ones(antichains[number], look):
-                key = sum(1 << x for x in antichain)
+                key = _bits(antichain)
                 if key not in known:
                     if len(antichains) >= MOST_STATES:
                         return None
@@ -269,7 +269,7 @@ class _Graph:
 
 
 def _topological(after: list[list[int]]) -> list[int]:
-    """Depth first from state 0: each before all states that it leads to, the last found first."""
+    """Depth first from state 0: each state before all that it leads to, the last found first."""
     order: list[int] = []
     seen = [False] * len(after)
     seen[0] = True

@@ -32,7 +32,7 @@ MOST_SIMULATED = 2000
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What pipelines are looked for: `devices` in a node, `chunks` of each (interleaved), memory."""
+    """Which pipelines are looked for; `chunks` of each device are interleaved stages."""
 
     schedule: str
     straight: bool
@@ -45,7 +45,7 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class PipelineCandidate:
-    """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage and on the fullest.
+    """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage, and of the fullest.
 
     Not `searched`: the budget ended before its stages were chosen.
     """
@@ -64,7 +64,7 @@ class PipelineCandidate:
 
     @property
     def seconds(self) -> float:
-        """Of a mini-batch: of the slowest stage without a flush, else until all is done."""
+        """Seconds of a mini-batch: the slowest stage's without a flush, else until all is done."""
         if self.schedule.asynchronous:
             return self.partition.per_stage_s
         return self.simulated.makespan_s
@@ -100,7 +100,7 @@ def candidate(
 def unsearched(
     pieces: PricedStates, asked: PipelineOptions, microbatches: int
 ) -> PipelineCandidate:
-    """What there is without a search: one replicated stage, or stages balanced by compute.
+    """A pipeline without a search: one replicated stage, or stages balanced by compute.
 
     Raises BudgetOver where it does not fit, InputError where there are too few places to cut.
     """
@@ -124,9 +124,9 @@ def unsearched(
 
 
 def _levels(pieces: PricedStates, asked: PipelineOptions) -> Sequence[PartitionLevel]:
-    """The levels of machines; all in one row, which exchange no gradients, where a flush is waited for.
+    """The levels of machines; with a flush all in one row, which exchange no gradients.
 
-    What those send is in the simulation.
+    What that row sends is in the simulation.
     """
     if asked.schedule == "pipedream":
         return pieces.levels
@@ -134,7 +134,7 @@ def _levels(pieces: PricedStates, asked: PipelineOptions) -> Sequence[PartitionL
 
 
 def _compute(pieces: PricedStates, asked: PipelineOptions) -> Floats:
-    """Up to each state; a forward again is compute too: of the whole, so of each part."""
+    """Seconds of compute up to each state, with the forward again where it is recomputed."""
     states = pieces.states
     return states.compute_s + (states.forward_s if asked.recompute else 0.0)
 
@@ -153,7 +153,7 @@ class NoRoom(InputError):
 
     @classmethod
     def of(cls, memory_bytes: int, least: int, exact: bool) -> NoRoom:
-        """`least` of which is known that it would do; not `exact`: the budget ended on the way to it."""
+        """`least` is known to do; not `exact`: the budget ended while the smallest was looked for."""
         words = (
             f"the smallest memory that would do is {least} bytes"
             if exact
@@ -215,7 +215,7 @@ def scheduled(
 
 
 def _replicas(found: Partition) -> tuple[int, ...]:
-    """Devices of each innermost stage: its own replicas times those of the pieces around it."""
+    """Devices of each innermost stage: its replicas times those of the pieces around it."""
     return tuple(
         math.prod(
             of.replicas
@@ -234,7 +234,7 @@ def _times(
     replicas: Sequence[int],
     levels: Sequence[PartitionLevel],
 ) -> StageTimes:
-    """Seconds of a micro-batch, of messages by the border that they cross, of updates."""
+    """Seconds of a micro-batch, of the messages over each border, and of updates."""
     stages, states = found.levels[-1], pieces.states
     forward, backward, update = [], [], []
     sent, back = [], [0.0]
@@ -266,7 +266,7 @@ def _times(
 
 
 def _exchange(found: Partition, levels: Sequence[PartitionLevel], start: int, end: int) -> float:
-    """What a device takes for the gradients of one of its mini-batches, at every level."""
+    """Seconds that a device takes to sum the gradients of one of its mini-batches, at all levels."""
     seconds, inside = 0.0, 1
     splits = found.levels[::-1]
     for number, level in enumerate(levels):

@@ -20,10 +20,10 @@ ROUNDS = 60
 
 @dataclass(frozen=True)
 class Holding:
-    """How a schedule holds: `stashing` keeps a version of the weights for each mini-batch in flight.
+    """What a schedule keeps. `stashing`: a version of the weights for each mini-batch in flight.
 
-    `recompute` keeps the inputs of those in flight and the activations of one. At most `microbatches`
-    are in flight (all of them under gpipe, else as many as devices follow).
+    `recompute` keeps the inputs of those in flight and the activations of one. Under gpipe all
+    `microbatches` are in flight, else at most one for the device and each that follows.
     """
 
     schedule: str
@@ -37,7 +37,7 @@ class Holding:
         return self.schedule == "pipedream"
 
     def flying(self, behind: int) -> int:
-        """Mini-batches in flight on a device, `behind` of them for the devices behind its stage."""
+        """Mini-batches in flight on a device, `behind` of them for the devices that follow."""
         if self.schedule == "gpipe":
             return self.microbatches
         return behind + 1 if self.stashing else min(self.microbatches, behind + 1)
@@ -51,7 +51,7 @@ class Holding:
 
 
 def held_by(pieces: PricedStates, holding: Holding) -> BytesHeld:
-    """For `solve`: what [i, j] holds with so many more in flight behind it."""
+    """For `solve`: the bytes that [i, j] holds with so many more in flight behind it."""
     activations, parameters = between(pieces.held_bytes), between(pieces.states.parameter_bytes)
     inputs = np.concatenate(([0.0], pieces.states.output_bytes))[:, None]
     known: dict[int, Floats] = {}
@@ -66,7 +66,7 @@ def held_by(pieces: PricedStates, holding: Holding) -> BytesHeld:
 
 
 def stage_bytes(pieces: PricedStates, holding: Holding, start: int, end: int, flying: int) -> int:
-    """Of states [start, end) with so many in flight."""
+    """Bytes of states [start, end) with so many in flight."""
 
     def part(sums: Floats) -> Floats:
         return np.array(sums[end - 1] - (sums[start - 1] if start else 0.0))
@@ -80,9 +80,9 @@ def stage_bytes(pieces: PricedStates, holding: Holding, start: int, end: int, fl
 
 
 def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple[int, bool]:
-    """The least bytes per device with which there is a pipeline, to 1/1000, and whether it is that.
+    """(the least bytes per device that hold a pipeline, to 1/1000, True).
 
-    Where the budget ends before, what is known to do; 0 where nothing is.
+    Where the budget ends before: (bytes that are known to do, or 0, False).
     """
     low, high, found = limit, max(limit, 1.0) * 2, 0.0
     try:
@@ -103,7 +103,7 @@ def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple
 
 
 def fewest_bytes(pieces: PricedStates, optimizer: str, machines: int) -> int:
-    """Of the fullest of at most so many devices in a row, with one mini-batch at a time on them."""
+    """Bytes of the fullest of at most so many devices in a row, with one mini-batch at a time."""
     each = 2 + STATES[optimizer]  # weights, gradients, state
     held = pieces.held_bytes + each * pieces.states.parameter_bytes
     chain = chain_of(pieces.states.before)

@@ -6,12 +6,11 @@ A[i, j, m]: the slowest stage of the best pipeline of states i..j on m machines 
          min over k, m' of max(A[i, k, m-m'], (T' + 4 (m'-1) w' / (m' b)) / m',
                                2 a_k / (m' b), 2 a_j / (m' b)) )
 
-for T, w of i..j, T', w' of k+1..j, bandwidth b, `below` machines in the level below, and a level's T
-the A of the one below with all its machines. Activations (a) count where a compression ratio is
-given, as in the authors' optimizer_graph_hierarchical.py, whose order of comparison this keeps: one
-stage first, then by k, then by m', and a later one wins only where it is faster. (Its k come out of a
-set of Python objects, so by their addresses: where pipelines are equally fast, which one it prints is
-chance. Here k rises.)
+with T, w of i..j, T', w' of k+1..j, bandwidth b, and `below` machines in the level below, whose A with
+all its machines is this level's T. Activations (a) count where a compression ratio is given, as in the
+authors' optimizer_graph_hierarchical.py. The order of comparison is theirs too: one stage first, then
+by k, then by m', and a later one wins only where it is faster. (Their k come out of a set of Python
+objects, by address: among equally fast pipelines chance decides. Here k rises.)
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MOST_MACHINES = 256  # of a level
 
 
 class Split(NamedTuple):
-    """States [start, end) on `replicas` machines of the level; `compute_s` of them on one device."""
+    """States [start, end) on `replicas` machines of the level; `compute_s` on one device."""
 
     start: int
     end: int
@@ -46,11 +45,11 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionLevel:
-    """Machines of a level and what they take to exchange, for pieces of N states.
+    """Machines of a level and the seconds that they exchange, for pieces of N states.
 
-    `one`(m): seconds of summing the gradients of [i, j] over m machines as a single stage (N + 1, N);
-    `sync`(m) alike within a pipeline; `send`(m): seconds of what crosses behind each state (N), of a
-    stage on m machines, or None where that is not counted.
+    `one`(m): summing the gradients of [i, j] over m machines as a single stage, (N + 1, N); `sync`(m):
+    the same within a pipeline; `send`(m): what crosses behind each state of a stage on m machines, (N,),
+    None where that is not counted.
     """
 
     machines: int
@@ -70,7 +69,7 @@ def _free(m: int) -> Floats:
 
 @dataclass(frozen=True)
 class Partition:
-    """Splits of each level, the outermost first; of the innermost those are the stages."""
+    """Splits of each level, the outermost first; those of the innermost are the stages."""
 
     levels: tuple[tuple[Split, ...], ...]
     single_stage_s: float
@@ -83,7 +82,7 @@ BytesHeld = Callable[[int], Floats]
 
 
 def between(sums: Floats) -> Floats:
-    """(N + 1, N): of states i to j, where `sums` is of all up to j."""
+    """(N + 1, N): sums over states i to j, where `sums` is over all up to j."""
     before = np.concatenate(([0.0], sums))
     found: Floats = sums[None, :] - before[:, None]
     return found
@@ -143,8 +142,8 @@ def solve(
 ) -> Partition | None:
     """The fastest partition of N states (`compute_s` up to each, (N,)); None where none fits.
 
-    `straight`: no replicas; `fewer`: a level may leave machines unused; with `memory_bytes`, `held`
-    says what a stage holds. Arguments of the authors' program. Raises BudgetOver.
+    `straight`: no replicas; `fewer`: a level may leave machines unused (both are arguments of the
+    authors' program); with `memory_bytes`, `held` says what a stage holds. Raises BudgetOver.
     """
     times = between(compute_s)
     solved: list[_Solved] = []
@@ -194,7 +193,7 @@ def replicated(compute_s: Floats, levels: Sequence[PartitionLevel]) -> Partition
 
 
 def chain_of(before: NDArray[np.bool_]) -> list[int]:
-    """States up to the last of which each is behind the one before it."""
+    """States up to the last, each behind the one before it."""
     chain = [len(before) - 1]
     for state in range(len(before) - 2, -1, -1):
         if before[chain[-1], state]:
@@ -205,7 +204,7 @@ def chain_of(before: NDArray[np.bool_]) -> list[int]:
 def in_a_row(sums: Floats, chain: Sequence[int], count: int) -> Partition:
     """`count` stages of one machine, cut at states of a chain so that the largest is smallest.
 
-    `sums` up to each state are of seconds, or of what else is balanced; `count` is at most the chain's
+    `sums` up to each state are of what is balanced, such as seconds; `count` is at most the chain's
     length.
     """
     parts = tuple(np.diff(sums[chain], prepend=0.0).tolist())
@@ -250,8 +249,8 @@ class _Solved:
             np.where(allowed, self._last(times, m), np.inf) for m in range(1, self.replicas + 1)
         ]
         self._skipped = np.zeros((rows, count), dtype=bool)  # [i, k]: no part of a piece from i
-        # a cut inside is behind state i - 1; the authors' program takes one beside it too, where the
-        # difference of two sums is of no layers
+        # a cut inside is behind state i - 1; the authors' program also takes one beside it, where the
+        # difference of two sums is no set of layers
         self._skipped[1:] = ~before.T[: rows - 1]
         self._skipped |= ~behind[:rows]
         self.best: list[Floats] = []
@@ -273,7 +272,7 @@ class _Solved:
         return np.maximum(found, out[None, :])
 
     def _within(self, value: Floats, left: int, m: int) -> Floats:
-        """Infinite where a stage on m machines, with `left` behind it, has no room."""
+        """Infinite where a stage on m machines, with `left` behind it, does not fit."""
         if self._held is None:
             return value
         return np.where(self._held(math.ceil(left / m)) > self._memory, np.inf, value)

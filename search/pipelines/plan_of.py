@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from calib.oracle.projection import PhaseTime
 from calib.search.pipelines.candidates import PipelineCandidate, PipelineOptions
@@ -33,65 +34,40 @@ def plan_of(
     rows: list[StageRow],
     baselines: tuple[Baseline, ...],
     notes: tuple[str, ...],
-    looked: int,
-    tables_s: float,
-    search_s: float,
-    stopped: bool,
-    course: tuple[tuple[float, float], ...],
+    searched: Searched,
 ) -> SearchedPlan:
     """The record of the pipeline that was found."""
-    machines = machines_of(request)
-    stages, batch = found.partition.levels[-1], batch_of(request)[0]
+    devices, machines = request.devices, machines_of(request)
+    nodes, per_node = math.prod(machines[1:]), machines[0]
+    if machines == (devices.p,):
+        nodes, per_node = devices.nodes, devices.per_node
     phases = {name: as_sure(found.pieces, seconds) for name, seconds in phases_of(found).items()}
     return SearchedPlan(
-        space="pipeline",
-        method=request.method,
-        model=request.model.name,
-        nodes=math.prod(machines[1:])
-        if len(machines) > 1
-        else request.devices.nodes
-        if machines[0] == request.devices.p
-        else 1,
-        devices_per_node=machines[0]
-        if len(machines) > 1 or machines[0] != request.devices.p
-        else request.devices.per_node,
-        batch=batch,
-        form=request.form,
-        optimizer=request.optimizer,
+        **request.head(batch=batch_of(request)[0], nodes=nodes, devices_per_node=per_node),
         layers=layers_of(found),
         stages=stages_of(found),
         details=details_of(found, asked),
         phases=phases,
         total=as_sure(found.pieces, found.seconds),
         bytes_per_device=found.device_bytes,
-        memory_limit_bytes=request.devices.memory_bytes,
-        searched=Searched(
-            evaluated=max(1, looked),
-            log10_space=space_of(len(found.pieces.states.compute_s), len(stages), machines),
-            tables_seconds=tables_s,
-            seconds=search_s,
-            stopped="budget" if stopped else "complete",
-            steps={"micro-batches tried": len(rows)},
-            course=course,
-        ),
+        searched=searched,
         certificate=certificate_of(found),
         baselines=baselines,
         timeline=timeline_of(found),
         tables={"micro-batches": rows, "stages": stage_rows(found)},
-        parameters=request.machine.parameters.provenance.cluster_name,
         notes=notes,
     )
 
 
 def as_sure(pieces: PricedStates, seconds: float) -> PhaseTime:
-    """Seconds as sure, in relation, as all that the model computes."""
+    """Seconds with the relative interval of all that the model computes."""
     of = pieces.sure
     low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
     return PhaseTime(value=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
 
 
 def phases_of(found: PipelineCandidate) -> dict[str, float]:
-    """Seconds that add up to the plan's: of the slowest stage, or of the average device."""
+    """Seconds that add up to the plan's: those of the slowest stage, or of the average device."""
     devices, times = len(found.schedule.programs), found.times
     if found.schedule.asynchronous:
         each = [
@@ -112,7 +88,7 @@ def phases_of(found: PipelineCandidate) -> dict[str, float]:
 
 
 def layers_of(found: PipelineCandidate) -> tuple[PlanLayer, ...]:
-    """Stage by stage, in an order of the graph."""
+    """Stage by stage, in topological order."""
     pieces, made = found.pieces, []
     for number, of in enumerate(found.partition.levels[-1]):
         replicas = found.replicas[number]
@@ -131,21 +107,14 @@ def layers_of(found: PipelineCandidate) -> tuple[PlanLayer, ...]:
 
 
 def stages_of(found: PipelineCandidate) -> tuple[PlanStage, ...]:
-    """Of the outermost level, with those inside a machine."""
-    bytes_of = {
-        of.start: n for of, n in zip(found.partition.levels[-1], found.stage_bytes, strict=True)
-    }
-    place = found.pieces.states.place
+    """The stages of the outermost level, with those inside a machine."""
+    levels, place = found.partition.levels, found.pieces.states.place
+    bytes_of = {of.start: n for of, n in zip(levels[-1], found.stage_bytes, strict=True)}
 
     def stage(of: Split, depth: int) -> PlanStage:
-        levels = found.partition.levels
-        inner: tuple[PlanStage, ...] = ()
-        if depth + 1 < len(levels):
-            inner = tuple(
-                stage(x, depth + 1)
-                for x in levels[depth + 1]
-                if of.start <= x.start and x.end <= of.end
-            )
+        below = levels[depth + 1] if depth + 1 < len(levels) else ()
+        inside = (x for x in below if of.start <= x.start and x.end <= of.end)
+        inner = tuple(stage(x, depth + 1) for x in inside)
         held = max((x.bytes_per_device for x in inner), default=bytes_of.get(of.start, 0))
         return PlanStage(
             first=place(of.start),
@@ -156,11 +125,11 @@ def stages_of(found: PipelineCandidate) -> tuple[PlanStage, ...]:
             inner=inner,
         )
 
-    return tuple(stage(of, 0) for of in found.partition.levels[0])
+    return tuple(stage(of, 0) for of in levels[0])
 
 
 def details_of(found: PipelineCandidate, asked: PipelineOptions) -> dict[str, str]:
-    """The schedule in words for people and programs."""
+    """The schedule in words."""
     details = {"schedule": asked.schedule, "microbatches": str(found.microbatches)}
     if found.schedule.asynchronous:
         details["in flight (NOAM)"] = str(in_flight(found.replicas)[0])
@@ -175,7 +144,7 @@ def details_of(found: PipelineCandidate, asked: PipelineOptions) -> dict[str, st
 
 
 def stage_rows(found: PipelineCandidate) -> list[StageRow]:
-    """The innermost stages."""
+    """A row for each innermost stage."""
     rows: list[StageRow] = []
     for number, of in enumerate(found.partition.levels[-1]):
         flying = found.simulated.by_stage[number]
@@ -196,7 +165,7 @@ def stage_rows(found: PipelineCandidate) -> list[StageRow]:
 
 
 def timeline_of(found: PipelineCandidate) -> tuple[Event, ...]:
-    """Work and messages in the order of their beginning; the first of a long pipeline."""
+    """Work and messages by when they begin; only the first of a long pipeline."""
     made = sorted(found.simulated.done, key=lambda of: (of.start_s, of.device))[:MOST_EVENTS]
     return tuple(
         Event(
@@ -229,19 +198,17 @@ def certificate_of(found: PipelineCandidate) -> Certificate:
             why="dynamic programming over all partitions, with this memory",
         )
     work = sum(found.simulated.busy_s) / len(found.simulated.busy_s)
-    bound = max(work, lower_bound(found.schedule, found.times))
-    gap = found.seconds / bound - 1.0 if bound else 0.0
-    return Certificate(
-        kind="bound",
-        lower_bound_s=bound,
-        gap=max(0.0, gap),
-        why=f"of these stages and {found.microbatches} micro-batches: the busiest device and the way "
+    return Certificate.bounded(
+        found.seconds,
+        max(work, lower_bound(found.schedule, found.times)),
+        f"of these stages and {found.microbatches} micro-batches: the busiest device and the way "
         "of one micro-batch" + "; their slowest stage is as fast as can be" * found.searched,
     )
 
 
-def space_of(states: int, stages: int, machines: tuple[int, ...]) -> float:
-    """log10 of the ways to cut a chain of so many states for so many machines, as one level."""
+def space_of(found: PipelineCandidate, machines: Sequence[int]) -> float:
+    """log10 of the ways to cut a chain of these states for so many machines, as one level."""
+    states = len(found.pieces.states.compute_s)
     devices = min(math.prod(machines), 10**4)
     # compositions of the devices times cuts of the states, by number of stages
     ways = sum(

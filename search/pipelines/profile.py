@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class PipelineProfile:
-    """Layers in the order of the file and the edges (indices) between them, in theirs."""
+    """Layers and the edges (indices) between them, both in the order of the file."""
 
     own_batch: ClassVar[bool] = True
     name: str
@@ -58,11 +59,11 @@ class PipelineProfile:
 
     @cached_property
     def batch(self) -> int | None:
-        """Samples of its mini-batch, as far as the layers tell: the file has no such field.
+        """Samples of its mini-batch, inferred from the layers: the file has no such field.
 
-        A Linear layer of a network of images puts out one row a sample, of out_features items as large
-        as those of its parameters. None where there is none, where layers work on sequences, and where
-        Linear layers or the sizes of convolutions contradict.
+        In a network of images a Linear layer puts out one row per sample, of out_features items as large
+        as those of its parameters. None where there is no such layer, where layers work on sequences,
+        and where Linear layers or the sizes of convolutions contradict one another.
         """
         texts = [of.what for of in self.nodes]
         convolutions = [(of, found) for of in self.nodes if (found := CONVOLUTION.match(of.what))]
@@ -75,14 +76,10 @@ class PipelineProfile:
         return batch if all(of.is_integer() for of in maps) else None
 
     def batch_on(self, devices: int, asked: int | None) -> tuple[int | None, tuple[str, ...]]:
-        """The samples of a mini-batch on each of so many devices together, and what is told of them."""
+        """The samples of a mini-batch on each of so many devices together, and notes on them."""
         if self.batch is None:
-            note = (
-                BATCH_UNKNOWN.format(self.name)
-                if asked is None
-                else BATCH_SAID.format(self.name, asked)
-            )
-            return asked, (note,)
+            note = BATCH_UNKNOWN if asked is None else BATCH_SAID
+            return asked, (note.format(self.name, asked),)
         found, notes = devices * self.batch, [OF_LINEAR.format(self.name, self.batch)]
         if asked not in (None, found):
             notes.append(BATCH_OVERRULED.format(asked))
@@ -90,26 +87,21 @@ class PipelineProfile:
 
     @cached_property
     def without_inputs(self) -> PipelineProfile:
-        """What the optimizer cuts: no Input sources (they are no choice), no unused __getitem__."""
-        ends = {b for _, b in self.edges}
-        dropped = {
-            i for i, of in enumerate(self.nodes) if i not in ends and of.what.startswith("Input")
-        }
-        begins = {a for a, b in self.edges if b not in dropped}
-        dropped |= {
+        """What PipeDream's optimizer cuts: without Input sources and unused __getitem__."""
+        read, reading = {a for a, _ in self.edges}, {b for _, b in self.edges}
+        kept = [
             i
             for i, of in enumerate(self.nodes)
-            if i not in begins and of.what.startswith("__getitem__")
-        }
-        if not dropped:
-            return self
-        place = {i: n for n, i in enumerate(i for i in range(len(self.nodes)) if i not in dropped)}
+            if not (i not in reading and of.what.startswith("Input"))
+            and not (i not in read and of.what.startswith("__getitem__"))
+        ]
+        place = {i: n for n, i in enumerate(kept)}
         edges = tuple((place[a], place[b]) for a, b in self.edges if a in place and b in place)
-        return replace(self, nodes=tuple(self.nodes[i] for i in place), edges=edges)
+        return replace(self, nodes=tuple(self.nodes[i] for i in kept), edges=edges)
 
 
 def rows_of(linear: Node) -> int | None:
-    """Rows of what a Linear layer puts out; None where its sizes are not those of one."""
+    """Rows of a Linear layer's output; None where its sizes do not fit."""
     found = LINEAR.match(linear.what)
     if found is None or not int(found[2]):
         return None
@@ -120,7 +112,7 @@ def rows_of(linear: Node) -> int | None:
 
 
 def profile_of(name: str) -> PipelineProfile | None:
-    """The profile of a file that is named so; None of another name. Raises FileError."""
+    """The profile of a file with such a name; None for any other name. Raises FileError."""
     return read(Path(name)) if name.endswith(SUFFIXES) else None
 
 
@@ -157,7 +149,13 @@ def parsed(lines: Iterable[str], name: str) -> PipelineProfile:
         edges.append((place[words[0]], place[words[1]]))
     if not nodes:
         raise InputError("line 1: no layers")
-    _require_no_cycle(nodes, edges)
+    graph: TopologicalSorter[int] = TopologicalSorter()
+    for source, reader in edges:
+        graph.add(reader, source)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        raise InputError(f"its edges make a circle: {nodes[error.args[1][0]].name}") from error
     return PipelineProfile(name, tuple(nodes), tuple(edges))
 
 
@@ -185,20 +183,3 @@ def _number(text: str, field: str, number: int) -> float:
             f"line {number}: {field}={text:.40} is not a number from 0 to {FIELDS[field]:g}"
         )
     return value
-
-
-def _require_no_cycle(nodes: list[Node], edges: list[tuple[int, int]]) -> None:
-    after: list[list[int]] = [[] for _ in nodes]
-    left = [0] * len(nodes)
-    for a, b in edges:
-        after[a].append(b)
-        left[b] += 1
-    ready = [i for i, n in enumerate(left) if not n]
-    for i in ready:
-        for b in after[i]:
-            left[b] -= 1
-            if not left[b]:
-                ready.append(b)
-    if len(ready) < len(nodes):
-        around = nodes[next(i for i, n in enumerate(left) if n)]
-        raise InputError(f"its edges make a circle: {around.name}")

@@ -1,4 +1,8 @@
-"""The best pipeline of a request: over micro-batches, and against plans without a search."""
+"""The best pipeline of a request: over micro-batches, and against plans without a search.
+
+The partitioner (partition.py) works on the states of a profile (profile.py, antichains.py) or on the
+layers of a model at calibrated times (work.py); schedules and their simulator: search/timelines.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,17 @@ from calib.search.pipelines.candidates import (
 )
 from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
 from calib.search.pipelines.partition import replicated
-from calib.search.pipelines.plan_of import StageRow, as_sure, plan_of
-from calib.search.pipelines.profile import PipelineProfile
-from calib.search.pipelines.work import (
-    DEFAULT_NOTE,
-    LINEAR_NOTE,
-    PricedStates,
-    batch_of,
-    machines_of,
-    pieces_of,
-)
+from calib.search.pipelines.plan_of import StageRow, as_sure, plan_of, space_of
+from calib.search.pipelines.profile import PipelineProfile, profile_of
+from calib.search.pipelines.work import DEFAULT_NOTE, LINEAR_NOTE, batch_of, machines_of, pieces_of
 from calib.search.plan import Baseline, SearchedPlan
-from calib.search.request import BudgetOver, SearchRequest
-from calib.search.timelines.schedules import SCHEDULES
+from calib.search.request import BudgetOver, SearchRequest, Space
 
-DEFAULTS = {
-    "pipedream": "pipedream",
-    "straight": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved": "interleaved",
+METHOD_SCHEDULES = {  # the default first
+    "pipedream": ("pipedream",),
+    "straight": ("1f1b", "gpipe", "pipedream"),
+    "gpipe": ("gpipe", "1f1b"),
+    "interleaved": ("interleaved",),
 }
 MOST_MICROBATCHES = 128
 APART = 0.005  # simulated against partitioned times
@@ -67,20 +63,20 @@ def find(request: SearchRequest) -> SearchedPlan:
         if isinstance(request.model, PipelineProfile)
         else None
     )
-    tables, stopped, looked = spending.seconds, False, 0
+    spending.tables_s, complete, looked = spending.seconds, True, 0
     course: list[tuple[float, float]] = []
     for place, count in enumerate(counts):
-        stopped = place > 0 and spending.over
-        if stopped:
+        if place and spending.over:
+            complete = False
             break
         request.progress(f"{count} micro-batches", place / len(counts))
         start = spending.seconds
         pieces = pieces_of(request, count, states)
-        tables += spending.seconds - start
+        spending.tables_s += spending.seconds - start
         try:
             found = candidate(pieces, asked, count, spending.look)
         except BudgetOver:
-            stopped = True
+            complete = False
             break
         except InputError as error:
             refused = lesser(refused, error)
@@ -97,31 +93,16 @@ def find(request: SearchRequest) -> SearchedPlan:
         best = unsearched(pieces_of(request, counts[0], states), asked, counts[0])
         rows.append(row_of(request, best))
     request.progress("done", 1.0)
-    return plan_of(
-        request,
-        asked,
-        best,
-        rows,
-        baselines_of(request, states),
-        notes_of(request, best, asked),
-        looked,
-        tables,
-        max(0.0, spending.seconds - tables),
-        stopped,
-        tuple(course),
-    )
+    baselines, notes = baselines_of(request, states), notes_of(request, best, asked)
+    log10_space = space_of(best, machines_of(request))
+    steps = {"micro-batches tried": len(rows)}
+    searched = spending.searched(log10_space, complete, course, steps, max(1, looked))
+    return plan_of(request, asked, best, rows, baselines, notes, searched)
 
 
 def asked_of(request: SearchRequest) -> PipelineOptions:
     """The options. Raises InputError."""
-    default = DEFAULTS[request.method]
-    if request.method in ("gpipe", "interleaved"):
-        known: tuple[str, ...] = (default, "1f1b") if request.method == "gpipe" else (default,)
-    elif request.method == "pipedream":
-        known = (default,)
-    else:
-        known = (default, *(of for of in SCHEDULES if of not in (default, "interleaved")))
-    schedule = request.word("schedule", known)
+    schedule = request.word("schedule", METHOD_SCHEDULES[request.method])
     chunks = request.whole("chunks", 2 if schedule == "interleaved" else 1)
     if chunks > 1 and schedule != "interleaved":
         raise InputError("chunks are of the method interleaved")
@@ -137,9 +118,9 @@ def asked_of(request: SearchRequest) -> PipelineOptions:
 
 
 def microbatches_of(request: SearchRequest, asked: PipelineOptions) -> list[int]:
-    """How many micro-batches are tried: those asked for, or what divides the batch.
+    """The numbers of micro-batches to try: the one asked for, or those that divide the batch.
 
-    Of PipeDream's schedule it is mini-batches that are in flight, each whole.
+    PipeDream's schedule has whole mini-batches in flight.
     """
     if asked.schedule == "pipedream":
         if request.options.get("microbatches", "1") != "1":
@@ -168,17 +149,17 @@ def microbatches_of(request: SearchRequest, asked: PipelineOptions) -> list[int]
 
 
 def lesser(one: InputError | None, other: InputError) -> InputError:
-    """The refusal to tell of: that which the smallest memory would do for."""
+    """The refusal to report: the one that needs the smallest memory."""
     if one is None or not isinstance(one, NoRoom):
         return other
     return other if isinstance(other, NoRoom) and other.least < one.least else one
 
 
 def division_of(request: SearchRequest, found: PipelineCandidate) -> Division | None:
-    """As training runs it, and as oracle.project predicts it; None where it cannot.
+    """The division that training would run and oracle.project predict; None where they cannot.
 
-    It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on the
-    calibrated laws; the paper's form has another formula.
+    They can with unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on
+    the calibrated laws; the paper's form has another formula.
     """
     if not isinstance(request.model, ModelSpec) or found.holding.recompute:
         return None
@@ -198,9 +179,9 @@ def division_of(request: SearchRequest, found: PipelineCandidate) -> Division | 
 
 
 def row_of(request: SearchRequest, found: PipelineCandidate) -> StageRow:
-    """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
+    """A row of one number of micro-batches: as simulated, and as `calib predict` projects it.
 
-    Without a flush `simulated_s` is of one mini-batch too, in the steady state.
+    Without a flush `simulated_s` is that of one mini-batch in the steady state.
     """
     of = found.simulated
     row: StageRow = {
@@ -220,7 +201,7 @@ def row_of(request: SearchRequest, found: PipelineCandidate) -> StageRow:
 
 
 def simulated_s(found: PipelineCandidate) -> float:
-    """Of an iteration, or from one mini-batch to the next."""
+    """Seconds of an iteration, or from one mini-batch to the next."""
     if found.schedule.asynchronous:
         return found.simulated.steady_s(math.lcm(*found.replicas))
     return found.simulated.makespan_s
@@ -228,37 +209,25 @@ def simulated_s(found: PipelineCandidate) -> float:
 
 def baselines_of(request: SearchRequest, states: States | None) -> tuple[Baseline, ...]:
     """Data parallelism (under the partitioner's model) and one device after the other."""
-    whole, limit = pieces_of(request, 1, states), request.devices.memory_bytes
+    pieces, limit = pieces_of(request, 1, states), request.devices.memory_bytes
+    compute_s = pieces.states.compute_s
+    holding = Holding("1f1b", 1, False, request.optimizer)
     return (
-        _data_parallel(whole, request.optimizer, limit),
-        _one_by_one(whole, request.optimizer, limit, math.prod(machines_of(request))),
-    )
-
-
-def _data_parallel(pieces: PricedStates, optimizer: str, limit: int) -> Baseline:
-    """One stage on all machines of all levels; a device holds one mini-batch and all weights."""
-    states = pieces.states
-    seconds = replicated(states.compute_s, pieces.levels).per_stage_s
-    holding = Holding("1f1b", 1, False, optimizer)
-    held = stage_bytes(pieces, holding, 0, len(states.compute_s), 1)
-    return Baseline.judged(
-        "data parallelism",
-        as_sure(pieces, seconds),
-        held,
-        limit,
-        "one stage on all devices, each with mini-batches of its own",
-    )
-
-
-def _one_by_one(pieces: PricedStates, optimizer: str, limit: int, devices: int) -> Baseline:
-    """Stages balanced by what they hold: how they are cut does not change the time."""
-    seconds = float(pieces.states.compute_s[-1])
-    return Baseline.judged(
-        "model parallelism",
-        as_sure(pieces, seconds),
-        fewest_bytes(pieces, optimizer, devices),
-        limit,
-        "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
+        Baseline.judged(
+            "data parallelism",
+            as_sure(pieces, replicated(compute_s, pieces.levels).per_stage_s),
+            stage_bytes(pieces, holding, 0, len(compute_s), 1),
+            limit,
+            "one stage on all devices, each with mini-batches of its own",
+        ),
+        # how the stages are cut does not change the time
+        Baseline.judged(
+            "model parallelism",
+            as_sure(pieces, float(compute_s[-1])),
+            fewest_bytes(pieces, request.optimizer, math.prod(machines_of(request))),
+            limit,
+            "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
+        ),
     )
 
 
@@ -297,4 +266,27 @@ def notes_of(
             notes.append(SLOWER.format(more))
     if asked.chunks > 1:
         notes.append("memory of chunks: the most of each, which are not all at one time")
-    return tuple(dict.fromkeys(notes))
+    return tuple(notes)
+
+
+SPACE = Space(
+    name="pipeline",
+    about="stages, their replicas, schedule and micro-batches (PipeDream, GPipe, interleaved 1F1B)",
+    methods={
+        "pipedream": "replicated stages level by level, 1F1B without a flush, stashed weights",
+        "straight": "one device a stage; 1F1B",
+        "gpipe": "one device a stage; all forwards, then all backwards",
+        "interleaved": "several chunks of the model on each device; interleaved 1F1B",
+    },
+    find=find,
+    options={
+        "microbatches": "how many; default the best of those that divide the batch",
+        "chunks": "of a device (interleaved); default 2",
+        "schedule": "gpipe, 1f1b, interleaved or pipedream, where the method leaves it open",
+        "recompute": "yes: keep the inputs of stages only and run forwards again (default no)",
+        "bandwidth": "B/s of each level, as 1e10,1.25e9; default the parameters' laws",
+        "compression": "ratio of activations; of a profile pipedream counts messages only where given",
+        "machines": "of each level, the innermost first, as 4x4; default the cluster",
+    },
+    model_of=profile_of,
+)

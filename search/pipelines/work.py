@@ -41,11 +41,11 @@ SAMPLES = 96  # sizes at which a law is asked; between them it is taken as strai
 
 @dataclass(frozen=True)
 class PricedStates:
-    """The states of a model at one size of micro-batch; `sure` prices what all of them compute.
+    """The states of a model at one size of micro-batch; `sure` is the cost of computing all of them.
 
     `names` and `kinds` by layer. `held_bytes` up to and with each state: values (and gradients) of one
-    micro-batch. `sent(direction, k, s)`: seconds of what crosses behind state k, between nodes or not;
-    `sends` says whether stages with replicas are held against it too. `update(i, j)`: of states i to j.
+    micro-batch. `sent(direction, k, s)`: seconds of what crosses behind state k, between nodes or not.
+    `update(i, j)`: seconds for states i to j.
     """
 
     names: tuple[str, ...]
@@ -83,34 +83,22 @@ def machines_of(request: SearchRequest) -> tuple[int, ...]:
 
 
 def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
-    """Whether levels hold all devices, and some of the inner ones together a node."""
+    """Whether the levels hold all devices, and the innermost of them together a node."""
     inside = [*accumulate(machines, operator.mul, initial=1)]
     return inside[-1] == devices.p and devices.per_node in inside
 
 
 def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
-    """The mini-batch of a request's model, None where it is not known, and what is told of it."""
+    """The mini-batch of a request's model, None where it is not known, and notes on it."""
     if isinstance(request.model, PipelineProfile):
         return request.model.batch_on(1, request.batch)
     return request.samples, ()
 
 
-def numbers_of(request: SearchRequest, option: str) -> tuple[float, ...]:
-    """Positive numbers with commas between them; none where none were given. Raises InputError."""
-    text = request.options.get(option, "")
-    try:
-        found = tuple(float(word) for word in text.split(",")) if text else ()
-    except ValueError:
-        found = (-1.0,)
-    if not all(0 < value < math.inf for value in found):
-        raise InputError(f"{option}={text} is no number above 0 (or several, with commas)")
-    return found
-
-
 def pieces_of(
     request: SearchRequest, microbatches: int, states: States | None = None
 ) -> PricedStates:
-    """Those of the request's model, one micro-batch at a time. Raises InputError.
+    """The request's model, one micro-batch at a time. Raises InputError.
 
     `states` are those of a profile, where they are known already.
     """
@@ -121,7 +109,7 @@ def pieces_of(
 
 
 def _bandwidths(request: SearchRequest, levels: int, default: Sequence[float]) -> tuple[float, ...]:
-    given = numbers_of(request, "bandwidth") or tuple(default)
+    given = request.numbers("bandwidth", default)
     if len(given) == 1:
         given *= levels
     if len(given) != levels:
@@ -132,18 +120,17 @@ def _bandwidths(request: SearchRequest, levels: int, default: Sequence[float]) -
 
 
 def compression_of(request: SearchRequest) -> float | None:
-    """By how much activations are compressed; None: what they take is not counted."""
+    """Compression ratio of activations; None: their messages are not counted."""
     if request.options.get("compression"):
         return request.number("compression", 1.0)
     return None if isinstance(request.model, PipelineProfile) else 1.0
 
 
 def _of_profile(
-    request: SearchRequest, profile: PipelineProfile, whole: States, microbatches: int
+    request: SearchRequest, profile: PipelineProfile, whole: States, m: int
 ) -> PricedStates:
     machines = machines_of(request)
-    bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
-    m = microbatches
+    bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH])
     states = replace(
         whole,
         compute_s=whole.compute_s / m,
@@ -151,22 +138,21 @@ def _of_profile(
         activation_bytes=whole.activation_bytes / m,
         output_bytes=whole.output_bytes / m,
     )
-    cut = profile.without_inputs.nodes
-    seconds = float(states.compute_s[-1])
-    ratio = compression_of(request) or 1.0
+    cut, ratio = profile.without_inputs.nodes, compression_of(request)
 
     def sent(direction: Direction, state: int, between_nodes: bool) -> float:
-        return float(states.output_bytes[state]) / bandwidths[-1 if between_nodes else 0] / ratio
+        nbytes = float(states.output_bytes[state])
+        return nbytes / bandwidths[-1 if between_nodes else 0] / (ratio or 1.0)
 
     return PricedStates(
         tuple(of.name for of in cut),
         tuple(of.what for of in cut),
         states,
         states.activation_bytes,
-        Cost(seconds, "measured"),
+        Cost(float(states.compute_s[-1]), "measured"),
         sent,
         lambda i, j: 0.0,
-        tuple(bandwidth_levels(states, machines, bandwidths, compression_of(request))),
+        tuple(bandwidth_levels(states, machines, bandwidths, ratio)),
     )
 
 
@@ -177,7 +163,7 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     if len(machines) > 2:
         raise InputError("a model's layers are searched on one or two levels of machines")
     samples = request.samples // microbatches
-    count = len(model.layers)
+    count, ratio = len(model.layers), compression_of(request) or 1.0
     per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
     machine, _ = machine_of(request.machine, devices)
@@ -217,8 +203,6 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     given = request.form == "paper" or bool(request.options.get("bandwidth"))
     bandwidths = _bandwidths(request, len(machines), betas) if given else ()
 
-    ratio = compression_of(request) or 1.0
-
     def sent(direction: Direction, state: int, between_nodes: bool) -> float:
         of = crossing[state]
         items = of.forward if direction == "forward" else of.backward
@@ -236,7 +220,7 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
 
     levels = (
-        bandwidth_levels(states, machines, bandwidths, compression_of(request))
+        bandwidth_levels(states, machines, bandwidths, ratio)
         if bandwidths
         else _measured_levels(states, machines, strides, network.time, sent)
     )
@@ -265,43 +249,33 @@ def _measured_levels(
     Over the outer level each device of a node sums its share, all at once.
     """
     parameters, levels, below = between(states.parameter_bytes), [], 1
-    for number, count in enumerate(machines):
-        levels.append(
-            _measured_level(
-                states, parameters, count, below, strides[number], number > 0, time, sent
-            )
-        )
+    for number, (count, stride) in enumerate(zip(machines, strides, strict=False)):
+        both = [
+            sum(sent(d, k, number > 0) for d in DIRECTIONS) for k in range(len(states.output_bytes))
+        ]
+        levels.append(_measured_level(parameters, np.array(both), count, below, stride, time))
         below *= count
     return levels
 
 
 def _measured_level(
-    states: States,
     parameters: Floats,
+    crossing: Floats,
     count: int,
     below: int,
     stride: int,
-    outer: bool,
     time: Callable[[Message], Cost],
-    sent: Callable[[Direction, int, bool], float],
 ) -> PartitionLevel:
     largest = max(4.0, float(parameters[0, -1]) / below)
     sizes = np.unique(4 * np.round(np.geomspace(4.0, 4 * math.ceil(largest / 4), SAMPLES) / 4))
-    known: dict[int, Floats] = {}
+    share = np.maximum(parameters, 0.0) / below
 
+    @cache
     def sync(m: int) -> Floats:
-        if m not in known:
-            share = np.maximum(parameters, 0.0) / below
-            if m == 1:
-                known[m] = np.zeros_like(share)
-            else:
-                law = [time(Message("allreduce", int(n), m, stride, below)).seconds for n in sizes]
-                seconds = np.interp(share, sizes, law)
-                known[m] = np.where(share > 0, seconds, 0.0)
-        return known[m]
-
-    both = [sum(sent(d, k, outer) for d in DIRECTIONS) for k in range(len(states.compute_s))]
-    crossing = np.array(both)
+        if m == 1:
+            return np.zeros_like(share)
+        law = [time(Message("allreduce", int(n), m, stride, below)).seconds for n in sizes]
+        return np.where(share > 0, np.interp(share, sizes, law), 0.0)
 
     def send(m: int) -> Floats:
         found: Floats = crossing / m

@@ -1,22 +1,21 @@
 """Methods over a chain of tables: node costs [states], edges [states, states], bytes [states].
 
-Equal layers share arrays. Every method keeps the sum of bytes within the limit. AutoDDL, section 4.4.
+Every method keeps the sum of bytes within the limit. AutoDDL, section 4.4.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Floats
-from calib.search.request import BudgetOver, Look, Spending, never
+from calib.search.best import BestSoFar, Choices
+from calib.search.request import Look, never
 
-StateNumbers = tuple[int, ...]
 RESTARTS, STEPS = 50, 200_000
 CLOSE = 1e-9
 
@@ -33,25 +32,25 @@ class CostChain:
     @property
     def without_limit(self) -> CostChain:
         """The same on devices with any memory."""
-        return CostChain(self.nodes, self.edges, self.nbytes)
+        return replace(self, limit=math.inf)
 
-    def cost(self, choices: StateNumbers) -> float:
-        """Seconds; infinite where it does not fit."""
+    def cost(self, choices: Choices) -> float:
+        """Seconds of a plan; infinite where it does not fit."""
         if self.held(choices) > self.limit:
             return math.inf
         own = sum(node[c] for node, c in zip(self.nodes, choices, strict=True))
         pairs = zip(self.edges, itertools.pairwise(choices), strict=True)
         return float(own + sum(edge[pair] for edge, pair in pairs))
 
-    def held(self, choices: StateNumbers) -> float:
-        """Bytes."""
+    def held(self, choices: Choices) -> float:
+        """Bytes that a plan holds."""
         return float(sum(of[c] for of, c in zip(self.nbytes, choices, strict=True)))
 
     def possible(self) -> list[NDArray[np.int64]]:
-        """States of each layer of finite cost."""
+        """The states of each layer that have a finite cost."""
         return [np.flatnonzero(np.isfinite(node)) for node in self.nodes]
 
-    def smallest(self) -> StateNumbers:
+    def smallest(self) -> Choices:
         """The plan of the fewest bytes."""
         return tuple(
             int(np.argmin(np.where(np.isfinite(node), of, np.inf)))
@@ -59,27 +58,8 @@ class CostChain:
         )
 
 
-@dataclass
-class BestSoFar:
-    """The best so far; `bound`: no plan is below it; `complete`: the method ended by itself."""
-
-    spending: Spending
-    choices: StateNumbers = ()
-    total: float = math.inf
-    bound: float | None = None
-    complete: bool = True
-    course: list[tuple[float, float]] = field(default_factory=list)
-    steps: dict[str, int] = field(default_factory=dict)
-
-    def keep(self, choices: StateNumbers, cost: float) -> None:
-        """Take a cheaper plan."""
-        if cost < self.total:
-            self.choices, self.total = choices, cost
-            self.course.append((self.spending.seconds, cost))
-
-
-def cheapest(chain: CostChain, price: float = 0.0, look: Look = never) -> StateNumbers:
-    """Dynamic programming over the states, with so many seconds for a byte. Raises BudgetOver."""
+def cheapest(chain: CostChain, price: float = 0.0, look: Look = never) -> Choices:
+    """Dynamic programming over the states at a price of a byte in seconds. Raises BudgetOver."""
     best, back = chain.nodes[0] + price * chain.nbytes[0], []
     for node, edge, nbytes in zip(chain.nodes[1:], chain.edges, chain.nbytes[1:], strict=True):
         look()
@@ -98,53 +78,30 @@ def cheapest(chain: CostChain, price: float = 0.0, look: Look = never) -> StateN
 def exact(chain: CostChain, found: BestSoFar) -> None:
     """The optimum; within a limit the best of a bisection of the price of a byte, and a bound.
 
-    Raises BudgetOver before there is any.
+    Raises BudgetOver before there is any plan.
     """
+    free = chain.without_limit
 
-    def solve(price: float) -> bool:
+    def fits(price: float) -> bool:
         choices = cheapest(chain, price, found.spending.look)
         found.spending.evaluated += 1
-        free = chain.without_limit.cost(choices)
-        held = chain.held(choices)
-        lower = free + price * (held - chain.limit) if price else free
-        found.bound = max(found.bound or 0.0, lower)
+        cost, held = free.cost(choices), chain.held(choices)
+        found.bound = max(found.bound, cost + price * (held - chain.limit) if price else cost)
         if held <= chain.limit:
-            found.keep(choices, free)
+            found.keep(choices, cost)
         return held <= chain.limit
 
-    if solve(0.0):
+    if fits(0.0):
         return
     smallest = chain.smallest()
     found.keep(smallest, chain.cost(smallest))
-    try:
-        found.complete = _bisected(chain, found, solve)
-    except BudgetOver:
-        found.complete = False
-
-
-def _bisected(chain: CostChain, found: BestSoFar, solve: Callable[[float], bool]) -> bool:
-    """Raise the price of a byte until a plan fits, then bisect it; whether that came to its end."""
-    low, high = 0.0, (found.bound or 1.0) / chain.limit
-    for _ in range(60):
-        if found.spending.over:
-            return False
-        if solve(high):
-            break
-        low, high = high, 4 * high
-    for _ in range(60):
-        if found.total - (found.bound or 0.0) <= CLOSE * found.total or high - low <= 1e-9 * high:
-            return True
-        if found.spending.over:
-            return False
-        middle = (low + high) / 2
-        low, high = (low, middle) if solve(middle) else (middle, high)
-    return True
+    found.bisect(fits, (found.bound or 1.0) / chain.limit, CLOSE)
 
 
 def descent(chain: CostChain, found: BestSoFar, random: np.random.Generator) -> None:
-    """Sweeps over the layers, each the arg min with the others fixed; then from another start."""
+    """Sweeps over the layers, each at its best with the others fixed; then from another start."""
     possible, sweeps = chain.possible(), 0
-    # first from plans of one state for all layers, which fit where mixed ones at random may not
+    # first from plans of one state for all layers: they fit where random mixtures may not
     alike = [tuple([k] * len(possible)) for k in range(len(chain.nodes[0]))]
     alike = sorted((of for of in alike if chain.cost(of) < math.inf), key=chain.cost)[:RESTARTS]
     for start in range(len(alike) + RESTARTS):
@@ -156,7 +113,7 @@ def descent(chain: CostChain, found: BestSoFar, random: np.random.Generator) -> 
             choices = list(alike[start])
         if chain.held(tuple(choices)) > chain.limit:
             choices = list(chain.smallest())
-            if start:  # a step away from it at random, as far as it fits
+            if start:  # random steps away from it, where they fit
                 for k in random.permutation(len(choices)):
                     before, choices[k] = choices[k], int(random.choice(possible[k]))
                     if chain.held(tuple(choices)) > chain.limit:
@@ -190,7 +147,7 @@ def _sweep(chain: CostChain, choices: list[int]) -> bool:
 
 
 def exhaustive(chain: CostChain, found: BestSoFar) -> None:
-    """Every plan, one after the other."""
+    """Every plan."""
     for choices in itertools.product(*(of.tolist() for of in chain.possible())):
         found.spending.evaluated += 1
         found.keep(choices, chain.cost(choices))

@@ -1,14 +1,13 @@
-"""Networks as chains of products: CNNs of calib, VGG13, GPT, DLRM.
+"""Networks as chains of products: calib's CNNs, VGG13, GPT, DLRM.
 
-A chain has the layers with weights in their order; what stands between two (ReLU, pooling, norms, the
-heart of an attention) follows the layer before it, on its parts, and sends nothing: softmax of scores is
-within a head, and heads are cut whole.
+A chain has the layers with weights in order. What stands between two of them (ReLU, pooling, norms, the
+core of attention) follows the layer before it, on its parts, and sends nothing: the softmax of scores is
+within a head, and heads are not cut.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from calib.foundation.layers import LayerShape
@@ -25,46 +24,48 @@ VOCABULARY = 51200  # Megatron's, padded
 
 @dataclass(frozen=True)
 class ChainNetwork:
-    """A chain. `shapes` are the layers of one sample that a device computes (cut as states say).
+    """A chain. `shapes` are its layers, of one sample, before they are cut.
 
-    `rows` of a sample: tokens, where a layer is applied to each; `scores` items of a sample that an
-    attention keeps beside; `tied` weights are those of another layer.
+    `rows` of a sample: tokens, where a layer is applied to each; `width` of an attention head; the
+    weights of `tied` layers are those of another layer.
     """
 
     name: str
     layers: tuple[ProductLayer, ...]
     shapes: tuple[LayerShape, ...]
     rows: int = 1
-    width: int = 0  # of a head
+    width: int = 0
     tied: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
-        """Weights, tied ones once (biases and norms are left out)."""
+        """Number of weights, tied ones once, without biases and norms."""
         return sum(layer.weights for layer in self.layers if layer.name not in self.tied)
 
 
 def of_spec(spec: ModelSpec) -> ChainNetwork:
-    """The weighted layers of a model in their order; branches follow one another."""
+    """The layers of a model that have weights, in order; branches follow one another."""
     layers, shapes, notes = [], [], []
     for layer in spec.layers:
         shape = layer.shape
         if shape.kind not in WEIGHTED:
             continue
-        weight = shape.parameter_shapes[0]
-        grouped = shape.kind == "conv" and shape.attributes.get("groups", 1) != 1
-        first = not layer.needs_input_grad
+        filters, channels, *_ = shape.parameter_shapes[0]
+        if shape.kind == "embedding":  # its table is (rows, width)
+            filters, channels = channels, filters
+        if shape.kind == "conv" and shape.attributes.get("groups", 1) != 1:
+            filters = channels = 1
         layers.append(
             ProductLayer(
                 layer.name,
                 shape.kind,
                 shape.input_items,
                 shape.output_items,
-                sum(math.prod(w) for w in shape.parameter_shapes),
-                1 if grouped else (weight[0] if shape.kind == "embedding" else weight[1]),
-                1 if grouped else (weight[1] if shape.kind == "embedding" else weight[0]),
-                reads_data=first,
+                shape.parameter_items,
+                channels,
+                filters,
+                reads_data=not layer.needs_input_grad,
             )
         )
         shapes.append(shape)
@@ -74,7 +75,8 @@ def of_spec(spec: ModelSpec) -> ChainNetwork:
     return ChainNetwork(spec.name, tuple(layers), tuple(shapes), notes=tuple(notes))
 
 
-def _linear(inputs: int, outputs: int) -> LayerShape:
+def linear(inputs: int, outputs: int) -> LayerShape:
+    """A product with a weight, without a bias."""
     return LayerShape(
         kind="linear",
         input_shapes=((inputs,),),
@@ -97,31 +99,35 @@ def _product(
         heads,
         reads_data,
     )
-    return layer, _linear(inputs, outputs)
+    return layer, linear(inputs, outputs)
+
+
+def _embedding(name: str, indices: int, rows: int, width: int) -> tuple[ProductLayer, LayerShape]:
+    """A table of `rows`, of which a sample reads those of its `indices`."""
+    shape = LayerShape(
+        kind="embedding",
+        input_shapes=((indices,),),
+        output_shape=(indices, width),
+        parameter_shapes=((rows, width),),
+    )
+    layer = ProductLayer(
+        name, "embedding", indices, indices * width, rows * width, rows, width, reads_data=True
+    )
+    return layer, shape
 
 
 def _conv(
     name: str, channels: int, filters: int, size: int, first: bool
 ) -> tuple[ProductLayer, LayerShape]:
-    each = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1)}
     shape = LayerShape(
         kind="conv",
         input_shapes=((channels, size, size),),
         output_shape=(filters, size, size),
         parameter_shapes=((filters, channels, 3, 3), (filters,)),
-        attributes={**each, "groups": 1},
+        attributes={"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "groups": 1},
     )
-    weights = shape.parameter_items
-    return ProductLayer(
-        name,
-        "conv",
-        shape.input_items,
-        shape.output_items,
-        weights,
-        channels,
-        filters,
-        reads_data=first,
-    ), shape
+    items = (shape.input_items, shape.output_items, shape.parameter_items)
+    return ProductLayer(name, "conv", *items, channels, filters, reads_data=first), shape
 
 
 def _network(
@@ -152,23 +158,7 @@ def vgg13() -> ChainNetwork:
 
 def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) -> ChainNetwork:
     """A GPT: per layer QKV, projection, and two products of 4 widths; embedding tied to the logits."""
-    table = LayerShape(
-        kind="embedding",
-        input_shapes=((sequence,),),
-        output_shape=(sequence, width),
-        parameter_shapes=((VOCABULARY, width),),
-    )
-    embedding = ProductLayer(
-        "embedding",
-        "embedding",
-        sequence,
-        sequence * width,
-        VOCABULARY * width,
-        VOCABULARY,
-        width,
-        reads_data=True,
-    )
-    parts = [(embedding, table)]
+    parts = [_embedding("embedding", sequence, VOCABULARY, width)]
     for k in range(layers):
         parts += [
             _product(f"{k}.qkv", width, 3 * width, sequence, heads),
@@ -194,27 +184,7 @@ def dlrm() -> ChainNetwork:
         _product(f"bottom.{k}", a, b, reads_data=k == 0)
         for k, (a, b) in enumerate(pairwise(bottom))
     ]
-    table = LayerShape(
-        kind="embedding",
-        input_shapes=((tables,),),
-        output_shape=(tables, width),
-        parameter_shapes=((rows, width),),
-    )
-    parts.append(
-        (
-            ProductLayer(
-                "tables",
-                "embedding",
-                tables,
-                tables * width,
-                rows * width,
-                rows,
-                width,
-                reads_data=True,
-            ),
-            table,
-        )
-    )
+    parts.append(_embedding("tables", tables, rows, width))
     parts += [_product(f"top.{k}", a, b) for k, (a, b) in enumerate(pairwise(top))]
     return _network("dlrm", parts)
 
@@ -231,7 +201,8 @@ NAMES = ("vgg13", *GPTS, "dlrm")
 
 
 def named(name: str) -> ChainNetwork | None:
-    """A network of this file; None for another name."""
+    """The published network of that name; None where there is none."""
     if name in GPTS:
         return gpt(name, *GPTS[name])
-    return {"vgg13": vgg13, "dlrm": dlrm}[name]() if name in ("vgg13", "dlrm") else None
+    make = {"vgg13": vgg13, "dlrm": dlrm}.get(name)
+    return make() if make else None

@@ -1,4 +1,4 @@
-"""Cost of a layer in a state and of moving between states; bytes of a state.
+"""Cost of a layer in a state and of moving between states, bytes of a state, and tables of them.
 
 Compute: LayerCosts of the part (measured shapes, else the law of its kind). Communication:
 `Links.cost` of states.py's collectives, once per micro-batch; gradients once per iteration.
@@ -7,52 +7,49 @@ Compute: LayerCosts of the part (measured shapes, else the law of its kind). Com
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+
+import numpy as np
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.arrays import Floats
+from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
+from calib.oracle.strategies.common import DIRECTIONS
 from calib.search.links import Links
-from calib.search.request import SearchRequest
-from calib.search.sbp.networks import ChainNetwork
-from calib.search.sbp.states import Communication, ProductLayer, State, before, inside
+from calib.search.lone_layers import lone
+from calib.search.request import Look, SearchRequest, never
+from calib.search.sbp.methods import CostChain
+from calib.search.sbp.networks import ChainNetwork, linear
+from calib.search.sbp.states import Communication, ProductLayer, State, before, inside, possible
 
-DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 PHASES = ("compute", "redistribute", "synchronize", "update")
 INDEX_ITEMS = 2  # an index of 8 bytes
 
 
 class ChainPrices:
-    """Of one request and network, with `micro` micro-batches and `delta` bytes per item."""
+    """Prices of a network with `micro` micro-batches and `delta` bytes per item."""
 
     def __init__(
-        self,
-        request: SearchRequest,
-        machine: Machine,
-        links: Links,
-        network: ChainNetwork,
-        micro: int,
-        delta: int,
+        self, request: SearchRequest, links: Links, network: ChainNetwork, micro: int, delta: int
     ) -> None:
         self.network, self.batch, self.micro, self.delta = network, request.samples, micro, delta
         self.optimizer, self.links = request.optimizer, links
-        self.costs = machine.costs(request.devices.per_node, request.optimizer)
+        self.costs = links.machine.costs(request.devices.per_node, request.optimizer)
 
     def communicate(self, found: list[Communication]) -> Cost:
-        """All of one iteration, of collectives of the whole batch."""
-        return total(
-            self.links.cost(one.operation, one.nbytes, one.group)
-            if one.phase == "gradient"
-            else self.links.cost(one.operation, one.nbytes / self.micro, one.group).times(
-                self.micro
-            )
-            for one in found
-        )
+        """Collectives of the whole batch: those of gradients once, others once per micro-batch."""
+
+        def cost(one: Communication) -> Cost:
+            times = 1 if one.phase == "gradient" else self.micro
+            return self.links.cost(one.operation, one.nbytes / times, one.group).times(times)
+
+        return total(map(cost, found))
 
     def node(self, index: int, state: State) -> dict[str, Cost]:
-        """By phase, what depends on the layer's own state alone."""
+        """By phase, the costs that depend on the layer's own state alone."""
         layer = self.network.layers[index]
         own = inside(layer, state, self.batch, self.delta)
         come = before(layer, state, state, self.batch, self.delta) if index else []
@@ -81,7 +78,7 @@ class ChainPrices:
         found = [self._passes(part(shape, p2, p3), per, not layer.reads_data)]
         if layer.heads:  # scores and their sum, two products of sequence^2 by the width of a head
             sequence = self.network.rows
-            scores = _linear(self.network.width, sequence)
+            scores = linear(self.network.width, sequence)
             each = self._passes(scores, per * layer.heads // state.columns, True)
             found.append(each.times(2))
         return total(found).times(self.micro)
@@ -94,10 +91,10 @@ class ChainPrices:
         return self.costs.tensors.update(Tensors("", 1, nbytes), self.optimizer)
 
     def nbytes(self, index: int, state: State) -> int:
-        """Weights, gradients, optimizer's state; activations of a micro-batch, values and gradients.
+        """Weights, gradients, optimizer state; activations of a micro-batch and their gradients.
 
-        Mixed precision (delta 2): half weights and gradients, the optimizer's state and the master
-        weights in 4 bytes.
+        Mixed precision (delta 2): weights and gradients in 2 bytes, optimizer state and master weights
+        in 4.
         """
         layer = self.network.layers[index]
         p1, p2, p3 = state.degrees
@@ -116,7 +113,7 @@ class ChainPrices:
 
 
 def part(shape: LayerShape, columns: int, rows: int) -> LayerShape:
-    """The part of a layer whose outputs are cut in `columns` and whose inputs are in `rows` parts."""
+    """The part of a layer whose outputs are in `columns` parts and whose inputs are in `rows`."""
     if columns == rows == 1:
         return shape
     weight = shape.parameter_shapes[0]
@@ -143,29 +140,70 @@ def part(shape: LayerShape, columns: int, rows: int) -> LayerShape:
     )
 
 
-def _linear(inputs: int, outputs: int) -> LayerShape:
-    return LayerShape(
-        kind="linear",
-        input_shapes=((inputs,),),
-        output_shape=(outputs,),
-        parameter_shapes=((outputs, inputs),),
-    )
-
-
-_made: dict[tuple[str, bool], Workload] = {}
+_made: dict[tuple[str, bool], Workload] = {}  # LayerCosts knows a workload by its identity
 
 
 def _workload(piece: LayerPiece) -> Workload:
     key = (piece.shape.key(1), piece.needs_input_grad)
     if key not in _made:
-        counts = {0: 1}
-        _made[key] = Workload(
-            pieces=(piece,),
-            index=(0,),
-            split=(True,),
-            counts={"all": counts, "split": counts, "whole": {}},
-            weights=tensors(piece.shape.parameter_shapes),
-            layers=1,
-            output_items=piece.shape.output_items,
-        )
+        _made[key] = lone(piece, tensors(piece.shape.parameter_shapes))
     return _made[key]
+
+
+def chain_of(
+    prices: ChainPrices, states: Sequence[State], limit: float, look: Look = never
+) -> CostChain:
+    """The tables of a network's chain; equal layers share one array.
+
+    Raises InputError where a layer has no state at all, BudgetOver.
+    """
+    layers = prices.network.layers
+    nodes: dict[ProductLayer, tuple[Floats, Floats]] = {}
+    edges: dict[tuple[int, bool], Floats] = {}
+    own, between, nbytes = [], [], []
+    for index, layer in enumerate(layers):
+        last = index == len(layers) - 1
+        key = layer._replace(name="last" if last else "")  # equal layers cost the same
+        if key not in nodes:
+            nodes[key] = _node(prices, index, states, last, look)
+        own.append(nodes[key][0])
+        nbytes.append(nodes[key][1])
+        if index:
+            moved = (layer.inputs, layer.reads_data)
+            if moved not in edges:
+                edges[moved] = _edge(prices, index, states, look)
+            between.append(edges[moved])
+    return CostChain(own, between, nbytes, limit)
+
+
+def _node(
+    prices: ChainPrices, index: int, states: Sequence[State], last: bool, look: Look
+) -> tuple[Floats, Floats]:
+    layer, per_micro = prices.network.layers[index], prices.batch // prices.micro
+    seconds = np.full(len(states), math.inf)
+    nbytes = np.full(len(states), math.inf)
+    for k, state in enumerate(states):
+        look()
+        if possible(layer, state, per_micro, last):
+            seconds[k] = sum(cost.seconds for cost in prices.node(index, state).values())
+            nbytes[k] = prices.nbytes(index, state)
+    if not np.isfinite(seconds).any():
+        raise InputError(
+            f"no state cuts {layer.name} ({layer.channels} -> {layer.filters}) and {per_micro} "
+            f"samples of a micro-batch over these devices into equal parts"
+        )
+    return seconds, np.where(np.isfinite(nbytes), nbytes, 0.0)
+
+
+def _edge(prices: ChainPrices, index: int, states: Sequence[State], look: Look) -> Floats:
+    """The all-to-all depends on how rows are cut; on a whole state only where p1 does not divide."""
+    splits = list(dict.fromkeys(state.split for state in states))
+    first = {split: next(s for s in states if s.split == split) for split in splits}
+
+    def change(before: State, state: State) -> float:
+        look()
+        return prices.change(index, before, state).seconds
+
+    table = np.array([[change(first[a], first[b]) for b in splits] for a in splits])
+    at = np.array([splits.index(state.split) for state in states])
+    return np.asarray(table[at[:, None], at[None, :]])

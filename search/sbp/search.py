@@ -1,6 +1,7 @@
 """AutoDDL: an SBP state for every layer over a mesh of (nodes, devices per node).
 
-What states are and what they send: states.py; costs: prices.py, tables.py; methods.py; networks.py.
+What states are and what they send: states.py; costs and their tables: prices.py; methods.py;
+networks.py.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 
 from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
-from calib.oracle.model.spec import ModelSpec
-from calib.search.links import Links, machine_of
-from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
+from calib.search.best import BestSoFar, Choices
+from calib.search.links import Links
+from calib.search.plan import Baseline, Certificate, PlanLayer, SearchedPlan
 from calib.search.request import (
     FASTER,
     LIMITED,
@@ -29,11 +30,10 @@ from calib.search.request import (
     never,
 )
 from calib.search.sbp import methods
-from calib.search.sbp.methods import BestSoFar, CostChain, StateNumbers, cheapest
+from calib.search.sbp.methods import CostChain, cheapest
 from calib.search.sbp.networks import NAMES, ChainNetwork, named, of_spec
-from calib.search.sbp.prices import PHASES, ChainPrices
+from calib.search.sbp.prices import PHASES, ChainPrices, chain_of
 from calib.search.sbp.states import ONE, State, states_of
-from calib.search.sbp.tables import chain_of
 
 CHAINED = (
     "what stands between two layers with weights follows the first of them, and takes no time",
@@ -48,40 +48,23 @@ def find(request: SearchRequest) -> SearchedPlan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
     network = request.model if isinstance(request.model, ChainNetwork) else of_spec(request.spec)
-    machine, notes = machine_of(request.machine, request.devices)
-    links = Links(machine, request.devices, request.form)
+    links = Links(request.machine, request.devices, request.form)
     states = states_of(request.devices, _mesh(request))
     delta = int(request.word("bytes", ("4", "2")))
     limit = float(request.devices.memory_bytes or math.inf)
 
     def prices_at(micro: int) -> ChainPrices:
-        return ChainPrices(request, machine, links, network, micro, delta)
+        return ChainPrices(request, links, network, micro, delta)
 
     try:
         of = _searched(request, states, limit, prices_at, spending, spending.look)
-        ready = of.ready
     except BudgetOver:
-        of, ready = _of_few(request, states, limit, prices_at), spending.seconds
-    found, certificate = of.found, of.certificate
-    mesh = request.options.get("mesh", "")
-    if mesh and not certificate.within:
-        certificate = certificate.model_copy(
-            update={"within": f"degrees are made of the mesh {mesh}"}
-        )
-    searched = Searched(
-        evaluated=found.spending.evaluated,
-        log10_space=sum(math.log10(len(able)) for able in of.chain.possible()),
-        tables_seconds=ready,
-        seconds=max(0.0, spending.seconds - ready),
-        stopped="complete" if found.complete else "budget",
-        steps=found.steps,
-        course=tuple(found.course),
-    )
-    return _plan(request, of, searched, certificate, notes)
+        of, spending.tables_s = _of_few(request, states, limit, prices_at), spending.seconds
+    return _plan(request, of, spending)
 
 
-class _Of(NamedTuple):
-    """What was found among `states`; the tables were there `ready` seconds after the start."""
+class _Found(NamedTuple):
+    """What was found among `states`."""
 
     states: Sequence[State]
     prices: ChainPrices
@@ -90,7 +73,6 @@ class _Of(NamedTuple):
     certificate: Certificate
     baselines: list[Baseline]
     limited: bool  # by the memory
-    ready: float
 
 
 def _searched(
@@ -100,10 +82,10 @@ def _searched(
     made: Callable[[int], ChainPrices],
     spending: Spending,
     look: Look,
-) -> _Of:
+) -> _Found:
     """The best by the method of the request. Raises InputError, BudgetOver before there is any plan."""
     tables = _tables(request, states, limit, made, look)
-    ready = spending.seconds
+    spending.tables_s = spending.seconds
     known = _known(tables, states)
     number = _fastest_number(request, tables, known, spending)
     prices, chain = tables[number.micro]
@@ -113,10 +95,10 @@ def _searched(
     except BudgetOver:
         found = number.found
         found.complete = False
-    if request.method in ("descent", "exact"):  # the others are drawn or enumerated alone
+    if request.method in ("descent", "exact"):  # the others only draw or enumerate
         _keep(known, number.micro, chain, found)
-    bounds = number.bounds | {number.micro: max(number.bounds[number.micro], found.bound or 0.0)}
-    return _Of(
+    bounds = number.bounds | {number.micro: max(number.bounds[number.micro], found.bound)}
+    return _Found(
         states,
         prices,
         chain,
@@ -124,7 +106,6 @@ def _searched(
         _certificate(found.total, min(bounds.values()), len(bounds) > 1),
         [_baseline(name, tables, states, able) for name, able in known.items()],
         number.limited,
-        ready,
     )
 
 
@@ -133,8 +114,8 @@ def _of_few(
     states: Sequence[State],
     limit: float,
     made: Callable[[int], ChainPrices],
-) -> _Of:
-    """The best of few plans, which takes no time: the budget ended before there was any of all.
+) -> _Found:
+    """The best of few plans, which takes no time: the budget ended before there was any other.
 
     Raises BudgetOver where none of them can be.
     """
@@ -164,9 +145,8 @@ def _mesh(request: SearchRequest) -> tuple[int, ...]:
 
 
 ChainTables = dict[int, tuple[ChainPrices, CostChain]]  # by the number of micro-batches
-KnownChoices = dict[
-    str, list[tuple[int, StateNumbers]]
-]  # by baseline, micro-batches and plans that can be
+# by baseline, the plans that can be, with their number of micro-batches
+KnownChoices = dict[str, list[tuple[int, Choices]]]
 
 
 def _tables(
@@ -176,7 +156,7 @@ def _tables(
     made: Callable[[int], ChainPrices],
     look: Look,
 ) -> ChainTables:
-    """Prices and tables of the number of micro-batches asked for, else of all powers of 2."""
+    """Prices and tables at the number of micro-batches asked for, else at all powers of 2."""
     text = request.options.get("micro", "") or "auto"
     counts = [1 << k for k in range(21)] if text == "auto" else [request.whole("micro", 1)]
     counts = [count for count in counts if request.samples % count == 0]
@@ -207,7 +187,7 @@ class _Number(NamedTuple):
 
 
 def _keep(known: KnownChoices, micro: int, chain: CostChain, found: BestSoFar) -> None:
-    """Take a plan that is known without a search, of so many micro-batches, where it is faster."""
+    """Take a plan that is known without a search where it is faster."""
     for count, plan in (one for able in known.values() for one in able):
         if count == micro:
             found.keep(plan, chain.cost(plan))
@@ -216,7 +196,7 @@ def _keep(known: KnownChoices, micro: int, chain: CostChain, found: BestSoFar) -
 def _fastest_number(
     request: SearchRequest, tables: ChainTables, known: KnownChoices, spending: Spending
 ) -> _Number:
-    """By dynamic programming within the memory, and of plans that are known.
+    """By dynamic programming within the memory, and from plans that are known.
 
     Raises InputError where no plan of any number fits, BudgetOver before there is one.
     """
@@ -240,7 +220,7 @@ def _fastest_number(
                 break
             raise
         _keep(known, count, chain, found)
-        bounds[count] = max(bounds[count], found.bound or 0.0)
+        bounds[count] = max(bounds[count], found.bound)
         if found.total < best.total:
             best, micro = found, count
     if not micro:
@@ -249,6 +229,7 @@ def _fastest_number(
 
 
 def _run(request: SearchRequest, chain: CostChain, found: BestSoFar) -> None:
+    """Search by the method of the request. Raises InputError where nothing fits, BudgetOver."""
     random = np.random.default_rng(request.seed)
     if request.method == "exact":
         methods.exact(chain, found)
@@ -257,7 +238,7 @@ def _run(request: SearchRequest, chain: CostChain, found: BestSoFar) -> None:
     elif request.method == "random":
         methods.at_random(chain, found, random)
     elif request.method == "metropolis":
-        weight = request.number("lambda", 0.0 + 100.0 / _scale(chain))
+        weight = request.number("lambda", 100.0 / chain.cost(chain.smallest()))
         methods.metropolis(chain, found, random, weight)
     else:
         methods.descent(chain, found, random)
@@ -265,30 +246,23 @@ def _run(request: SearchRequest, chain: CostChain, found: BestSoFar) -> None:
         raise InputError(f"{request.method} found no plan that fits within the budget")
 
 
-def _scale(chain: CostChain) -> float:
-    """Seconds of the plan that takes the least memory."""
-    return chain.cost(chain.smallest())
-
-
 def _certificate(seconds: float, bound: float, several: bool) -> Certificate:
     """Against the optimum over the chain, or its Lagrangian bound within a memory."""
-    gap = max(0.0, seconds / bound - 1) if bound else 0.0
     numbers = ", of every number of micro-batches" if several else ""
-    if gap <= 1e-9:
-        why = f"the optimum of dynamic programming over the chain{numbers}"
-        return Certificate(kind="optimal", lower_bound_s=bound, gap=0.0, why=why)
     why = f"dynamic programming, within a memory with Lagrange's multiplier{numbers}"
-    return Certificate(kind="bound", lower_bound_s=bound, gap=gap, why=why)
+    found = Certificate.bounded(seconds, bound, why)
+    if found.gap is not None and found.gap > 1e-9:
+        return found
+    why = f"the optimum of dynamic programming over the chain{numbers}"
+    return Certificate(kind="optimal", lower_bound_s=bound, gap=0.0, why=why)
 
 
-def _plan(
-    request: SearchRequest,
-    of: _Of,
-    searched: Searched,
-    certificate: Certificate,
-    notes: Sequence[str],
-) -> SearchedPlan:
-    prices, states, choices = of.prices, of.states, of.found.choices
+def _plan(request: SearchRequest, of: _Found, spending: Spending) -> SearchedPlan:
+    prices, states, found, choices = of.prices, of.states, of.found, of.found.choices
+    certificate, mesh = of.certificate, request.options.get("mesh", "")
+    if mesh and not certificate.within:
+        within = f"degrees are made of the mesh {mesh}"
+        certificate = certificate.model_copy(update={"within": within})
     network, layers = prices.network, []
     costs = _costs(prices, states, choices)
     for k, (layer, choice, own) in enumerate(zip(network.layers, choices, costs, strict=True)):
@@ -306,38 +280,33 @@ def _plan(
     sums = {name: total(own[name] for own in costs) for name in PHASES}
     together = total(sums.values())
     return SearchedPlan(
-        space="sbp",
-        method=request.method,
-        model=network.name,
-        nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node,
-        batch=request.samples,
-        form=request.form,
-        optimizer=request.optimizer,
+        **request.head(),
         layers=tuple(layers),
         details={
             "micro-batches": str(prices.micro),
             "bytes of an item": str(prices.delta),
             "states": str(len(states)),
-            "mesh": request.options.get("mesh", "") or "any",
+            "mesh": mesh or "any",
             **({LIMITED: FASTER} if of.limited else {}),
         },
         phases={name: cost.record() for name, cost in sums.items()},
         total=together.record(),
         bytes_per_device=int(of.chain.held(choices)),
-        memory_limit_bytes=request.devices.memory_bytes,
-        searched=searched,
+        searched=spending.searched(
+            sum(math.log10(len(able)) for able in of.chain.possible()),
+            found.complete,
+            found.course,
+            found.steps,
+            found.spending.evaluated,
+        ),
         certificate=certificate,
         baselines=tuple(of.baselines),
-        parameters=request.machine.parameters.provenance.cluster_name,
-        notes=tuple(dict.fromkeys([*notes, *network.notes, *CHAINED, *together.notes])),
+        notes=(*prices.links.notes, *network.notes, *CHAINED, *together.notes),
     )
 
 
-def _costs(
-    prices: ChainPrices, states: Sequence[State], choices: StateNumbers
-) -> list[dict[str, Cost]]:
-    """Of every layer by phase."""
+def _costs(prices: ChainPrices, states: Sequence[State], choices: Choices) -> list[dict[str, Cost]]:
+    """The costs of every layer by phase."""
     found = []
     for k, choice in enumerate(choices):
         own = prices.node(k, states[choice])
@@ -353,7 +322,7 @@ def _known(tables: ChainTables, states: Sequence[State]) -> KnownChoices:
     data = [k for k, state in enumerate(states) if state.columns == 1]
     cut = [k for k, state in enumerate(states) if state.partial == ONE]
 
-    def plans(name: str, network: ChainNetwork, chain: CostChain) -> list[StateNumbers]:
+    def plans(name: str, network: ChainNetwork, chain: CostChain) -> list[Choices]:
         if name == "data":
             return [tuple(data[:1]) * len(network.layers)]
         if name == "megatron":
@@ -375,10 +344,7 @@ def _known(tables: ChainTables, states: Sequence[State]) -> KnownChoices:
 
 
 def _baseline(
-    name: str,
-    tables: ChainTables,
-    states: Sequence[State],
-    able: Sequence[tuple[int, StateNumbers]],
+    name: str, tables: ChainTables, states: Sequence[State], able: Sequence[tuple[int, Choices]]
 ) -> Baseline:
     """With its own best number of micro-batches: the fastest that fits, else that of fewest bytes."""
     if not able:
@@ -386,7 +352,7 @@ def _baseline(
             name=name, total=None, feasible=False, why="the mesh, batch or widths do not allow it"
         )
 
-    def order(one: tuple[int, StateNumbers]) -> tuple[float, float]:
+    def order(one: tuple[int, Choices]) -> tuple[float, float]:
         chain = tables[one[0]][1]
         return chain.cost(one[1]), chain.held(one[1])  # infinite where it does not fit
 
@@ -403,8 +369,8 @@ def _baseline(
 
 def _weird(
     chain: CostChain, network: ChainNetwork, states: Sequence[State], data: Sequence[int]
-) -> StateNumbers:
-    """Convolutions by samples, dense layers by columns over all devices, or by rows where those fit."""
+) -> Choices:
+    """Convolutions by samples, dense layers by columns over all devices, or by rows if those fit."""
     whole = [k for k, state in enumerate(states) if state.split.size == 1]
     cut = sorted(
         (k for k in whole if ONE in (states[k].broadcast, states[k].partial)),
@@ -419,7 +385,7 @@ def _weird(
     return tuple(chosen)
 
 
-def _in_turn(network: ChainNetwork, states: Sequence[State], which: int) -> StateNumbers:
+def _in_turn(network: ChainNetwork, states: Sequence[State], which: int) -> Choices:
     """Columns of one dense layer, rows of the next; convolutions by samples over all devices."""
     state = states[which]
     other = State(state.split, state.partial, state.broadcast)
@@ -432,10 +398,6 @@ def _in_turn(network: ChainNetwork, states: Sequence[State], which: int) -> Stat
         chosen.append(data if layer.kind == "conv" else pair[dense % 2])
         dense += layer.kind == "linear"
     return tuple(chosen)
-
-
-def _model_of(name: str) -> ChainNetwork | ModelSpec | None:
-    return named(name)
 
 
 SPACE = Space(
@@ -455,6 +417,6 @@ SPACE = Space(
         "bytes": "4 (default), or 2: mixed precision",
         "lambda": "of metropolis, 1/s (default: 100 by the time of the smallest plan)",
     },
-    model_of=_model_of,
+    model_of=named,
     models=NAMES,
 )

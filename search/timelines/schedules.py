@@ -14,12 +14,11 @@ from typing import Literal, NamedTuple
 from calib.foundation.errors import InputError
 
 WorkKind = Literal["forward", "backward", "recompute", "update"]
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "pipedream")
 MOST_WORK = 500_000
 
 
 class DeviceWork(NamedTuple):
-    """One thing that a device does; of an update the micro-batch is that whose gradients it applies."""
+    """One thing that a device does; an update applies the gradients of its micro-batch."""
 
     kind: WorkKind
     stage: int
@@ -40,7 +39,7 @@ class PipelineSchedule:
 def gpipe(stages: int, microbatches: int, recompute: bool = False) -> PipelineSchedule:
     """All forwards, then all backwards (Huang et al., 2019); bubble (K-1)/(M+K-1).
 
-    `recompute`: only the stage's input is kept, and its forward is done again before each backward.
+    `recompute`: only the stage's input is kept, and its forward runs again before each backward.
     """
     _require(stages, microbatches)
     programs = []
@@ -55,7 +54,7 @@ def gpipe(stages: int, microbatches: int, recompute: bool = False) -> PipelineSc
 def one_forward_one_backward(
     stages: int, microbatches: int, recompute: bool = False
 ) -> PipelineSchedule:
-    """1F1B with a flush: stage i of 0..K-1 begins with min(M, K-1-i) forwards, then one of each."""
+    """1F1B with a flush: stage i of 0..K-1 begins with min(M, K-1-i) forwards, then alternates."""
     _require(stages, microbatches)
     programs = []
     for stage in range(stages):
@@ -104,22 +103,21 @@ def interleaved(
     return PipelineSchedule("interleaved", devices * chunks, microbatches, tuple(programs))
 
 
-def optimal_in_flight(replicas: Sequence[int]) -> int:
-    """NOAM: ceil(machines / machines of the input stage) mini-batches, for each of its devices."""
-    return math.ceil(sum(replicas) / replicas[0])
-
-
 def in_flight(replicas: Sequence[int]) -> list[int]:
-    """Mini-batches in flight on a device of each stage: NOAM of the pipeline that begins there."""
-    return [optimal_in_flight(replicas[stage:]) for stage in range(len(replicas))]
+    """Mini-batches in flight on a device of each stage: NOAM of the pipeline that begins there.
+
+    NOAM = ceil(machines / machines of the input stage).
+    """
+    behind = [replicas[stage:] for stage in range(len(replicas))]
+    return [math.ceil(sum(stages) / stages[0]) for stages in behind]
 
 
 def pipedream(
     replicas: Sequence[int], microbatches: int, recompute: bool = False
 ) -> PipelineSchedule:
-    """PipeDream's 1F1B without a flush: each device admits `in_flight`, then does one of each.
+    """PipeDream's 1F1B without a flush: each device admits `in_flight`, then alternates.
 
-    Mini-batch b is of replica b mod r of a stage; the update is made after every backward.
+    Replica b mod r of a stage takes mini-batch b; an update follows every backward.
     """
     if not replicas or min(replicas) < 1:
         raise InputError("every stage of a pipeline needs a device")
@@ -137,7 +135,7 @@ def pipedream(
 def _alternating(
     stage: int, own: range, ahead: int, recompute: bool, updates: bool = False
 ) -> tuple[DeviceWork, ...]:
-    """`ahead` forwards, a forward and a backward in turn, the backwards that are left."""
+    """`ahead` forwards, then a forward and a backward in turn, then the remaining backwards."""
     slots = [DeviceWork("forward", stage, j) for j in own[:ahead]]
     for place, j in enumerate(own):
         if place + ahead < len(own):

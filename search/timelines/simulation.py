@@ -1,11 +1,11 @@
 """Simulate a schedule exactly, event by event.
 
-A device does its work in the order of its program, each as soon as it can: a forward when the output
-of the stage before has come, a backward when the gradient of the stage behind has (of the last stage:
-after its forward), on the device that has the forward's activations; of a schedule with a flush an
-update when every backward is done. Between two devices a message takes the link of its stages and
-direction, one after the other; `held` devices wait until theirs is sent, and devices that `meet` are
-both in it, from when the receiver is free for it. A schedule that cannot go on is refused.
+A device works through its program in order, each piece as soon as it can: a forward when the output of
+the stage before has come, a backward when the gradient of the next stage has (in the last stage: after
+its forward), on the device that has the forward's activations. With a flush, updates wait for all
+backwards. Messages between two devices take the link of their stages and direction one after the other.
+`held` devices wait until theirs is sent; devices that `meet` are both busy with it, from when the
+receiver is free for it. A schedule that cannot go on is refused.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LOOK_AT_CLOCK = 256  # events between two looks
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of one micro-batch by stage: forward, backward, update (also of its exchange).
+    """Seconds of one micro-batch by stage: forward, backward, update (with its exchange).
 
-    `send_forward[i]` of its output to stage i + 1, `send_backward[i]` of its gradient to stage i - 1
-    (of the last and of the first they are not used); none where sending is free.
+    `send_forward[i]`: its output to stage i + 1; `send_backward[i]`: its gradient to stage i - 1 (the
+    last and the first are not used); empty where sending is free.
     """
 
     forward: Sequence[float]
@@ -58,7 +58,7 @@ class StageTimes:
 
 
 class DoneWork(NamedTuple):
-    """A piece of work, when and where; of a message `kind` is send, device that of the sender."""
+    """A piece of work, when and where; a message has the kind send and the device of its sender."""
 
     device: int
     kind: str
@@ -72,9 +72,9 @@ class DoneWork(NamedTuple):
 class Simulated:
     """How a schedule went.
 
-    `busy_s`: computing, by device. `in_flight`: by device, and `by_stage`: the most forwards of which
-    a device has not done the backward yet, which is how many activations (and, asynchronously, versions
-    of the weights) it holds.
+    `busy_s`: computing, by device. `in_flight` by device, and `by_stage`: the most forwards whose
+    backward a device has yet to do, which is how many activations (and, asynchronously, versions of the
+    weights) it holds.
     """
 
     makespan_s: float
@@ -85,12 +85,12 @@ class Simulated:
 
     @property
     def idle_share(self) -> float:
-        """Of all devices' time; GPipe's bubble where stages are equal."""
+        """Idle share of all devices' time; GPipe's bubble where stages are equal."""
         whole = self.makespan_s * len(self.busy_s)
         return 1.0 - sum(self.busy_s) / whole if whole else 0.0
 
     def steady_s(self, replicas: int = 1) -> float:
-        """Seconds from one mini-batch to the next, between the first and the last quarter that came out.
+        """Seconds from one mini-batch to the next, without the first and the last quarter.
 
         Where mini-batches come out `replicas` at a time, so many of them are one step.
         """
@@ -109,7 +109,7 @@ class Simulated:
 def simulate(
     schedule: PipelineSchedule, times: StageTimes, look: Callable[[], None] = lambda: None
 ) -> Simulated:
-    """Run it; `look` is called on the way, and may raise.
+    """Run a schedule; `look` is called on the way, and may raise.
 
     Raises InputError where it cannot go on, or does not do everything once.
     """
@@ -178,7 +178,7 @@ class _Run:
         heapq.heappush(self.heap, (when, self.count, what, device, key))
 
     def _begin(self, device: int, now: float) -> None:
-        """The device's next work, where it can be done now."""
+        """Begin the device's next work if that can be done now."""
         program = self.programs[device]
         if self.busy[device] or self.at[device] == len(program):
             return
@@ -195,7 +195,7 @@ class _Run:
         self._push(stop, "computed", device, key)
 
     def _computed(self, device: int, now: float) -> None:
-        """Its output goes out, or is there."""
+        """Send a device's output on, or mark it as there."""
         work = self.programs[device][self.at[device]]
         kind, stage, batch = work
         free: float | None = now
@@ -214,7 +214,7 @@ class _Run:
             self._free(device, now)
 
     def _done_backward(self, stage: int, batch: int, now: float) -> None:
-        """Its update can be made; with a flush, all when this was the last backward."""
+        """Allow its update; with a flush, all updates after the last backward."""
         if self.schedule.asynchronous:
             self.arrived.add(("update", stage, batch))
             return
@@ -225,7 +225,7 @@ class _Run:
                 self._push(now, "arrives", self.home[of, last], ("update", of, last))
 
     def _meet(self, key: tuple[str, int, int], now: float) -> None:
-        """The message that was offered goes to the device that waits for it; both are in it."""
+        """Send the offered message to the device that waits for it; both are busy with it."""
         receiver, (sender, work) = self.waiting.pop(key), self.offered[key]
         stop = now + self.times.sending(work.kind, work.stage)
         self.busy[receiver] = True
@@ -233,7 +233,7 @@ class _Run:
         self._push(stop, "met", receiver, key)
 
     def _send(self, device: int, work: DeviceWork, to: int, now: float) -> float | None:
-        """Send it; when the device is free again, None where that is not known yet."""
+        """Send it; returns when the device is free again, None where that is not known yet."""
         kind, stage, batch = work
         receiver, seconds = self.home[to, batch], self.times.sending(kind, stage)
         key = (str(kind), to, batch)
@@ -280,7 +280,7 @@ class _Run:
 
 
 def most_in_flight(program: Sequence[DeviceWork]) -> int:
-    """The most forwards of a device whose backward is not done yet: its order alone decides."""
+    """The most forwards of a device whose backward is not done yet; only its order matters."""
     now = most = 0
     for work in program:
         now += (work.kind == "forward") - (work.kind == "backward")
@@ -289,7 +289,7 @@ def most_in_flight(program: Sequence[DeviceWork]) -> int:
 
 
 def _homes(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:
-    """On which device each stage has each micro-batch. Raises InputError."""
+    """The device of each (stage, micro-batch). Raises InputError."""
     home: dict[tuple[int, int], int] = {}
     seen: set[DeviceWork] = set()
     for device, program in enumerate(schedule.programs):
@@ -311,7 +311,7 @@ def _homes(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:
 
 
 def lower_bound(schedule: PipelineSchedule, times: StageTimes) -> float:
-    """No order is faster: the busiest device, and the way of one micro-batch there and back."""
+    """Seconds that no order beats: the busiest device, and one micro-batch's way there and back."""
     busiest = max(sum(times.of(work) for work in program) for program in schedule.programs)
     stages = range(schedule.stages)
     return max(busiest, sum(times.forward[s] + times.backward[s] for s in stages))

@@ -1,6 +1,6 @@
 """Which variables go by allreduce and which by parameter server: by predicted time, not by a rule.
 
-All choices of a few variables are looked at. Of many: thresholds in the size of dense variables, then
+All choices are looked at where variables are few. Else: thresholds in the size of dense variables, then
 one variable at a time, until nothing is faster.
 """
 
@@ -23,7 +23,7 @@ MOST_ENUMERATED = 4096
 
 @dataclass
 class Choosing:
-    """Choices for `variables`, within `limit` bytes of a device (0: any); counts into `spending`."""
+    """Choices for `variables` within `limit` bytes per device (0: any), counted in `spending`."""
 
     exchange: VariableExchange
     variables: Sequence[Variable]
@@ -34,12 +34,11 @@ class Choosing:
     known: dict[VariableChoices, float] = field(default_factory=dict)
     course: list[tuple[float, float]] = field(default_factory=list)
     cut_short: bool = False
-    excluded: float = math.inf  # seconds of the fastest without room
+    excluded: float = math.inf  # seconds of the fastest that does not fit
 
     def seconds(self, choices: VariableChoices) -> float:
-        """Of an iteration's exchange; infinite where a device has no room for it."""
-        found = self.known.get(choices)
-        if found is None:
+        """Seconds of an iteration's exchange; infinite where it does not fit a device."""
+        if choices not in self.known:
             self.spending.evaluated += 1
             phases = self.exchange.phases(self.variables, choices, self.partitions)
             found = sum(cost.seconds for cost in phases.values())
@@ -48,17 +47,17 @@ class Choosing:
             self.known[choices] = found
             if found < (self.course[-1][1] if self.course else math.inf):
                 self.course.append((self.spending.seconds, found))
-        return found
+        return self.known[choices]
 
     def held(self, choices: VariableChoices) -> int:
-        """Bytes of a device: `held_bytes` of each variable."""
+        """Bytes per device: `held_bytes` of each variable."""
         return sum(
             held_bytes(of, choice, self.exchange, self.optimizer)
             for of, choice in zip(self.variables, choices, strict=True)
         )
 
     def hybrid(self) -> VariableChoices:
-        """The fastest found: of few variables, of all choices; of infinite time where none fits."""
+        """The fastest found, the optimum where variables are few; infinite time: none fits."""
         ways = [possible(of) for of in self.variables]
         if math.prod(map(len, ways)) <= MOST_ENUMERATED:
             return self._fastest(itertools.product(*ways))
@@ -66,11 +65,11 @@ class Choosing:
 
     @property
     def limited(self) -> bool:
-        """Whether something faster that was looked at has no room."""
+        """Whether something faster that was looked at does not fit."""
         return bool(self.course) and self.excluded < self.course[-1][1]
 
     def _fastest(self, among: Iterable[VariableChoices]) -> VariableChoices:
-        """Of those; the first, which holds least, where the budget is over or none fits."""
+        """The fastest of these; all by server, which holds least, where none fits."""
         best = served(self.variables)
         for choices in (best, *among):
             self.cut_short = self.spending.over
@@ -94,7 +93,7 @@ class Choosing:
         return best
 
     def starts(self) -> list[VariableChoices]:
-        """None by server, the paper's rule, all by allreduce; by server dense ones of some sizes too."""
+        """None by server, the paper's rule, all by allreduce; dense ones of some sizes by server too."""
         alike: VariableChoices = tuple("allreduce" for _ in self.variables)
         found = [reduced(self.variables), by_rule(self.variables), alike]
         sizes = sorted({of.items for of in self.variables if not of.sparse})
@@ -103,26 +102,26 @@ class Choosing:
         return found
 
     def _from_size(self, size: int, small: bool) -> VariableChoices:
-        """Sparse ones by server; dense ones too where they are up to `size` (`small`) or over it."""
+        """Sparse ones by server, and dense ones up to `size` (`small`) or over it."""
         return tuple(
             "server" if of.sparse or (of.items <= size) == small else "allreduce"
             for of in self.variables
         )
 
     def neighbours(self, choices: VariableChoices) -> list[VariableChoices]:
-        """All with another choice for one variable."""
-        found: list[VariableChoices] = []
-        for place, of in enumerate(self.variables):
-            for other in possible(of):
-                if other != choices[place]:
-                    found.append((*choices[:place], other, *choices[place + 1 :]))
-        return found
+        """All that differ in the choice for one variable."""
+        return [
+            (*choices[:place], other, *choices[place + 1 :])
+            for place, of in enumerate(self.variables)
+            for other in possible(of)
+            if other != choices[place]
+        ]
 
     def bound(self) -> float:
-        """Seconds that no choice is below: each variable alone at its fastest, without shares of alpha.
+        """Seconds that no choice can beat: each variable alone at its fastest, start-ups shared.
 
-        A variable's share of one allreduce of all, its own allgatherv, and one message of its bytes on
-        a link of all servers together: where larger messages are no slower per byte.
+        Its share of one allreduce of all, its own allgatherv, or one message of its bytes on a link as
+        fast as all servers' together; it holds where larger messages are no slower per byte.
         """
         whole = sum(of.nbytes for of in self.variables)
         ring = self.exchange.allreduce(whole).seconds / whole if whole else 0.0
@@ -159,9 +158,9 @@ def by_rule(variables: Sequence[Variable]) -> VariableChoices:
 def held_bytes(
     variable: Variable, choice: ExchangeMethod, exchange: VariableExchange, optimizer: str
 ) -> int:
-    """Bytes of a device for a variable: values, gradients and the optimizer's state of a replica.
+    """Bytes per device for a variable: values, gradients and optimizer state of a replica.
 
-    Of one by parameter server, which is in the machine's own memory: the used rows and their gradients.
+    A parameter server's is in the machine's own memory: a device has the used rows and their gradients.
     """
     if choice == "server":
         return round(2 * variable.a * variable.nbytes)

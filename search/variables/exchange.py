@@ -1,8 +1,8 @@
 """Cost of exchanging variables: allreduce, allgatherv, partitioned parameter servers.
 
 One server on each machine (each device, where there is one machine). The parts of all variables are
-spread over the servers, and the slowest server's link is the bottleneck: what a machine sends and
-gets as a worker is never more than what the fullest owner does.
+spread over the servers, and the slowest server's link is the bottleneck: as a worker a machine never
+sends and gets more than the fullest owner does.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ Aggregation = Literal["local", "none"]
 class VariableExchange:
     """Prices. aggregation local: the workers of a machine talk to servers as one (Parallax).
 
-    none: each worker by itself, those of the server's own machine beside the network (TensorFlow).
+    none: each worker by itself, those of the server's own machine off the network (TensorFlow).
     """
 
     links: Links
-    devices: Devices
     aggregation: Aggregation
 
     @property
+    def devices(self) -> Devices:
+        """All workers."""
+        return self.links.devices
+
+    @property
     def machines(self) -> int:
-        """N: servers."""
+        """N: the number of servers."""
         return self.devices.nodes if self.devices.nodes > 1 else self.devices.per_node
 
     @property
     def workers(self) -> int:
-        """Devices of a machine."""
+        """Workers of a machine."""
         return self.devices.p // self.machines
 
     @property
     def clients(self) -> int:
-        """Who talks to a server over its link: N - 1 machines, or all workers of those."""
+        """How many talk to a server over its link: N - 1 machines, or all their workers."""
         return (self.machines - 1) * (1 if self.aggregation == "local" else self.workers)
 
     def share(self, variable: Variable) -> float:
@@ -53,7 +57,7 @@ class VariableExchange:
         return variable.a
 
     def allreduce(self, nbytes: float) -> Cost:
-        """One buffer of all gradients that go so (Horovod's tensor fusion), in a ring over all."""
+        """One buffer of all these gradients (Horovod's tensor fusion), in a ring over all."""
         return self.links.cost("allreduce", nbytes, self._all, 1)
 
     def allgatherv(self, variable: Variable) -> Cost:
@@ -63,7 +67,7 @@ class VariableExchange:
         )
 
     def part(self, variable: Variable, partitions: int) -> Cost:
-        """One of its parts on the link of its server: pulled by every client, then pushed."""
+        """One part of a variable on the link of its server: pulled by every client, then pushed."""
         nbytes = self.share(variable) * variable.nbytes / partitions
         return self.links.p2p(nbytes, self.devices.nodes > 1, 2.0 * self.clients)
 
@@ -86,7 +90,7 @@ class VariableExchange:
         )
 
     def servers(self, variables: Sequence[Variable], partitions: int) -> Cost:
-        """The slowest server's link, in turn with each part that it owns."""
+        """The slowest server's link, with one after the other of the parts that it owns."""
         costs = [self.part(of, parts_of(of, partitions, self.machines)) for of in variables]
         owned = self.owned(variables, partitions)
         loads = [
@@ -97,7 +101,7 @@ class VariableExchange:
         return total(cost.times(n) for n, cost in zip(fullest, costs, strict=True) if n)
 
     def owned(self, variables: Sequence[Variable], partitions: int) -> list[list[int]]:
-        """Parts of each variable [variables] on each server: the largest first, where least is."""
+        """Parts of each variable on each server: the largest first, to the server with the least."""
         sizes = []
         for number, of in enumerate(variables):
             parts = parts_of(of, partitions, self.machines)
@@ -118,7 +122,7 @@ class VariableExchange:
     def phases(
         self, variables: Sequence[Variable], choices: Sequence[ExchangeMethod], partitions: int
     ) -> dict[str, Cost]:
-        """The iteration's exchange by its parts, one after the other."""
+        """An iteration's exchange by what follows one after the other."""
         of: dict[ExchangeMethod, list[Variable]] = {"allreduce": [], "allgatherv": [], "server": []}
         for variable, choice in zip(variables, choices, strict=True):
             of[choice].append(variable)
@@ -136,7 +140,7 @@ class VariableExchange:
 
 
 def parts_of(variable: Variable, partitions: int, machines: int) -> int:
-    """Sparse variables are cut by rows; a sum of variables has a share on every server."""
+    """How many parts a variable has: sparse ones are cut by rows; an even one has a part per server."""
     if variable.even:
         return machines
     return min(variable.parts or partitions, variable.rows) if variable.sparse else 1

@@ -1,4 +1,10 @@
-"""Variables: those that Parallax published, and those of a ModelSpec."""
+"""Variables: those that Parallax published, and those of a ModelSpec; bytes that they move.
+
+Bytes are those of Parallax, Table 3: in and out of a machine in one iteration (formulas.md,
+"Parallax"). w bytes of a variable on N machines with one worker each; a is the fraction of its elements
+that a worker uses. Indices of rows are left out, as in the paper. `variables` = m: of a machine among m
+variables of w bytes that are spread evenly; None: of the machine that owns the one variable.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.model.spec import ModelSpec
-from calib.search.variables.bytes import fraction
 
 ABOUT_A = "a of "
 UNIFORM = (
@@ -25,12 +31,29 @@ OF_SUMS = (
 )
 
 
+def server_bytes(w: float, machines: int, a: float = 1.0, variables: int | None = None) -> float:
+    """By parameter server: 2 a w (N-1) of the owner, 4 a w m (N-1)/N balanced; dense: a = 1."""
+    if variables is None:
+        return 2.0 * a * w * (machines - 1)
+    return 4.0 * a * w * variables * (machines - 1) / machines
+
+
+def allreduce_bytes(w: float, machines: int, variables: int = 1) -> float:
+    """By a ring allreduce, of a dense variable: 4 w m (N-1)/N; nobody owns more than others."""
+    return 4.0 * w * variables * (machines - 1) / machines
+
+
+def allgatherv_bytes(w: float, machines: int, a: float, variables: int = 1) -> float:
+    """By a ring allgatherv, of a sparse variable: 2 a w m (N-1)."""
+    return 2.0 * a * w * variables * (machines - 1)
+
+
 @dataclass(frozen=True)
 class Variable:
-    """`rows` of `width` items; of a sparse one a worker uses the fraction `a` of the rows.
+    """`rows` of `width` items; a worker uses the fraction `a` of the rows of a sparse one.
 
     `even`: a published sum of variables of which no more is known, taken as spread evenly. `parts`:
-    its own number of partitions; 0: that of all.
+    its own number of partitions; 0: that of all variables.
     """
 
     name: str
@@ -48,7 +71,7 @@ class Variable:
 
     @property
     def nbytes(self) -> float:
-        """w of formulas.md."""
+        """w of formulas.md, bytes."""
         return float(ITEM_BYTES * self.items)
 
 
@@ -62,26 +85,26 @@ class Variables:
     notes: tuple[str, ...] = ()
 
     def with_a(self, a: float) -> Variables:
-        """The same with this fraction for all sparse variables. Raises InputError."""
-        fraction(a)
+        """The same with this fraction for all sparse variables. Raises InputError outside (0, 1]."""
+        if not 0.0 < a <= 1.0:
+            raise InputError(f"a={a:g} is no fraction of elements: give one above 0, 1 at most")
         changed = tuple(replace(of, a=a) if of.sparse else of for of in self.variables)
         notes = tuple(note for note in self.notes if not note.startswith(ABOUT_A))
         return Variables(self.name, changed, notes)
 
     def items(self, sparse: bool) -> int:
-        """Elements of all sparse, or of all dense variables."""
+        """Elements of all sparse or all dense variables."""
         return sum(of.items for of in self.variables if of.sparse == sparse)
 
     @property
     def a(self) -> float:
-        """Of the model: the mean of its variables' weighted by their elements (section 2.2)."""
-        return sum(of.a * of.items for of in self.variables) / sum(
-            of.items for of in self.variables
-        )
+        """Of the model: the mean of its variables' a, weighted by elements (section 2.2)."""
+        items = sum(of.items for of in self.variables)
+        return sum(of.a * of.items for of in self.variables) / items
 
 
-def _with_model_a(name: str, a: float, variables: tuple[Variable, ...]) -> Variables:
-    """With the fraction for all sparse variables that gives the model's `a`."""
+def _with_model_a(name: str, a: float, *variables: Variable) -> Variables:
+    """With the a of all sparse variables that gives the model's."""
     made = Variables(name, variables, (OF_SUMS,))
     dense, sparse = made.items(sparse=False), made.items(sparse=True)
     own = (a * (dense + sparse) - dense) / sparse
@@ -94,22 +117,18 @@ PUBLISHED = {
     "lm": _with_model_a(
         "lm",
         0.02,
-        (
-            Variable("embedding", WORDS, 512, True),
-            Variable("softmax.weight", WORDS, 512, True),
-            Variable("softmax.bias", WORDS, 1, True),
-            Variable("dense", 9_400_000, 1, even=True),
-        ),
+        Variable("embedding", WORDS, 512, True),
+        Variable("softmax.weight", WORDS, 512, True),
+        Variable("softmax.bias", WORDS, 1, True),
+        Variable("dense", 9_400_000, 1, even=True),
     ),
     # 94.1M dense elements, 74.9M sparse ones: two embeddings of 1024
     "nmt": _with_model_a(
         "nmt",
         0.65,
-        (
-            Variable("embedding.encoder", round(74.9e6 / 2 / 1024), 1024, True),
-            Variable("embedding.decoder", round(74.9e6 / 2 / 1024), 1024, True),
-            Variable("dense", 94_100_000, 1, even=True),
-        ),
+        Variable("embedding.encoder", round(74.9e6 / 2 / 1024), 1024, True),
+        Variable("embedding.decoder", round(74.9e6 / 2 / 1024), 1024, True),
+        Variable("dense", 94_100_000, 1, even=True),
     ),
     "resnet-50": Variables(
         "resnet-50", (Variable("dense", 23_800_000, 1, even=True),), (SIZES_SWAPPED,)
@@ -120,11 +139,6 @@ PUBLISHED = {
 }
 
 
-def published(name: str) -> Variables | None:
-    """A model of Table 1; None of another name."""
-    return PUBLISHED.get(name)
-
-
 def of_model(model: ModelSpec, samples: int) -> Variables:
     """The weights and biases of a model whose workers run `samples` each: embeddings are sparse."""
     found: list[Variable] = []
@@ -132,28 +146,26 @@ def of_model(model: ModelSpec, samples: int) -> Variables:
     for layer in model.layers:
         shape = layer.shape
         for part, of in zip(("weight", "bias"), shape.parameter_shapes, strict=False):
-            rows, width = of[0], math.prod(of[1:])
-            name = f"{layer.name}.{part}"
+            variable = Variable(f"{layer.name}.{part}", of[0], math.prod(of[1:]))
             if shape.kind == "embedding":
-                bounded.append(name)
-                a = uniform_a(rows, samples * shape.input_items)
-                found.append(Variable(name, rows, width, sparse=True, a=a))
-            else:
-                found.append(Variable(name, rows, width))
+                bounded.append(variable.name)
+                a = uniform_a(variable.rows, samples * shape.input_items)
+                variable = replace(variable, sparse=True, a=a)
+            found.append(variable)
     notes = (UNIFORM.format(", ".join(bounded)),) if bounded else ()
     return Variables(model.name, tuple(found), notes)
 
 
 def uniform_a(rows: int, draws: int) -> float:
-    """Expected fraction of distinct rows among so many uniform draws: 1 - (1 - 1/rows)^draws."""
+    """Expected fraction of the rows that so many uniform draws touch: 1 - (1 - 1/rows)^draws."""
     if rows == 1:
         return 1.0
     return -math.expm1(draws * math.log1p(-1.0 / rows))
 
 
 def together(a: float, workers: int) -> float:
-    """Expected fraction that so many workers use together, each a fraction `a` by itself.
+    """Expected fraction that so many workers use together, each a fraction `a`.
 
-    1 - (1 - a)^workers, of rows drawn without regard to each other; the more they are alike, the less.
+    1 - (1 - a)^workers for rows drawn independently; less, the more alike they are.
     """
     return 1.0 if a >= 1 else -math.expm1(workers * math.log1p(-a))

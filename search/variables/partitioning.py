@@ -1,8 +1,7 @@
-"""How many partitions: as measured; else doubled, then halved from the number of machines, then the
-law's best.
+"""How many partitions: as measured; else by samples and the law's best (Parallax, section 3.2).
 
-Parallax, section 3.2; the law and its interval: fitting/estimators/partitions.py. Measured ones are of
-fitting/sections/partitions.py.
+Samples are doubled, then halved, from the number of machines on. The law and its interval:
+fitting/estimators/partitions.py; what was measured: fitting/sections/partitions.py.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from calib.search.request import Devices
 from calib.search.variables.models import Variable
 
 FEWEST_TO_FIT = 3  # the law has as many coefficients
-ALIKE = 0.1  # two shares of touched rows that differ by no more are one
+ALIKE = 0.1  # shares of touched rows that differ by no more count as equal
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Seconds by number of partitions, in the order of the samples; the law where it can be fitted."""
+    """Seconds by number of partitions, in the order of sampling; the law where it can be fitted."""
 
     times: Mapping[int, float]
     law: PartitionsLaw | None
 
     @property
     def fastest(self) -> int:
-        """Of the samples; of equal ones the fewest."""
+        """The fastest sample; of equal ones that with the fewest partitions."""
         return min(self.times, key=lambda number: (self.times[number], number))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the best number at 95%; the upper end may be infinite.
+        """95% interval of the best number; the upper end may be infinite.
 
-        None without a law, and of as few samples as it has coefficients: nothing is left to check it.
+        None without a law, and where there are no more samples than coefficients to check it.
         """
         if self.law is None or len(self.times) <= FEWEST_TO_FIT:
             return None
         return self.law.best_low_, self.law.best_high_
 
     def words(self) -> str:
-        """The best number with its interval, for people."""
+        """The best number with its interval."""
         if self.law is None:
             return f"{self.fastest}, the fastest of {len(self.times)} samples"
         value = _number(self.law.best_partitions_)
@@ -61,10 +60,7 @@ def sample(time: Callable[[int], float], start: int, most: int) -> dict[int, flo
     """Seconds of an iteration at the numbers of partitions that section 3.2 tries.
 
     `time` measures (or predicts) one; `start` is the number of machines; more than `most` cannot be.
-    Raises InputError for less than one.
     """
-    if most < 1:
-        raise InputError(f"at most {most} partitions: 1 is the fewest")
     seen: dict[int, float] = {}
     found: dict[int, float] = {}
     while (number := next_partitions(seen, min(start, most))) is not None:
@@ -93,7 +89,7 @@ def best_of(sampled: Sampled, time: Callable[[int], float], most: int) -> int:
 
 
 def measured_law(laws: Sequence[Partitions], of: Variable, devices: Devices) -> Partitions | None:
-    """The law of this variable on these devices, at the nearest share; None where there is none."""
+    """The law of this variable on these devices at the nearest share; None where there is none."""
     alike = [
         law
         for law in laws
@@ -105,7 +101,7 @@ def measured_law(laws: Sequence[Partitions], of: Variable, devices: Devices) -> 
 
 
 def measured_words(law: Partitions) -> str:
-    """The best number that was measured, with its interval, and of what."""
+    """The best number that was measured, its interval, and for what."""
     best, low, high = (
         _number(math.inf if end is None else end)
         for end in (law.best_partitions, law.best_low, law.best_high)

@@ -1,4 +1,8 @@
-"""The search over exchanges of variables and partitions, and its Plan."""
+"""Parallax: the search over exchanges of variables and partitions, and its Plan.
+
+Times by calibrated links (exchange.py), the choice by predicted time (choosing.py), the number of
+partitions by the paper's samples and law (partitioning.py).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,9 @@ from dataclasses import replace
 from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
 from calib.oracle.model.spec import ModelSpec
-from calib.search.links import Links, machine_of
-from calib.search.nominal import NOTE
-from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
-from calib.search.request import FASTER, LIMITED, SearchRequest, Spending
-from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, fraction, server_bytes
+from calib.search.links import Links
+from calib.search.plan import Baseline, Certificate, PlanLayer, SearchedPlan
+from calib.search.request import FASTER, LIMITED, SearchRequest, Space, Spending
 from calib.search.variables.choosing import (
     Choosing,
     VariableChoices,
@@ -23,7 +25,15 @@ from calib.search.variables.choosing import (
     served,
 )
 from calib.search.variables.exchange import VariableExchange, parts_of
-from calib.search.variables.models import Variable, Variables, of_model
+from calib.search.variables.models import (
+    PUBLISHED,
+    Variable,
+    Variables,
+    allgatherv_bytes,
+    allreduce_bytes,
+    of_model,
+    server_bytes,
+)
 from calib.search.variables.partitioning import (
     Sampled,
     best_of,
@@ -49,12 +59,11 @@ DetailRows = list[dict[str, float | int | str]]
 
 def find(request: SearchRequest) -> SearchedPlan:
     """The plan of a request. Raises InputError, MissingParameter."""
-    start = request.budget.started()
+    spending = request.budget.started()
     model = variables_of(request)
-    machine, notes = machine_of(request.machine, request.devices)
-    links = Links(machine, request.devices, request.form)
+    links = Links(request.machine, request.devices, request.form)
     local = request.word("aggregation", ("local", "none")) == "local"
-    exchange = VariableExchange(links, request.devices, "local" if local else "none")
+    exchange = VariableExchange(links, "local" if local else "none")
     most = max([of.rows for of in model.variables if of.sparse], default=1)
     fixed = request.whole("partitions", 0)
     if fixed and not model.items(sparse=True):
@@ -68,31 +77,23 @@ def find(request: SearchRequest) -> SearchedPlan:
             f"{model.name} has no sparse variables, whose partitions `times` would be of"
         )
     model, found = with_measured(request, model, exchange)
-    sampled, partitions = partitions_of(request, model, exchange, start, most)
-    tables_s = start.seconds
+    sampled, partitions = partitions_of(request, model, exchange, spending, most)
+    spending.tables_s = spending.seconds
     choosing = Choosing(
         exchange,
         model.variables,
         partitions,
         request.optimizer,
         request.devices.memory_bytes,
-        start,
+        spending,
     )
     choices = chosen(request, choosing)
     phases = exchange.phases(model.variables, choices, partitions)
     whole = total(phases.values())
     bound = min(choosing.bound(), whole.seconds)
-    said = request.machine.parameters.provenance
     batch = request.samples if isinstance(request.model, ModelSpec) else None
     return SearchedPlan(
-        space="variables",
-        method=request.method,
-        model=model.name,
-        nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node,
-        batch=batch,
-        form=request.form,
-        optimizer=request.optimizer,
+        **request.head(batch=batch),
         layers=layers_of(model, exchange, choices, partitions, request),
         details=details_of(model, exchange, sampled, partitions)
         | found
@@ -100,46 +101,30 @@ def find(request: SearchRequest) -> SearchedPlan:
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         bytes_per_device=choosing.held(choices),
-        memory_limit_bytes=request.devices.memory_bytes,
-        searched=Searched(
-            evaluated=start.evaluated,
-            tables_seconds=tables_s,
-            seconds=start.seconds - tables_s,
-            log10_space=sum(math.log10(len(possible(of))) for of in model.variables)
-            + math.log10(most),
-            stopped="budget" if choosing.cut_short else "complete",
-            steps={"numbers of partitions": len(sampled.times)} if sampled else {},
-            course=tuple(choosing.course),
+        searched=spending.searched(
+            sum(math.log10(len(possible(of))) for of in model.variables) + math.log10(most),
+            not choosing.cut_short,
+            choosing.course,
+            {"numbers of partitions": len(sampled.times)} if sampled else {},
         ),
-        certificate=Certificate(
-            kind="bound",
-            lower_bound_s=bound,
-            why=WHY,
-            gap=whole.seconds / bound - 1 if bound else 0.0,
-        ),
+        certificate=Certificate.bounded(whole.seconds, bound, WHY),
         baselines=baselines_of(choosing, request.method),
         tables={
             "bytes in and out of a machine, one worker on each": bytes_of(model, exchange),
             **({"partitions": sweep_of(sampled)} if sampled else {}),
         },
-        parameters=said.cluster_name,
-        notes=tuple(
-            dict.fromkeys(
-                (
-                    *notes,
-                    *(note for note in said.notes if note == NOTE),
-                    *model.notes,
-                    *([OF_NO_BATCH] if batch is None else []),
-                    *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
-                    *whole.notes,
-                )
-            )
+        notes=(
+            *links.notes,
+            *model.notes,
+            *([OF_NO_BATCH] if batch is None else []),
+            *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
+            *whole.notes,
         ),
     )
 
 
 def variables_of(request: SearchRequest) -> Variables:
-    """Of a published model or of a ModelSpec, with a= for its sparse variables. Raises InputError."""
+    """Those of a published model or a ModelSpec, with a= for the sparse ones. Raises InputError."""
     found = request.model
     if isinstance(found, ModelSpec):
         found = of_model(found, max(1, request.samples // request.devices.p))
@@ -147,16 +132,16 @@ def variables_of(request: SearchRequest) -> Variables:
         raise InputError(f"{getattr(found, 'name', 'it')} has no variables: choose another space")
     if not found.variables:
         raise InputError(f"{found.name} has no variables, so there is nothing to exchange")
-    return found.with_a(fraction(request.number("a", 1.0))) if request.options.get("a") else found
+    return found.with_a(request.number("a", 1.0)) if request.options.get("a") else found
 
 
 def with_measured(
     request: SearchRequest, model: Variables, exchange: VariableExchange
 ) -> tuple[Variables, dict[str, str]]:
-    """Sparse variables in as many parts as the parameters have measured, and what is said of it.
+    """Sparse variables in as many parts as was measured to be best, and a detail on each.
 
-    Measured exchanges have a server on every device: they are of no other exchange, and of none where
-    the request says a number of partitions or has times.
+    Measured exchanges have a server on every device, and say nothing of others. A request with a number
+    of partitions or with times goes before them.
     """
     said: dict[str, str] = {}
     if {"partitions", "times"} & set(request.options) or exchange.machines != request.devices.p:
@@ -174,11 +159,15 @@ def with_measured(
 
 
 def partitions_of(
-    request: SearchRequest, model: Variables, exchange: VariableExchange, start: Spending, most: int
+    request: SearchRequest,
+    model: Variables,
+    exchange: VariableExchange,
+    spending: Spending,
+    most: int,
 ) -> tuple[Sampled | None, int]:
-    """(what was sampled, the number to take); one where no variable is cut, or each as measured.
+    """(what was sampled, the number to take); (None, 1) where no variable is cut, or each as measured.
 
-    Of measured `times` the law's best; else predicted with sparse variables by parameter server.
+    By the law of measured `times`, else of times predicted with sparse variables by parameter server.
     """
     measured = request.options.get("times")
     fixed = request.whole("partitions", 0)
@@ -189,7 +178,7 @@ def partitions_of(
 
     def time(partitions: int) -> float:
         if partitions not in known:
-            start.evaluated += 1
+            spending.evaluated += 1
             request.progress(f"{partitions} partitions", 0.5)
             phases = exchange.phases(model.variables, rule, partitions)
             known[partitions] = sum(cost.seconds for cost in phases.values())
@@ -206,7 +195,7 @@ def partitions_of(
 
 
 def chosen(request: SearchRequest, choosing: Choosing) -> VariableChoices:
-    """By method. Raises InputError where it does not fit the memory."""
+    """The choices of the method. Raises InputError where none fits the memory."""
     if request.method == "hybrid":
         made = choosing.hybrid()
         if choosing.seconds(made) == math.inf:
@@ -225,7 +214,7 @@ def layers_of(
     partitions: int,
     request: SearchRequest,
 ) -> tuple[PlanLayer, ...]:
-    """The variables with their exchange, and what it takes by itself."""
+    """The variables with their exchange, and the seconds that it takes by itself."""
     made = []
     for of, choice in zip(model.variables, choices, strict=True):
         parts = parts_of(of, partitions, exchange.machines)
@@ -249,7 +238,7 @@ def layers_of(
 def details_of(
     model: Variables, exchange: VariableExchange, sampled: Sampled | None, partitions: int
 ) -> dict[str, str]:
-    """What is said of the plan in words."""
+    """The plan in words."""
     dense, sparse = model.items(sparse=False), model.items(sparse=True)
     own = {f"{of.a:.3g}" for of in model.variables if of.sparse}
     fractions = f" with a = {', '.join(sorted(own))}" if own else ""
@@ -307,3 +296,23 @@ def sweep_of(sampled: Sampled) -> DetailRows:
             row["law ms"] = 1e3 * float(sampled.law.predict([[float(number)]])[0])
         rows.append(row)
     return rows
+
+
+SPACE = Space(
+    name="variables",
+    about="Parallax: dense and sparse variables by allreduce or parameter server; the exchange alone",
+    methods={
+        "hybrid": "each variable by what is predicted to be faster",
+        "server": "all variables by parameter server",
+        "allreduce": "dense variables by allreduce, sparse ones by allgatherv",
+    },
+    find=find,
+    options={
+        "a": "fraction of the elements of sparse variables that a worker uses in an iteration",
+        "partitions": "of each sparse variable; default as measured, else by doubling and halving",
+        "aggregation": "local (a machine talks to servers as one; default) or none (each device does)",
+        "times": "measured seconds of an iteration by partitions, as 8:0.21,16:0.19,32:0.2",
+    },
+    model_of=PUBLISHED.get,
+    models=tuple(PUBLISHED),
+)

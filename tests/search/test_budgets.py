@@ -11,7 +11,8 @@ from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Machine
 from calib.search import SPACES, search, space_named
 from calib.search.layerwise.elimination import solve
-from calib.search.layerwise.search import pricing_of, tables_of
+from calib.search.layerwise.search import tables_of
+from calib.search.layerwise.tables import Pricing
 from calib.search.nominal import nominal
 from calib.search.pipelines.antichains import states_of
 from calib.search.pipelines.profile import Node, PipelineProfile
@@ -186,10 +187,10 @@ def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
     spending = Budget(None, clock=clock).started()
     spending.budget = Budget(1e9, clock=clock)
     request = SearchRequest(mlp([64, 256, 128, 16]), EIGHT, MACHINE, 64, "elimination")
-    made = tables_of(request, pricing_of(request)[0], look=spending.look)
-    assert clock.looks >= sum({id(of): len(of) for of in made.nodes}.values())
+    made = tables_of(request, Pricing(request), look=spending.look)
+    assert clock.looks >= sum({id(of): len(of) for of in made.costs.nodes}.values())
     before = clock.looks
-    solve(made.nodes, made.edges, spending.look)
+    solve(made.costs, spending.look)
     assert clock.looks > before
 
 

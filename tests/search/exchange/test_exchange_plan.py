@@ -12,13 +12,14 @@ from tests.oracle.handmade import mlp
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
 from calib.search import search
-from calib.search.exchange import SPACE
 from calib.search.exchange.network import SliceNetwork
-from calib.search.exchange.profile import read
+from calib.search.exchange.search import SPACE
+from calib.search.exchange.work import work_of
 from calib.search.links import Links
 from calib.search.nominal import NOMINAL, nominal, parameters_of
+from calib.search.pipelines.profile import read
 from calib.search.plan import SearchedPlan
-from calib.search.request import Budget, Devices
+from calib.search.request import Budget, Devices, SearchRequest
 
 OF = NOMINAL["titan-xp"]
 TITAN = Machine(nominal("titan-xp"))
@@ -46,7 +47,7 @@ def planned(
 
 
 def network(devices: Devices, architecture: Any = "allreduce", **more: float) -> SliceNetwork:
-    return SliceNetwork(Links(TITAN, devices, "paper"), devices, architecture, **more)
+    return SliceNetwork(Links(TITAN, devices, "paper"), architecture, **more)
 
 
 def test_slices_are_priced_by_ring_or_server() -> None:
@@ -78,7 +79,7 @@ def test_another_bandwidth_is_that_of_another_machine(architecture: str) -> None
     devices = Devices(8, 6)
     links = Links(Machine(parameters_of("fast", type(OF)(**fast))), devices, "paper")
     kind: Any = architecture
-    wanted = SliceNetwork(links, devices, kind).seconds(1 << 20)
+    wanted = SliceNetwork(links, kind).seconds(1 << 20)
     # an item's own bytes count as alpha: 4 of 4 million
     assert network(devices, kind, bandwidth=2.0).seconds(1 << 20) == pytest.approx(wanted, rel=1e-5)
 
@@ -182,19 +183,17 @@ def test_a_budget_of_one_looks_at_the_papers_slice() -> None:
 def test_pipedreams_profiles_are_read() -> None:
     """Sums of the file's own columns; VGG16 has 138,357,544 parameters."""
     path = DATA / "pipedream/vgg16.graph.txt"
-    profile = read(path)
-    text = path.read_text()
-    for column, found in (("forward", profile.forward_s), ("backward", profile.backward_s)):
-        words = text.split(f"{column}_compute_time=")[1:]
-        assert sum(found) == pytest.approx(sum(float(w.split(",")[0]) for w in words) / 1e3)
-    assert sum(profile.items) == 138_357_544
-    assert profile.kinds[1] == "conv2d" and profile.names[1] == "node2"
     model = SPACE.model_of(str(path))
-    plan = search(
-        model, Devices(8, 1), TITAN, "exchange", batch=512, options={"bandwidths": "0.1,1"}
-    )
+    options = {"bandwidths": "0.1,1"}
+    work = work_of(SearchRequest(model, Devices(8, 1), TITAN, 512, "priority", options=options))
+    assert sum(tensor.items for tensor in work.tensors) == 138_357_544
+    assert work.kinds[1] == "conv2d" and work.layers[1] == "node2"
+    plan = search(model, Devices(8, 1), TITAN, "exchange", batch=512, options=options)
     assert plan.model == "vgg16" and plan.phases["update"].value == 0
-    assert plan.phases["forward"].value == pytest.approx(sum(profile.forward_s))
+    for column in ("forward", "backward"):
+        words = path.read_text().split(f"{column}_compute_time=")[1:]
+        seconds = sum(float(word.split(",")[0]) for word in words) / 1e3
+        assert plan.phases[column].value == pytest.approx(seconds)
     assert [float(row["speedup"]) >= 1 for row in plan.tables["bandwidths"]] == [True, True]
 
 

@@ -11,57 +11,53 @@ from hypothesis import strategies as st
 
 from calib.foundation.errors import InputError
 from calib.search.layerwise import elimination
-from calib.search.layerwise.constrained import smallest, solve_within
-from calib.search.layerwise.elimination import Edge, Sums, cost_of, min_plus, solve
+from calib.search.layerwise.elimination import Sums, min_plus, solve, solve_within
 from calib.search.layerwise.enumeration import enumerated, lower_bound
 from calib.search.request import Budget
 
-Nodes = list[np.ndarray]
 ENDLESS = Budget(seconds=None)
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> tuple[Nodes, list[Edge]]:
+def graphs(draw: st.DrawFn) -> Sums:
     """Up to 6 nodes with up to 3 choices; edges go forward, some of them twice."""
     sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     pairs = list(itertools.combinations(range(len(sizes)), 2))
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=9)) if pairs else []
     nodes = [random.random(n) for n in sizes]
-    return nodes, [(i, j, random.random((sizes[i], sizes[j]))) for i, j in chosen]
+    return Sums(nodes, [(i, j, random.random((sizes[i], sizes[j]))) for i, j in chosen])
 
 
-def all_choices(nodes: Nodes) -> list[tuple[int, ...]]:
-    return list(itertools.product(*(range(len(node)) for node in nodes)))
+def all_choices(graph: Sums) -> list[tuple[int, ...]]:
+    return list(itertools.product(*(range(len(node)) for node in graph.nodes)))
 
 
 @settings(max_examples=200, deadline=None)
 @given(graphs())
-def test_elimination_is_the_best_of_all_choices(graph: tuple[Nodes, list[Edge]]) -> None:
-    nodes, edges = graph
-    best = min(cost_of(nodes, edges, choices) for choices in all_choices(nodes))
-    found = solve(nodes, edges)
+def test_elimination_is_the_best_of_all_choices(graph: Sums) -> None:
+    best = min(map(graph.of, all_choices(graph)))
+    found = solve(graph)
     assert found.total == pytest.approx(best, rel=1e-12)
-    assert cost_of(nodes, edges, found.choices) == found.total  # undo gives a plan of that cost
-    assert found.nodes_eliminated + found.left == len(nodes)
+    assert graph.of(found.choices) == found.total  # undo gives a plan of that cost
+    assert found.nodes_eliminated + found.left == len(graph.nodes)
 
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.booleans())
-def test_depth_first_finds_the_same(graph: tuple[Nodes, list[Edge]], prune: bool) -> None:
-    nodes, edges = graph
+def test_depth_first_finds_the_same(graph: Sums, prune: bool) -> None:
     spending = ENDLESS.started()
-    best = enumerated(nodes, edges, spending, prune=prune)
-    assert best.complete and best.choices is not None
-    assert best.total == pytest.approx(solve(nodes, edges).total, rel=1e-12)
+    best = enumerated(graph, spending, prune=prune)
+    assert best.complete and best.choices
+    assert best.total == pytest.approx(solve(graph).total, rel=1e-12)
     if not prune:
-        assert spending.evaluated == len(all_choices(nodes))
-    assert lower_bound(nodes, edges) <= best.total * (1 + 1e-12)
+        assert spending.evaluated == len(all_choices(graph))
+    assert lower_bound(graph) <= best.total * (1 + 1e-12)
 
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.floats(0, 1))
-def test_within_a_limit(graph: tuple[Nodes, list[Edge]], tightness: float) -> None:
+def test_within_a_limit(graph: Sums, tightness: float) -> None:
     """Depth-first is exact; the multiplier's plan fits, and its bound holds."""
     nodes, edges = graph
     random = np.random.default_rng(len(edges))
@@ -69,27 +65,27 @@ def test_within_a_limit(graph: tuple[Nodes, list[Edge]], tightness: float) -> No
         [random.integers(1, 50, len(node)).astype(float) for node in nodes],
         [(i, j, random.integers(0, 50, cost.shape).astype(float)) for i, j, cost in edges],
     )
-    sums = {choices: nbytes.of(choices) for choices in all_choices(nodes)}
-    assert sums[smallest(nbytes)] == min(sums.values())
+    sums = {choices: nbytes.of(choices) for choices in all_choices(graph)}
+    lightest = solve(nbytes).choices
+    assert sums[lightest] == min(sums.values())
     limit = min(sums.values()) + tightness * (max(sums.values()) - min(sums.values()))
-    best = min(cost_of(nodes, edges, c) for c, n in sums.items() if n <= limit)
-    start = smallest(nbytes)
-    exact = enumerated(nodes, edges, ENDLESS.started(), nbytes, limit, start=start)
+    best = min(graph.of(c) for c, n in sums.items() if n <= limit)
+    exact = enumerated(graph, ENDLESS.started(), nbytes, limit, start=lightest)
     assert exact.total == pytest.approx(best, rel=1e-12)
-    found = solve_within(nodes, edges, nbytes, limit, ENDLESS.started())
+    found, _ = solve_within(graph, nbytes, limit, ENDLESS.started())
     assert nbytes.of(found.choices) <= limit
-    assert found.total == pytest.approx(cost_of(nodes, edges, found.choices), rel=1e-12)
+    assert found.total == pytest.approx(graph.of(found.choices), rel=1e-12)
     assert found.bound <= best * (1 + 1e-9) and best <= found.total * (1 + 1e-12)
 
 
 def test_a_budget_stops_with_the_best_so_far() -> None:
     random = np.random.default_rng(1)
-    nodes = [random.random(4) for _ in range(12)]
     edges = [(i, i + 1, random.random((4, 4))) for i in range(11)]
+    chain = Sums([random.random(4) for _ in range(12)], edges)
     spending = Budget(seconds=None, evaluations=1).started()
-    best = enumerated(nodes, edges, spending)
-    assert not best.complete and spending.evaluated == 1 and best.choices is not None
-    assert best.total == pytest.approx(cost_of(nodes, edges, best.choices))
+    best = enumerated(chain, spending)
+    assert not best.complete and spending.evaluated == 1 and best.choices
+    assert best.total == pytest.approx(chain.of(best.choices))
 
 
 def test_min_plus_by_rows_is_that_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +101,7 @@ def test_parallel_edges_and_modules_leave_two_nodes() -> None:
     random = np.random.default_rng(3)
     pairs = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (5, 6), (1, 7), (3, 7), (6, 7), (0, 7)]
     nodes = [random.random(3) for _ in range(8)]
-    found = solve(nodes, [(i, j, random.random((3, 3))) for i, j in pairs])
+    found = solve(Sums(nodes, [(i, j, random.random((3, 3))) for i, j in pairs]))
     assert (found.left, found.nodes_eliminated, found.edges_eliminated) == (2, 6, 3)
 
 
@@ -114,4 +110,4 @@ def test_too_much_left_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [np.zeros(4)] * 4
     edges = [(i, j, np.zeros((4, 4))) for i, j in itertools.combinations(range(4), 2)]
     with pytest.raises(InputError, match="degrees=powers"):
-        solve(nodes, edges)
+        solve(Sums(nodes, edges))

@@ -23,9 +23,11 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies import data
 from calib.search import search
 from calib.search.layerwise.configurations import ConfigurationChoices
-from calib.search.layerwise.elimination import cost_of, solve
+from calib.search.layerwise.elimination import Sums, solve
+from calib.search.layerwise.plan_of import price
 from calib.search.layerwise.prices import sharers
-from calib.search.layerwise.search import pricing_of, tables_of
+from calib.search.layerwise.search import tables_of
+from calib.search.layerwise.tables import Pricing
 from calib.search.links import LinkGroup, Links
 from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices, SearchRequest
@@ -79,16 +81,17 @@ def test_no_plan_of_a_small_network_is_faster(
     """All plans, by numpy's broadcasting over one axis for each layer."""
     options = {"dimensions": "sample,channel,height"}
     asked = request(model, devices, batch=2, form=form, options=options)
-    made = tables_of(asked, pricing_of(asked)[0])
-    n = len(made.nodes)
-    everything = np.zeros([len(node) for node in made.nodes])
-    for j, node in enumerate(made.nodes):
+    made = tables_of(asked, Pricing(asked))
+    nodes, edges = made.costs
+    n = len(nodes)
+    everything = np.zeros([len(node) for node in nodes])
+    for j, node in enumerate(nodes):
         everything += node.reshape([-1 if d == j else 1 for d in range(n)])
-    for i, j, cost in made.edges:
+    for i, j, cost in edges:
         shape = [1] * n
         shape[i], shape[j] = cost.shape
         everything += cost.reshape(shape)
-    found = solve(made.nodes, made.edges)
+    found = solve(made.costs)
     assert found.total == pytest.approx(everything.min(), rel=1e-12)
 
 
@@ -105,18 +108,12 @@ def test_a_plan_is_priced_as_in_the_tables(
     asked = request(
         model, devices, form=form, options={"dimensions": "sample,channel,height,width,input"}
     )
-    made = tables_of(asked, pricing_of(asked)[0])
+    made = tables_of(asked, Pricing(asked))
     random = np.random.default_rng(seed)
-    choices = [int(random.integers(len(node))) for node in made.nodes]
-    plan = {
-        layer.name: of[choice]
-        for layer, of, choice in zip(model.layers, made.configurations, choices, strict=True)
-    }
-    found = priced(asked, plan)
-    assert found.total.seconds == pytest.approx(cost_of(made.nodes, made.edges, choices), rel=1e-9)
-    assert sum(layer.nbytes for layer in found.layers) == pytest.approx(
-        made.kept.of(choices), abs=9
-    )
+    choices = [int(random.integers(len(node))) for node in made.costs.nodes]
+    found = price(Pricing(asked), made.chosen(choices))
+    assert found.total.seconds == pytest.approx(made.costs.of(choices), rel=1e-9)
+    assert sum(found.layer_bytes) == pytest.approx(made.kept.of(choices), abs=9)
     assert made.kept.of(choices) <= found.nbytes
     assert found.total.low < found.total.seconds < found.total.high
 
@@ -161,8 +158,9 @@ def test_channels_of_the_dense_layer_by_hand() -> None:
     x, y = 4 * BATCH * 512 * 3 / 4, 4 * BATCH * 8 / 4 * 3 / 4
     wanted = 2 * (x + y) / NOMINAL["p100"].node_bytes_per_s
     assert found.phases["redistribute"].seconds == pytest.approx(wanted, rel=1e-9)
-    assert found.layers[4].synchronize.seconds == 0
-    assert found.layers[4].redistribute.seconds > found.layers[5].redistribute.seconds > 0
+    assert found.layers[4]["synchronize"].seconds == 0
+    moved = [layer["redistribute"].seconds for layer in found.layers]
+    assert moved[4] > moved[5] > 0
 
 
 def test_layers_exchange_each_by_itself_where_asked() -> None:
@@ -216,7 +214,7 @@ def test_two_nodes_are_left_of_the_papers_networks(name: str, edges: int) -> Non
         for x in layer.inputs
         if x != "input"
     ]
-    found = solve([np.zeros(1)] * len(model.layers), pairs)
+    found = solve(Sums([np.zeros(1)] * len(model.layers), pairs))
     assert (found.left, found.edges_eliminated) == (2, edges)
 
 
@@ -256,12 +254,12 @@ def peaks_of_all() -> dict[tuple[int, ...], tuple[int, float]]:
     """Of all plans of tiny() on two devices: their peaks, and what they cost."""
     model = tiny()
     asked = request(model, Devices(1, 2), batch=2)
-    made = tables_of(asked, pricing_of(asked)[0])
+    pricing = Pricing(asked)
+    made = tables_of(asked, pricing)
     found: dict[tuple[int, ...], tuple[int, float]] = {}
     for choices in itertools.product(*(range(len(of)) for of in made.configurations)):
-        of = [c[n] for c, n in zip(made.configurations, choices, strict=True)]
-        plan = {x.name: one for x, one in zip(model.layers, of, strict=True)}
-        found[choices] = priced(asked, plan).nbytes, cost_of(made.nodes, made.edges, choices)
+        held = price(pricing, made.chosen(choices)).nbytes
+        found[choices] = held, made.costs.of(choices)
         assert made.kept.of(choices) <= found[choices][0]
     return found
 

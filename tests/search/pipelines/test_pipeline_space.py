@@ -18,8 +18,8 @@ from calib.oracle.predict import project
 from calib.reports.figures.timeline import timeline_figure
 from calib.search import search
 from calib.search.nominal import nominal
-from calib.search.pipelines import SPACE
 from calib.search.pipelines.profile import Node, PipelineProfile, read
+from calib.search.pipelines.search import SPACE
 from calib.search.plan import Baseline, SearchedPlan
 from calib.search.request import Devices
 

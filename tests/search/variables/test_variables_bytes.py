@@ -15,10 +15,17 @@ from calib.oracle.costs.machine import Machine
 from calib.search.links import Links
 from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices
-from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, server_bytes
 from calib.search.variables.choosing import Choosing, by_rule, possible
 from calib.search.variables.exchange import Aggregation, VariableExchange
-from calib.search.variables.models import Variable, together, uniform_a
+from calib.search.variables.models import (
+    Variable,
+    Variables,
+    allgatherv_bytes,
+    allreduce_bytes,
+    server_bytes,
+    together,
+    uniform_a,
+)
 
 few = settings(max_examples=60, deadline=None)
 machines = st.integers(1, 9)
@@ -74,11 +81,7 @@ def test_rings_are_steps_of_pieces(w: float, n: int, a: float, m: int) -> None:
 @pytest.mark.parametrize("a", [0.0, -0.1, 1.1, math.nan])
 def test_a_is_a_fraction(a: float) -> None:
     with pytest.raises(InputError, match="no fraction of elements"):
-        server_bytes(1.0, 2, a)
-    with pytest.raises(InputError, match="no fraction of elements"):
-        allgatherv_bytes(1.0, 2, a)
-    with pytest.raises(InputError, match="cannot be"):
-        allreduce_bytes(1.0, 0)
+        Variables("v", (SPARSE,)).with_a(a)
 
 
 def exchange(
@@ -86,7 +89,7 @@ def exchange(
 ) -> VariableExchange:
     devices = Devices(nodes, per_node)
     found = nominal("titan-xp").model_copy(update={"ranks_per_node": per_node})
-    return VariableExchange(Links(Machine(found), devices, "paper"), devices, aggregation)
+    return VariableExchange(Links(Machine(found), devices, "paper"), aggregation)
 
 
 OF = NOMINAL["titan-xp"]
