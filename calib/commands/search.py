@@ -1,4 +1,4 @@
-"""Search a plan per layer, stage or variable.
+"""Search for a plan per layer, stage or variable.
 
 On calibrated parameters, or in the papers' own forms. Spaces: layerwise (OptCNN), sbp (AutoDDL),
 pipeline (PipeDream, GPipe), exchange (P3), variables (Parallax); `calib search --list` has their
@@ -44,17 +44,10 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
 
 DEFAULT_SECONDS = 60.0
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
+UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{binary}B": base**power
+    for binary, base in (("i", 1024), ("", 1000))
+    for power, prefix in enumerate("KMGT", 1)
 }
 PARTS = 1000  # of the progress bar
 BAR_AFTER_S = 1.0
@@ -170,14 +163,14 @@ def command(
 
 
 class Watched:
-    """The progress of a search: a bar where it takes longer than BAR_AFTER_S; none with --json."""
+    """The progress of a search: a bar once it takes longer than BAR_AFTER_S; none with --json."""
 
     def __init__(self, title: str, quiet: bool) -> None:
         self._title, self._quiet, self._start = title, quiet, monotonic()
         self._bar: Bar | None = None
 
     def __call__(self, what: str, share: float) -> None:
-        """`what` is being done; `share` of it all is."""
+        """`what` is being done, and `share` of it all is done."""
         spent = monotonic() - self._start
         if self._quiet or spent < BAR_AFTER_S:
             return
@@ -211,7 +204,7 @@ def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> M
 
 
 def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:
-    """Nodes, devices of a node and the memory of each. Raises InputError."""
+    """Nodes, devices per node, and the memory of each device. Raises InputError."""
     of = machine.parameters
     nodes, each = of.nodes or 1, of.ranks_per_node
     if cluster is not None:
@@ -224,7 +217,7 @@ def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Dev
 
 
 def bytes_of(text: str) -> int:
-    """Bytes of 16GiB, 40GB, 1.5TiB, 1000. Raises InputError."""
+    """Parse a size: 16GiB, 40GB, 1.5TiB, 1000. Raises InputError."""
     word = text.strip()
     unit = next((u for u in sorted(UNITS, key=len, reverse=True) if word.endswith(u)), "")
     digits = word[: len(word) - len(unit)].strip()
@@ -238,7 +231,7 @@ def bytes_of(text: str) -> int:
 
 
 def options_of(words: list[str]) -> dict[str, str]:
-    """name=value of each -O. Raises InputError."""
+    """The name=value of each -O. Raises InputError."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -251,7 +244,7 @@ def options_of(words: list[str]) -> dict[str, str]:
 
 
 def model_of(space: Space, name: str) -> Any:
-    """A model of the space's own, else a registered one or a file. Raises InputError."""
+    """One of the space's own models, else a registered one or a file. Raises InputError."""
     own = space.model_of(name)
     if own is not None:
         return own
@@ -268,7 +261,7 @@ def batch_of(
 ) -> int | None:
     """The global batch B: --batch, or p times --batch-per-rank or the registered model's own.
 
-    None where the search has to say: the space's own models, and files.
+    None where the search decides: for the space's own models, and files.
     """
     if batch is not None and batch_per_rank is not None:
         raise InputError("give --batch or --batch-per-rank, not both")
@@ -280,7 +273,7 @@ def batch_of(
 
 
 def show(plan: SearchedPlan) -> None:
-    """Tables, then what is said of time, memory, the search and its certificate."""
+    """Print tables, then lines on time, memory, the search and its certificate."""
     for sheet in sheets(plan):
         print_sheet(sheet)
     for line in lines(plan):
@@ -290,24 +283,21 @@ def show(plan: SearchedPlan) -> None:
 
 
 def show_spaces(as_json: bool) -> None:
-    """Every space with its methods, options and models."""
+    """Print every space with its methods, options and models."""
     spaces = [space_named(name) for name in SPACES]
     if as_json:
-        print_json(
+        listed = [
             {
-                "spaces": [
-                    {
-                        "name": s.name,
-                        "about": s.about,
-                        "methods": dict(s.methods),
-                        "options": dict(s.options),
-                        "models": list(s.models),
-                    }
-                    for s in spaces
-                ],
-                "nominal": {name: of.about for name, of in NOMINAL.items()},
+                "name": of.name,
+                "about": of.about,
+                "methods": dict(of.methods),
+                "options": dict(of.options),
+                "models": list(of.models),
             }
-        )
+            for of in spaces
+        ]
+        machines = {name: of.about for name, of in NOMINAL.items()}
+        print_json({"spaces": listed, "nominal": machines})
         return
     for space in spaces:
         typer.echo(f"{space.name}: {space.about}")

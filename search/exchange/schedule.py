@@ -71,7 +71,8 @@ def timed(
     ends: list[list[float]] = []
     waits: list[list[float]] = []
     for end in ("low", "high"):
-        other = work.at(*(getattr(cost, end) for cost in computing))
+        seconds = [getattr(cost, end) for cost in computing]
+        other = work.at(*seconds)
         factor = getattr(exchange, end) / exchange.seconds if exchange.seconds else 1.0
         slower = network.other(scale=factor)
         moved = [
@@ -79,16 +80,16 @@ def timed(
             simulate(work, slower, schedule).seconds,
         ]
         ends.append(moved)
-        waits.append([moved[0] - other.compute_s, moved[1] - work.compute_s])
+        waits.append([moved[0] - sum(seconds), moved[1] - work.compute_s])
     basis = worst_basis([cost.basis for cost in (*computing, exchange)])
     wait = middle - work.compute_s
     return _between(middle, ends, basis), _between(wait, waits, basis)
 
 
 def _between(value: float, ends: list[list[float]], basis: Basis) -> Cost:
-    """A cost with the errors of computing and of the network; one on the wrong side counts as 0."""
+    """A cost with the errors of computing and of the network; longer work can mean a shorter wait."""
     errors = tuple(
-        (name, max(0.0, value - low), max(0.0, high - value))
-        for name, low, high in zip(("compute", "network"), *ends, strict=True)
+        (name, value - min(value, *both), max(value, *both) - value)
+        for name, *both in zip(("compute", "network"), *ends, strict=True)
     )
     return Cost(max(0.0, value), basis, errors)

@@ -23,13 +23,11 @@ def enumerated(
     spending: Spending,
     nbytes: Sums | None = None,
     limit: float = float("inf"),
-    prune: bool = True,
     start: Choices = (),
 ) -> BestSoFar:
     """The cheapest choices of at most `limit` bytes that the budget allows to look at.
 
-    Edges go from a node to a later one. Without `prune` every choice is looked at; `start` are known
-    choices within the limit.
+    Edges go from a node to a later one; `start` are known choices within the limit.
     """
     best = BestSoFar(spending, start, costs.of(start) if start else float("inf"))
     seconds, last = _Onward(costs), len(costs.nodes) - 1
@@ -42,7 +40,7 @@ def enumerated(
         fits = bytes_by + held.later[j + 1] <= limit
         for choice in np.argsort(costs_by, kind="stable").tolist():
             so_far = float(costs_by[choice])
-            if prune and so_far + seconds.later[j + 1] >= best.total:
+            if so_far + seconds.later[j + 1] >= best.total:
                 return
             if fits[choice]:
                 yield choice, so_far, float(bytes_by[choice])

@@ -42,6 +42,14 @@ class PipelineOptions:
     memory_bytes: int
     per_node: int
 
+    def holding(self, microbatches: int) -> Holding:
+        """What the schedule keeps with so many micro-batches."""
+        return Holding(self.schedule, microbatches, self.recompute, self.optimizer)
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether a device has so many bytes."""
+        return not self.memory_bytes or nbytes <= self.memory_bytes
+
 
 @dataclass(frozen=True)
 class PipelineCandidate:
@@ -77,9 +85,8 @@ def candidate(
 
     Raises NoRoom where none fit the memory, InputError where none can be, BudgetOver.
     """
-    holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
-    levels, held = _levels(pieces, asked), held_by(pieces, holding)
-    compute, states = _compute(pieces, asked), pieces.states
+    levels, compute, states = _levels(pieces, asked), _compute(pieces, asked), pieces.states
+    held = held_by(pieces, asked.holding(microbatches))
 
     def solved(memory_bytes: float) -> Partition | None:
         # chunks of a device are looked at together, below
@@ -91,8 +98,8 @@ def candidate(
         if solved(0.0) is None:
             raise _too_few(states, levels)
         raise NoRoom.of(asked.memory_bytes, *smallest(solved, float(asked.memory_bytes)))
-    result = _candidate(pieces, asked, microbatches, found, levels, holding, look)
-    if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
+    result = _candidate(pieces, asked, microbatches, found, levels, look)
+    if not asked.fits(result.device_bytes):
         raise NoRoom.of(asked.memory_bytes, result.device_bytes, True)
     return result
 
@@ -104,7 +111,6 @@ def unsearched(
 
     Raises BudgetOver where it does not fit, InputError where there are too few places to cut.
     """
-    holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
     levels, compute, states = _levels(pieces, asked), _compute(pieces, asked), pieces.states
     if asked.straight:
         count, chain = math.prod(level.machines for level in levels), chain_of(states.before)
@@ -114,8 +120,8 @@ def unsearched(
         levels = [in_row(count)]
     else:
         found = replicated(compute, levels)
-    result = _candidate(pieces, asked, microbatches, found, levels, holding, never)
-    if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
+    result = _candidate(pieces, asked, microbatches, found, levels, never)
+    if not asked.fits(result.device_bytes):
         raise BudgetOver(
             f"the budget ended before a pipeline was found that fits {asked.memory_bytes} bytes per "
             "device: give a longer budget"
@@ -172,9 +178,9 @@ def _candidate(
     microbatches: int,
     found: Partition,
     levels: Sequence[PartitionLevel],
-    holding: Holding,
     look: Look,
 ) -> PipelineCandidate:
+    holding = asked.holding(microbatches)
     stages, replicas = found.levels[-1], _replicas(found)
     schedule = scheduled(asked, replicas, microbatches)
     times = _times(pieces, asked, found, replicas, levels)

@@ -137,13 +137,11 @@ def solve(
     straight: bool = False,
     held: BytesHeld | None = None,
     memory_bytes: float = 0.0,
-    fewer: bool = False,
     look: Look = never,
 ) -> Partition | None:
     """The fastest partition of N states (`compute_s` up to each, (N,)); None where none fits.
 
-    `straight`: no replicas; `fewer`: a level may leave machines unused (both are arguments of the
-    authors' program); with `memory_bytes`, `held` says what a stage holds. Raises BudgetOver.
+    `straight`: no replicas. With `memory_bytes`, `held` says what a stage holds. Raises BudgetOver.
     """
     times = between(compute_s)
     solved: list[_Solved] = []
@@ -157,7 +155,6 @@ def solve(
                 straight,
                 held if memory_bytes else None,
                 memory_bytes,
-                fewer,
                 final,
                 look,
             )
@@ -224,11 +221,10 @@ class _Solved:
         straight: bool,
         held: BytesHeld | None,
         memory_bytes: float,
-        fewer: bool,
         final: bool,
         look: Look,
     ) -> None:
-        self.level, self.fewer, self._look = level, fewer, look
+        self.level, self._look = level, look
         n, count = level.machines, times.shape[1]
         self._held, self._memory = held, memory_bytes
         self.replicas = 1 if straight else n
@@ -288,9 +284,6 @@ class _Solved:
     def _solve(self, m: int) -> None:
         best = self.alone[m].copy()
         if m:
-            if self.fewer:
-                inner = np.eye(*best.shape) == 0
-                best = np.where(inner, np.minimum(best, self.best[m - 1]), best)
             rows, count = best.shape
             step = max(1, MOST_TEMPORARY // (count * count))
             for replicas in range(1, min(m, self.replicas) + 1):
@@ -316,19 +309,14 @@ class _Solved:
 
     def _chosen(self, i: int, j: int, m: int) -> tuple[int, int, int]:
         """(last state of what is before the last stage, or -1; its machines - 1; replicas)."""
-        value, choice = self.alone[m][i, j], (-1, 0, m + 1)
-        if not m or j == i:
-            return choice
-        if self.fewer and self.best[m - 1][i, j] < value:
-            value, choice = self.best[m - 1][i, j], self._chosen(i, j, m - 1)
-        if value > self.best[m][i, j]:
-            candidates = np.stack(
-                [
-                    np.maximum(self._open[m - r][i], self._lasts(m, r)[:, j])
-                    for r in range(1, min(m, self.replicas) + 1)
-                ],
-                axis=1,
-            )
-            k, r = np.unravel_index(int(candidates.argmin()), candidates.shape)
-            return int(k), m - int(r) - 1, int(r) + 1
-        return choice
+        if not m or j == i or self.alone[m][i, j] <= self.best[m][i, j]:
+            return -1, 0, m + 1
+        candidates = np.stack(
+            [
+                np.maximum(self._open[m - r][i], self._lasts(m, r)[:, j])
+                for r in range(1, min(m, self.replicas) + 1)
+            ],
+            axis=1,
+        )
+        k, r = np.unravel_index(int(candidates.argmin()), candidates.shape)
+        return int(k), m - int(r) - 1, int(r) + 1

@@ -38,11 +38,6 @@ class ChainNetwork:
     tied: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def parameters(self) -> int:
-        """Number of weights, tied ones once, without biases and norms."""
-        return sum(layer.weights for layer in self.layers if layer.name not in self.tied)
-
 
 def of_spec(spec: ModelSpec) -> ChainNetwork:
     """The layers of a model that have weights, in order; branches follow one another."""

@@ -27,7 +27,6 @@ from calib.search.request import (
     SearchRequest,
     Space,
     Spending,
-    never,
 )
 from calib.search.sbp import methods
 from calib.search.sbp.methods import CostChain, cheapest
@@ -51,15 +50,14 @@ def find(request: SearchRequest) -> SearchedPlan:
     links = Links(request.machine, request.devices, request.form)
     states = states_of(request.devices, _mesh(request))
     delta = int(request.word("bytes", ("4", "2")))
-    limit = float(request.devices.memory_bytes or math.inf)
 
     def prices_at(micro: int) -> ChainPrices:
         return ChainPrices(request, links, network, micro, delta)
 
     try:
-        of = _searched(request, states, limit, prices_at, spending, spending.look)
+        of = _searched(request, states, prices_at, spending)
     except BudgetOver:
-        of, spending.tables_s = _of_few(request, states, limit, prices_at), spending.seconds
+        of, spending.tables_s = _of_few(request, states, prices_at), spending.seconds
     return _plan(request, of, spending)
 
 
@@ -78,13 +76,11 @@ class _Found(NamedTuple):
 def _searched(
     request: SearchRequest,
     states: Sequence[State],
-    limit: float,
-    made: Callable[[int], ChainPrices],
+    prices_at: Callable[[int], ChainPrices],
     spending: Spending,
-    look: Look,
 ) -> _Found:
     """The best by the method of the request. Raises InputError, BudgetOver before there is any plan."""
-    tables = _tables(request, states, limit, made, look)
+    tables = _tables(request, states, prices_at, spending.look)
     spending.tables_s = spending.seconds
     known = _known(tables, states)
     number = _fastest_number(request, tables, known, spending)
@@ -110,10 +106,7 @@ def _searched(
 
 
 def _of_few(
-    request: SearchRequest,
-    states: Sequence[State],
-    limit: float,
-    made: Callable[[int], ChainPrices],
+    request: SearchRequest, states: Sequence[State], prices_at: Callable[[int], ChainPrices]
 ) -> _Found:
     """The best of few plans, which takes no time: the budget ended before there was any other.
 
@@ -124,7 +117,7 @@ def _of_few(
     try:
         if not few:
             raise InputError("the mesh has none")
-        of = _searched(unlimited, few, limit, made, unlimited.budget.started(), never)
+        of = _searched(unlimited, few, prices_at, unlimited.budget.started())
     except InputError as error:
         raise BudgetOver(
             f"the budget ended before there was any plan: give a longer budget; of plans that cut one "
@@ -152,8 +145,7 @@ KnownChoices = dict[str, list[tuple[int, Choices]]]
 def _tables(
     request: SearchRequest,
     states: Sequence[State],
-    limit: float,
-    made: Callable[[int], ChainPrices],
+    prices_at: Callable[[int], ChainPrices],
     look: Look,
 ) -> ChainTables:
     """Prices and tables at the number of micro-batches asked for, else at all powers of 2."""
@@ -164,8 +156,9 @@ def _tables(
         raise InputError(f"{text} micro-batches do not divide the batch of {request.samples}")
     found: ChainTables = {}
     why = InputError("")
+    limit = float(request.devices.memory_bytes or math.inf)
     for count in counts:
-        prices = made(count)
+        prices = prices_at(count)
         try:
             found[count] = prices, chain_of(prices, states, limit, look)
         except BudgetOver:

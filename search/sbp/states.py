@@ -16,8 +16,6 @@ from calib.search.request import Devices
 
 ProductPhase = Literal["forward", "backward", "gradient"]
 ONE = LinkGroup(1, 1)
-# items that one device sends, as a share of m (formulas.md, "Collectives"), by p
-SENT = {"reduce_scatter": 1.0, "allgather": 1.0, "all_to_all": 1.0, "allreduce": 2.0}
 
 
 class State(NamedTuple):
@@ -38,7 +36,7 @@ class State(NamedTuple):
         return self.broadcast.size * self.partial.size
 
     def __str__(self) -> str:
-        """As rows S0, columns B (of X) and terms P (of Y); nodes x devices where nodes are crossed."""
+        """Rows S0, columns B (of X) and terms P (of Y); nodes x devices where nodes are crossed."""
         words = [
             f"{name}:{group.size}"
             + (f" ({group.nodes}x{group.per_node})" if group.nodes > 1 else "")
@@ -51,9 +49,9 @@ class State(NamedTuple):
 class ProductLayer(NamedTuple):
     """A layer as a product, for B samples: M = B rows, X [M, K], W [K, N], Y [M, N].
 
-    `inputs` and `outputs` are items of X and Y of one sample, `weights` of W; `channels` of X and
-    `filters` of Y are what columns may be cut into; `heads` (0: none) must be cut with them. What is
-    read from outside (indices, images) moves nothing: `reads_data`.
+    `inputs` and `outputs` are items of X and Y of one sample, `weights` of W. Columns are cut by
+    `channels` of X and `filters` of Y, and `heads` (0: none) with them. `reads_data`: X comes from
+    outside (indices, images), and moves nothing.
     """
 
     name: str
@@ -77,18 +75,12 @@ class Communication(NamedTuple):
     layer: str
     what: str
 
-    @property
-    def sent_bytes(self) -> float:
-        """What one device sends."""
-        p = self.group.size
-        return SENT[self.operation] * self.nbytes * (p - 1) / p
-
 
 def states_of(devices: Devices, mesh: tuple[int, ...] = ()) -> list[State]:
     """All states on these devices: three factors of the nodes and three of the devices of a node.
 
-    `mesh`: only degrees whose sizes are products of these, each used whole. Raises InputError for a
-    mesh that is not of all devices.
+    `mesh`: only degrees that are products of these sizes, each used once. Raises InputError for a mesh
+    that is not of all devices.
     """
     if mesh and math.prod(mesh) != devices.p:
         words = " x ".join(map(str, mesh))
@@ -142,25 +134,20 @@ def possible(layer: ProductLayer, state: State, batch: int, last: bool = False) 
 
 
 def inside(layer: ProductLayer, state: State, batch: int, delta: int) -> list[Communication]:
-    """The layer's own: the sum of its terms, and of its gradients over p1.
+    """The layer's own collectives: the sum of its terms, and of its gradients over p1.
 
     Y's terms are reduce-scattered over p3 (M N delta / (p1 p2)), dY gathered there in the backward; dW
     is summed over p1 (K N delta / (p2 p3)).
     """
     p1, p2, p3 = state.degrees
     terms = batch * layer.outputs * delta / (p1 * p2)
-    found = []
-    if p3 > 1:
-        found.append(
-            Communication("reduce_scatter", terms, state.partial, "forward", layer.name, "Y")
-        )
-        found.append(Communication("allgather", terms, state.partial, "backward", layer.name, "dY"))
-    if p1 > 1 and layer.weights:
-        gradients = layer.weights * delta / (p2 * p3)
-        found.append(
-            Communication("allreduce", gradients, state.split, "gradient", layer.name, "dW")
-        )
-    return found
+    gradients = layer.weights * delta / (p2 * p3)
+    found = [
+        Communication("reduce_scatter", terms, state.partial, "forward", layer.name, "Y"),
+        Communication("allgather", terms, state.partial, "backward", layer.name, "dY"),
+        Communication("allreduce", gradients, state.split, "gradient", layer.name, "dW"),
+    ]
+    return [one for one in found if one.group.size > 1 and one.nbytes]
 
 
 def before(
@@ -168,37 +155,29 @@ def before(
 ) -> list[Communication]:
     """What brings X from (S0:p1, S1:p2 p3) of the layer before to this layer's state, and dX back.
 
-    An all-to-all of the local block where rows are cut otherwise, in groups as small as they can be;
-    an allgather over p2 (M K delta / (p1 p3)), whose mirror is a reduce-scatter. Nothing of what is
-    read from outside.
+    An all-to-all of the local block, in groups as small as can be, where rows are cut in other ways; an
+    allgather over p2 (M K delta / (p1 p3)), whose mirror is a reduce-scatter. Nothing moves that is read
+    from outside.
     """
     if layer.reads_data:
         return []
     p1, p2, p3 = state.degrees
-    found = []
+    block = batch * layer.inputs * delta / (p1 * p2 * p3)
+    whole = batch * layer.inputs * delta / (p1 * p3)
     group = LinkGroup(
-        _ratio(earlier.split.nodes, state.split.nodes, earlier, state, "nodes"),
-        _ratio(earlier.split.per_node, state.split.per_node, earlier, state, "per_node"),
+        _members(earlier.split.nodes, state.split.nodes, [of.nodes for of in state]),
+        _members(earlier.split.per_node, state.split.per_node, [of.per_node for of in state]),
     )
-    if group.size > 1:
-        block = batch * layer.inputs * delta / (p1 * p2 * p3)
-        found += [
-            Communication("all_to_all", block, group, "forward", layer.name, "X"),
-            Communication("all_to_all", block, group, "backward", layer.name, "dX"),
-        ]
-    if p2 > 1:
-        whole = batch * layer.inputs * delta / (p1 * p3)
-        found.append(Communication("allgather", whole, state.broadcast, "forward", layer.name, "X"))
-        found.append(
-            Communication("reduce_scatter", whole, state.broadcast, "backward", layer.name, "dX")
-        )
-    return found
+    found = [
+        Communication("all_to_all", block, group, "forward", layer.name, "X"),
+        Communication("all_to_all", block, group, "backward", layer.name, "dX"),
+        Communication("allgather", whole, state.broadcast, "forward", layer.name, "X"),
+        Communication("reduce_scatter", whole, state.broadcast, "backward", layer.name, "dX"),
+    ]
+    return [one for one in found if one.group.size > 1]
 
 
-def _ratio(one: int, other: int, earlier: State, state: State, level: str) -> int:
-    """Members of the groups of an all-to-all along one level: all, where neither divides the other."""
+def _members(one: int, other: int, sizes: list[int]) -> int:
+    """Members of an all-to-all along one level: all `sizes`, where neither p1 divides the other."""
     large, small = max(one, other), min(one, other)
-    if large % small == 0:
-        return large // small
-    sizes: list[int] = [getattr(group, level) for group in state]
-    return math.prod(sizes)
+    return math.prod(sizes) if large % small else large // small

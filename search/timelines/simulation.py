@@ -14,6 +14,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from calib.foundation.errors import InputError
@@ -72,15 +73,13 @@ class DoneWork(NamedTuple):
 class Simulated:
     """How a schedule went.
 
-    `busy_s`: computing, by device. `in_flight` by device, and `by_stage`: the most forwards whose
-    backward a device has yet to do, which is how many activations (and, asynchronously, versions of the
-    weights) it holds.
+    `busy_s`: computing, by device. `by_stage`: the most forwards whose backward a device has yet to do,
+    which is how many activations (and, asynchronously, versions of the weights) it holds.
     """
 
     makespan_s: float
     done: tuple[DoneWork, ...]
     busy_s: tuple[float, ...]
-    in_flight: tuple[int, ...]
     by_stage: tuple[int, ...]
 
     @property
@@ -268,24 +267,17 @@ class _Run:
             makespan,
             tuple(self.done),
             tuple(busy),
-            tuple(most_in_flight(program) for program in self.programs),
             tuple(
-                max(
-                    most_in_flight([w for w in program if w.stage == stage])
-                    for program in self.programs
-                )
+                max(most_in_flight(program, stage) for program in self.programs)
                 for stage in range(self.schedule.stages)
             ),
         )
 
 
-def most_in_flight(program: Sequence[DeviceWork]) -> int:
-    """The most forwards of a device whose backward is not done yet; only its order matters."""
-    now = most = 0
-    for work in program:
-        now += (work.kind == "forward") - (work.kind == "backward")
-        most = max(most, now)
-    return most
+def most_in_flight(program: Sequence[DeviceWork], stage: int) -> int:
+    """The most forwards of a stage whose backward a device has yet to do; only its order matters."""
+    own = [work.kind for work in program if work.stage == stage]
+    return max(accumulate((kind == "forward") - (kind == "backward") for kind in own), default=0)
 
 
 def _homes(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:

@@ -6,6 +6,15 @@ from collections.abc import Sequence
 
 from calib.search.sbp.states import Communication, ProductLayer, State, before, inside
 
+# items that one device sends, as a share of m (formulas.md, "Collectives"), by p
+SENT = {"reduce_scatter": 1.0, "allgather": 1.0, "all_to_all": 1.0, "allreduce": 2.0}
+
+
+def sent_bytes(of: Communication) -> float:
+    """What one device sends."""
+    p = of.group.size
+    return SENT[of.operation] * of.nbytes * (p - 1) / p
+
 
 def collectives_of(
     layers: Sequence[ProductLayer], strategy: Sequence[State], batch: int, delta: int = 4

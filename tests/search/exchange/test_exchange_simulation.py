@@ -17,6 +17,7 @@ from calib.search.exchange.schedule import (
     SliceSchedule,
     lower_bound,
     simulate,
+    timed,
     without_overlap,
 )
 from calib.search.exchange.simulation import Order, SliceJob, iteration, releases
@@ -33,6 +34,9 @@ class Line(SliceNetwork):
 
     def seconds(self, items: int) -> float:
         return self.alpha + items * self.beta if items else 0.0
+
+    def other(self, bandwidth: float = 1.0, scale: float = 1.0) -> Line:
+        return Line(scale * self.alpha, scale * self.beta / bandwidth, self.lanes)
 
 
 def work(
@@ -327,3 +331,15 @@ def test_other_sums_move_every_layer() -> None:
     of = replace(work([1, 3], [2, 2], [1, 1]), update=NOTHING)
     assert of.at(8.0, 4.0, 0.0).forward_s == (2.0, 6.0)
     assert of.compute_s == 8.0
+
+
+def test_a_wait_is_as_unsure_as_computing_makes_it() -> None:
+    """The wait took over the whole error of computing; by hand, at backwards of 1, 2 and 4 a layer."""
+    of = work([1, 1], [2, 2], [1, 4])
+    of = replace(of, backward=Cost(4.0, errors=(("machine", 2.0, 4.0),)))
+    whole, wait = timed(of, Line(0, 1), FIFO, NOTHING)
+    assert (whole.low, whole.seconds, whole.high) == (8.0, 9.0, 11.0)
+    assert (wait.low, wait.seconds, wait.high) == (1.0, 3.0, 4.0)
+    alone = replace(of, tensors=())
+    whole, wait = timed(alone, Line(0, 1), FIFO, NOTHING)
+    assert (whole.low, whole.high) == (4.0, 10.0) and wait.low == wait.high == 0.0

@@ -204,16 +204,6 @@ def test_diamond_states() -> None:
     assert outputs == {0b1: 1.0, 0b11: 3.0, 0b101: 5.0, 0b111: 7.0, 0b1111: 8.0}
 
 
-def test_fewer_machines_is_never_slower() -> None:
-    of = states_of(chain([(1.0, 1.0, 50.0), (1.0, 1.0, 50.0)]))
-    levels = bandwidth_levels(of, [4], [1.0])
-    all_of_them = solve(of.compute_s, of.before, levels)
-    fewer = solve(of.compute_s, of.before, levels, fewer=True)
-    assert all_of_them is not None and fewer is not None
-    assert fewer.per_stage_s == 1.0 < all_of_them.per_stage_s
-    assert sum(s.replicas for s in fewer.levels[0]) == 2
-
-
 NODE = (
     "node1 -- Conv -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=[4.0; "
     "8.0], parameter_size=3.000"
