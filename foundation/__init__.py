@@ -1,5 +1,5 @@
-"""What every room stands on and no room owns.
+"""What every room stands on and none owns; it imports nothing else of calib.
 
-Errors, whole-or-nothing files, the interval of a median, and the vocabulary of layer shapes in
-which microbench, fitting and oracle speak of the same layer. Imports nothing of this project.
+Errors, whole-or-nothing files, the interval of a median, and layer shapes, by which microbench, fitting
+and oracle mean the same layer.
 """

@@ -1,4 +1,4 @@
-"""NumPy's array types under short names. For modules that compute with NumPy: this one imports it."""
+"""NumPy's array types under short names. Apart from other modules, because it imports NumPy."""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ Operation = Literal[
     "halo",
     "hierarchical_allreduce",
 ]
-# each rank has an equal part of m
+# each rank has an equal part of m bytes
 EQUAL_PARTS = ("allgather", "reduce_scatter", "all_to_all")
 
 
 def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:
-    """Bytes m as they are sent: where each rank has an equal part, rounded up to whole items."""
+    """Bytes m as they are sent: rounded up to whole items where each rank has an equal part."""
     if operation not in EQUAL_PARTS:
         return nbytes
     whole = ITEM_BYTES * ranks

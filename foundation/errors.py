@@ -1,15 +1,15 @@
-"""The one exception tree. A message says what was wrong and where, in one line; no command line."""
+"""The one exception tree. A message says in one line what was wrong and where; no command line."""
 
 from __future__ import annotations
 
-LONGEST = 2000  # characters of a line: what a file holds may be longer
+LONGEST = 2000  # characters of a message, which may quote a file
 
 
 class CalibError(Exception):
     """Anything that a user can get wrong. The CLI prints its one line and exits with 2.
 
-    `wants` is what would mend it, where a caller can give it: an argument's name, or a thing that
-    another step makes. The front door words it as a command line (calib/advice.py).
+    `wants` is what would mend it: the name of an argument, or of a thing that another step makes. The
+    front door words it as a command line (calib/advice.py).
     """
 
     def __init__(self, message: str, wants: str = "") -> None:
@@ -25,11 +25,11 @@ class InputError(CalibError):
 
 
 class FileError(CalibError):
-    """A file that is missing, cannot be written, is truncated, or holds what it must not."""
+    """A file that is missing, truncated, cannot be written, or holds what it must not."""
 
 
 class MachineError(CalibError):
-    """Something that this machine does not have: an MPI, a library, enough cores."""
+    """Something that this machine lacks: an MPI, a library, enough cores."""
 
 
 class MeasurementError(CalibError):
@@ -37,7 +37,7 @@ class MeasurementError(CalibError):
 
 
 class MissingParameter(CalibError):
-    """The parameters do not hold what a prediction needs."""
+    """The parameters lack what a prediction needs."""
 
 
 class Interrupted(CalibError):
@@ -45,4 +45,4 @@ class Interrupted(CalibError):
 
 
 class CalibWarning(UserWarning):
-    """What a user must know and is no error; the CLI prints its one line on stderr, once."""
+    """What a user must know though it is no error; the CLI prints it on stderr, in one line, once."""

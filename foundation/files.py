@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 ReadRecord = TypeVar("ReadRecord", bound="BaseModel")
 
-MEMORY = "/dev/shm/"  # a file system like others
+MEMORY = "/dev/shm/"  # an ordinary file system
 # the escape of a surrogate in JSON: one half of a pair, or a mistake
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def ensure_directory(path: Path) -> Path:
-    """Create `path` (and parents) and return it. Raises FileError where that cannot be."""
+    """Create `path` (and parents) and return it. Raises FileError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,38 +38,35 @@ def ensure_directory(path: Path) -> Path:
 
 
 def no_link(path: Path) -> Path:
-    """A directory of calib's own inside a run directory, where files are written and removed.
-
-    Raises FileError where it is a link, which leads out of it.
-    """
+    """A directory of calib's own in a run directory. Raises FileError for a link: it leads out."""
     if path.is_symlink():
         raise FileError(f"{path} is a link; nothing in a run directory is written through one")
     return path
 
 
 def _of_system(path: Path) -> bool:
-    """Whether it is a device or an open file of a process, by its name: /dev/stdout is a link."""
+    """Whether its name is that of a device or of a process's open file: /dev/stdout is a link."""
     named = str(path).startswith(("/dev/", "/proc/")) and not str(path).startswith(MEMORY)
     return named and path.exists() and not path.is_dir()
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is a device, a pipe or an open file of a process: written to, never replaced."""
+    """Whether it is a device, a pipe or a process's open file: written to, never replaced."""
     if _of_system(path):
         return True
     return not path.is_symlink() and path.exists() and not path.is_file() and not path.is_dir()
 
 
 def destination(path: Path) -> Path:
-    """Where a path that a user has typed leads: a link of the user's stays one, its file is written."""
+    """Where a path that a user typed leads: the user's link stays, its target is written."""
     return Path(os.path.realpath(path)) if path.is_symlink() and not _of_system(path) else path
 
 
 def open_own(path: Path, append: bool = False, fresh: bool = False) -> int:
-    """A file descriptor of a file of calib's own that is written in place: a lock, a log.
+    """A descriptor of a file of calib's own that is written in place: a lock, a log.
 
-    Others may write to a run directory, too: what is in its place and is a link, a second name of
-    another file, or a pipe is refused, by FileError. For a `fresh` file links and names are removed.
+    Others may write to a run directory too. Raises FileError where a link, a second name of another
+    file, or a pipe is in its place; a `fresh` file replaces links and names.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND * append
     new = flags | os.O_CREAT | os.O_EXCL
@@ -99,9 +96,9 @@ def open_own(path: Path, append: bool = False, fresh: bool = False) -> int:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of `path` at the end, or leaves it as it was.
+    """A temporary file that replaces `path` at the end, or leaves it as it was.
 
-    A link in that place is replaced, not followed (see `destination`). Raises FileError.
+    A link there is replaced, not followed (see `destination`). Raises FileError.
     """
     temporary: str | None = None
     try:
@@ -142,8 +139,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write `content` as indented JSON with a final newline, whole or not at all.
 
-    A lone surrogate (half a character, as Python has it from an odd file name) is written as "?":
-    `read_json` refuses it.
+    A lone surrogate (half a character, from an odd file name) is written as "?": `read_json` refuses it.
     """
     text = json.dumps(content, indent=1, allow_nan=False)
     if SURROGATE.search(text):
@@ -173,8 +169,8 @@ def read_text(path: Path, what: str) -> str:
 def read_json(path: Path, what: str, unique: bool = False) -> Any:
     """The JSON value in `path`. Raises FileError when missing, truncated or not JSON.
 
-    Also where a string holds half a character (a lone surrogate), which could not be written again,
-    and, of `unique` keys, where an object has one twice: readers differ in which of them counts.
+    Also where a string holds half a character (a lone surrogate), which could not be written again, and,
+    with `unique`, where an object has a key twice: readers differ in which one counts.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -202,7 +198,7 @@ def read_json(path: Path, what: str, unique: bool = False) -> Any:
 
 
 def first_error(error: ValidationError) -> str:
-    """Where and what the first mistake of a record is, and how many more there are, in one line."""
+    """One line: where a record's first mistake is, what it is, and how many more there are."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
     said, count = first["msg"].removeprefix("Value error, "), error.error_count() - 1
@@ -211,7 +207,7 @@ def first_error(error: ValidationError) -> str:
 
 
 def check_version(content: Any, reads: int, what: str) -> None:
-    """Raise FileError when the format_version of a JSON record is none, or later than `reads`."""
+    """Raise FileError when a JSON record's format_version is no version, or later than `reads`."""
     if not isinstance(content, dict) or "format_version" not in content:
         return  # what must have one says so itself
     version = content["format_version"]
@@ -227,23 +223,10 @@ def check_version(content: Any, reads: int, what: str) -> None:
 def read_record(
     record: type[ReadRecord], path: Path, what: str, reads: int | None = None
 ) -> ReadRecord:
-    """Read a JSON file into a pydantic record.
+    """Read a JSON file into a pydantic record; `what` names it in an error.
 
-    Parameters
-    ----------
-    record
-        Its class.
-    path
-        The file.
-    what
-        What to call it in an error.
-    reads
-        Latest format_version that is understood; None where the format has none.
-
-    Raises
-    ------
-    FileError
-        Missing, truncated, not JSON, of a later format, or with a wrong field.
+    `reads` is the latest format_version that is understood; None where the format has none. Raises
+    FileError: missing, truncated, not JSON, of a later format, or with a wrong field.
     """
     from pydantic import ValidationError
 

@@ -19,7 +19,7 @@ PER_DIMENSION = ("kernel", "stride", "padding", "normalized_shape")
 
 @dataclass(frozen=True)
 class NamedLayer:
-    """What a key says: a layer at a batch, of a type of items."""
+    """What a key says: a layer at a batch, with items of some type."""
 
     shape: LayerShape
     batch: int
@@ -28,7 +28,7 @@ class NamedLayer:
 
 
 def parse(key: str) -> NamedLayer | None:
-    """The layer that `key` names, or None where it is no key that LayerShape.key would write.
+    """The layer that `key` names; None where LayerShape.key would not write such a key.
 
     A scalar output is written as one item, and comes back as shape (1,).
     """

@@ -1,7 +1,7 @@
 """The shape of one layer, shared by measuring, fitting and predicting.
 
 Shapes are those of ONE sample, without the batch dimension; `key` adds batch, item type and
-whether the gradient of the input is needed, and is what a measured time is found by.
+whether the gradient of the input is needed, and measured times are found by it.
 """
 
 from __future__ import annotations
@@ -90,19 +90,19 @@ class LayerShape(BaseModel):
 
     @property
     def is_free(self) -> bool:
-        """No kernel runs: a change of view, or an adaptive pooling to the size that there is."""
+        """Whether no kernel runs: a change of view, or an adaptive pooling to the same size."""
         return self.kind == "flatten" or self.is_identity
 
     @property
     def is_identity(self) -> bool:
-        """An adaptive pooling to the size that there is, which training skips."""
+        """Whether it is an adaptive pooling to the same size, which training skips."""
         return self.kind == "adaptive_avg_pool" and self.input_shapes[0] == self.output_shape
 
     def forward_flops(self, batch: int) -> float:
         """Floating-point operations of one forward (a multiply-add is 2), for `batch` samples.
 
-        Of a pass over items (norms, softmax, ReLU, losses, ...) one for each item of its larger
-        side: how many it really makes is in the measured time of its kind. Of a copy none.
+        A pass over items (norms, softmax, ReLU, losses, ...) counts one for each item of its larger
+        side: how many it really makes is in the measured time of its kind. A copy counts none.
         """
         if self.kind in ("concat", "embedding"):
             return 0.0
@@ -116,9 +116,9 @@ class LayerShape(BaseModel):
         return float(batch * max(self.input_items, self.output_items))
 
     def moved_bytes(self, batch: int, item_bytes: int = 4) -> float:
-        """Bytes that one forward must at least move: inputs and output once, weights once.
+        """The fewest bytes that one forward can move: inputs, output and weights once.
 
-        Of an embedding: the indices, the rows that they name (not the whole table), the output.
+        For an embedding: the indices, the rows that they name (not the whole table), the output.
         """
         if self.kind == "embedding":
             rows_and_output = 2 * self.output_items

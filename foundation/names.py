@@ -1,7 +1,7 @@
 """Fields that many records share, each with its one description.
 
-Strings here are as open as files of other tools make them; what a program chooses from is a Literal
-where it is chosen.
+These strings are open, because files of other tools hold names that calib does not know; where a program
+has to choose, it has a Literal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Types of the numbers in records: one for each kind, with bounds beyond any machine.
 
-A number outside of them is a mistake of units or a spoilt file, and is refused where it is read. Inside
-of them whatever is computed from a record is finite. Bounds are generous, and say what they rest on.
+A number outside its bounds is a mistake of units or a spoilt file, and is refused where it is read.
+Within them, whatever is computed from a record is finite. Bounds are generous; each says its reason.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ FormatVersion = Annotated[
 
 @contextmanager
 def possible(what: str) -> Iterator[None]:
-    """Around what makes records of other records' numbers: one beyond its bounds is one line.
+    """Around code that makes records of computed numbers: one beyond its bounds is an InputError.
 
-    `what` is taken for the whole: "the prediction of ...". Raises InputError.
+    `what` names the whole: "the prediction of ...".
     """
     try:
         yield

@@ -45,7 +45,7 @@ class Estimate(Record):
 
     @classmethod
     def around(cls, value: float, low: float, high: float) -> Self:
-        """The value with an interval, stretched where a bootstrap's leaves the value out."""
+        """The value with an interval, stretched where a bootstrap's interval leaves the value out."""
         return cls(value=value, low=min(low, value), high=max(high, value))
 
     @classmethod
@@ -55,15 +55,15 @@ class Estimate(Record):
 
     @property
     def has_interval(self) -> bool:
-        """Whether it says how sure it is: one time alone has no error of its own to tell.
+        """Whether it says how sure it is: a single time does not, and has low = value = high.
 
-        A log of one run has one time of each size, and low = value = high. A value of 0 is a bound.
+        A log of one run has one time of each size. A value of 0 is a bound.
         """
         return self.low < self.high or self.value == 0
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """(value, low, high), as a table's columns have them."""
+        """(value, low, high), in the order of a table's columns."""
         return self.value, self.low, self.high
 
     @property
@@ -80,14 +80,14 @@ class Estimate(Record):
         return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """(low, high) at another confidence, of normal errors on either side."""
+        """(low, high) at another confidence, with normal errors on either side."""
         share = NormalDist().inv_cdf((1.0 + confidence) / 2.0) / Z_95
         down, up = self.value - self.low, self.high - self.value
         return self.value - share * down, self.value + share * up
 
 
 def _within(least: float, most: float, unit: str) -> AfterValidator:
-    """Refuses an estimate whose interval reaches beyond what its unit can be."""
+    """Refuse an estimate whose interval goes beyond the bounds of its unit."""
 
     def check(of: Estimate) -> Estimate:
         if not least <= of.low <= of.high <= most:

@@ -1,4 +1,4 @@
-"""Order statistics that measuring, fitting and reporting share. Pure Python: no numpy to import."""
+"""Order statistics that measuring, fitting and reporting share. Pure Python, to start fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The value below and above which half of the weight lies; between two values, their middle."""
+    """The value with half of the weight on either side; between two values, their middle."""
     if not values:
         raise ValueError("median of no values")
     pairs = sorted(zip(values, weights, strict=True))
@@ -40,10 +40,10 @@ def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def median_of_groups(groups: Sequence[Sequence[float]]) -> float:
-    """The median of all values, every group weighing alike however many values it has.
+    """The median of all values, with the same weight for every group, however many values it has.
 
-    Measuring stops when a median is known well enough, so that one launch may have repeated twenty times
-    as often as another: the pooled median would be that launch's.
+    Measuring stops when a median is known well enough, so one launch may have twenty times the
+    repetitions of another: the pooled median would be that launch's.
     """
     values = [value for group in groups for value in group]
     if len({len(group) for group in groups}) == 1:
@@ -76,8 +76,8 @@ def median_ranks(n: int, confidence: float) -> tuple[int, int] | None:
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Distribution-free interval (low, high) of the median; (min, max) when n is under 6.
 
-    Fewer than six values cannot give 95%; callers that stop on the interval use
-    `serial_half_width`, which says infinity there.
+    Fewer than six values cannot give 95%; callers that stop on the interval use `serial_half_width`,
+    which is infinite there.
     """
     ordered = sorted(values)
     ranks = median_ranks(len(ordered), confidence)
@@ -87,7 +87,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def effective_number(values: Sequence[float]) -> int:
-    """How many independent values tell as much about the median as these, in order of time, do.
+    """How many independent values would say as much about the median as these, in order of time.
 
     n / (1 + 2 sum r_k) over the lags k before the first whose r_k is not positive (the initial
     positive sequence of Geyer, Statistical Science 7, 1992), where r_k is the autocorrelation of
@@ -114,11 +114,11 @@ def effective_number(values: Sequence[float]) -> int:
 def serial_interval(
     values: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """Interval (low, high) of the median of values in order of time, which may hang together.
+    """Interval (low, high) of the median of values in order of time, which may be autocorrelated.
 
-    The order statistics that stand as far out among n as those of `median_ranks` do among the
-    effective number; never inside the interval for independent values. None while there is none:
-    fewer than 6 effective values for 95%.
+    The order statistics that stand as far out among n as those of `median_ranks` do among the effective
+    number; never inside the interval for independent values. None while there are too few: under 6
+    effective values for 95%.
     """
     n = len(values)
     number = max(effective_number(values), 1) if n else 0

@@ -17,14 +17,14 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
-# what a spreadsheet takes for the start of a formula, whatever the quotes (OWASP, "CSV Injection")
+# what a spreadsheet takes for the start of a formula, quoted or not (OWASP, "CSV Injection")
 FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """A cell of a CSV table: text so that it is no formula and drives no terminal, a number as it is.
+    """A cell of a CSV table: a number as it is, text so that it is no formula and drives no terminal.
 
-    The apostrophe in front is how spreadsheets mark text; they do not show it.
+    Spreadsheets take the apostrophe in front as a mark of text, and do not show it.
     """
     if not isinstance(cell, str):
         return cell
@@ -33,5 +33,5 @@ def csv_cell(cell: Cell) -> Cell:
 
 
 def csv_row(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells of a row; every table of calib's is written by these."""
+    """The cells of a row, for every table that calib writes."""
     return [csv_cell(cell) for cell in cells]

@@ -8,7 +8,7 @@ from calib.foundation.records import Estimate
 
 NO_INTERVAL = "[unknown]"
 YEAR_S = 365.25 * 24 * 3600
-# a unit of time in s, and from how many of it on it is used
+# units of time in s, and the number of them from which on they are used
 TIMES = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 2.0), (1.0, "s", 0.9999))
 SHORT_TIMES = ((1e-3, "ms", 0.9999), (1e-6, "µs", 0.9999), (1e-9, "ns", 0.0))
 SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -29,14 +29,14 @@ def number(value: float, digits: int = 3) -> str:
 def with_interval(value: float, low: float, high: float, scale: float = 1.0) -> str:
     """`41.2 [39.0, 44.1]`: all three times `scale`, with as many decimals as the value needs.
 
-    `41.2 [unknown]` where the three are one: a single time, as of a log of one run, says nothing
-    about its own error.
+    `41.2 [unknown]` where all three are equal: a single time, as in a log of one run, says nothing about
+    its own error.
     """
     if low == value == high and value:
         return f"{number(value * scale)} {NO_INTERVAL}"
     places = decimals((value or high) * scale)
     half = (high - low) * scale / 2
-    if half > 0:  # a narrow interval must not look like none
+    if half > 0:  # a narrow interval must not look like no interval
         places = max(places, min(decimals(half, 2), places + 1))
     middle, below, above = (f"{x * scale:.{places}f}" for x in (value, low, high))
     return f"{middle} [{below}, {above}]"
@@ -48,7 +48,7 @@ def estimate_words(of: Estimate, scale: float = 1.0) -> str:
 
 
 def seconds_words(seconds: float) -> str:
-    """In a unit of its own, to three digits: `2.5 h`, `10 s`, `100 µs`."""
+    """In the unit that suits it, to three digits: `2.5 h`, `10 s`, `100 µs`."""
     if seconds > YEAR_S:
         return "> 1 year"
     if not seconds:
@@ -60,24 +60,24 @@ def seconds_words(seconds: float) -> str:
 
 
 def clock_words(seconds: float) -> str:
-    """Of waiting: `6:45`."""
+    """Minutes and seconds: `6:45`."""
     return f"{round(seconds) // 60}:{round(seconds) % 60:02d}"
 
 
 def bytes_words(nbytes: float) -> str:
-    """In the largest unit of which there is one, to three digits: `8 B`, `4 KiB`, `54.5 MiB`."""
+    """In the largest unit that is not over it, to three digits: `8 B`, `4 KiB`, `54.5 MiB`."""
     power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
     return f"{_short(nbytes / 1024**power)} {SIZES[power]}"
 
 
 def exact_bytes(nbytes: int) -> str:
-    """In the largest unit that needs no rounding, so that two sizes never read the same."""
+    """In the largest unit that needs no rounding: two sizes never read the same."""
     power = next((k for k in (3, 2, 1) if nbytes and nbytes % 1024**k == 0), 0)
     return f"{nbytes // 1024**power} {SIZES[power]}"
 
 
 def _short(value: float) -> str:
-    """Three digits, or all before the point, and no zeros behind it."""
+    """Three digits, or all before the point, without trailing zeros."""
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 

@@ -44,7 +44,7 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
 
 DEFAULT_SECONDS = 60.0
-UNITS = {"": 1, "B": 1} | {
+UNITS: dict[str, int] = {"": 1, "B": 1} | {
     f"{prefix}{binary}B": base**power
     for binary, base in (("i", 1024), ("", 1000))
     for power, prefix in enumerate("KMGT", 1)

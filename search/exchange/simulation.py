@@ -1,10 +1,10 @@
 """Gradients exchanged while the backward and the next forward run: an exact event simulation.
 
-Time 0 is the start of a backward. Layers run it from the last to the first; a layer's tensors can be
-exchanged as soon as its backward ends. The next forward follows; each of its layers waits for its own
-tensors. Before the next backward begins every layer's forward has run, so every tensor has arrived and
-the network is idle: each iteration begins as the one before, and the time from one start of a
-backward to the next is that of the steady state (tests/search/exchange simulates several).
+Time 0 is the start of a backward. It runs from the last layer to the first; a layer's tensors can be
+exchanged as soon as its backward ends. In the next forward each layer waits for its own tensors. When
+the next backward begins, every layer's forward has run, so every tensor has arrived and the network is
+idle: all iterations are alike, and the time from one backward to the next is that of the steady state
+(tests/search/exchange simulates several).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Order = Literal["fifo", "priority"]
 
 
 class SliceJob(NamedTuple):
-    """The slices of a tensor on one lane: `full` of them of `full_s` seconds, a last one of `last_s`.
+    """The slices of a tensor on one lane: `full` of `full_s` seconds each, a last one of `last_s`.
 
-    `last_s` 0: there is none. `key` says who goes first: the tensor of the lowest.
+    `last_s` 0: there is no last one. The tensor with the lowest `key` goes first.
     """
 
     tensor: int
@@ -82,7 +82,7 @@ def iteration(
     layer_of: Sequence[int],
     lanes: Sequence[Sequence[SliceJob]],
 ) -> SimulatedIteration:
-    """One iteration of layers [layers] in the order of the forward, and tensors [tensors] of layers.
+    """One iteration of layers in the order of the forward; `layer_of` has each tensor's layer.
 
     Each lane of the network sends one slice at a time. A layer is updated before its forward.
     """
@@ -105,10 +105,10 @@ def iteration(
 
 
 def lane(number: int, jobs: Sequence[SliceJob]) -> list[Sent]:
-    """One lane: whenever it is free, the next slice of the released tensor with the lowest key.
+    """One lane: whenever it is free, it sends a slice of the released tensor with the lowest key.
 
-    A tensor that comes first is looked for at every end of a slice, never inside one. Equal slices
-    between two releases go as one event: their number follows from the time to the next release.
+    A slice is never interrupted. Equal slices between two releases are one event: their number follows
+    from the time to the next release.
     """
     coming = sorted(jobs, key=lambda job: (job.release_s, job.key))
     waiting: list[tuple[int, int, int]] = []  # (key, place in coming, full slices left)
@@ -139,7 +139,7 @@ def lane(number: int, jobs: Sequence[SliceJob]) -> list[Sent]:
 
 
 def _append(sent: list[Sent], of: Sent) -> None:
-    """Slices that follow those of the same tensor at once are one event with them."""
+    """Add slices; those that directly follow slices of the same tensor are one event with them."""
     if sent and sent[-1].tensor == of.tensor and sent[-1].stop_s == of.start_s:
         before = sent.pop()
         of = of._replace(slices=before.slices + of.slices, start_s=before.start_s)
@@ -153,12 +153,12 @@ def preempted(
     layer_of: Sequence[int],
     least_s: Sequence[float],
 ) -> float:
-    """No order of slices on one lane is faster than this: seconds of an iteration.
+    """Seconds of an iteration that no order of slices on one lane can beat.
 
-    `least_s` [tensors] is the least that each tensor takes on the lane. A tensor that arrives at C
-    leaves at least its layer's and all later layers' update and forward to do; minimizing the largest
-    of those ends is 1 | r_j, pmtn | L_max, which the priority to the earliest layer, preempting at any
-    time, solves (Horn 1974, "Some simple scheduling algorithms").
+    `least_s` is the least that each tensor takes on the lane. Once a tensor has arrived, the updates
+    and forwards of its layer and all later ones are still to do; minimizing the latest of those ends is
+    1 | r_j, pmtn | L_max, which priority to the earliest layer solves, preempting at any time (Horn
+    1974, "Some simple scheduling algorithms").
     """
     ends = releases(backward_s)
     after, left = [0.0] * len(forward_s), 0.0

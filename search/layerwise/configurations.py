@@ -1,8 +1,8 @@
-"""The configurations of a layer: degrees over its dimensions, of equal parts.
+"""The configurations of a layer: degrees over its dimensions, in equal parts.
 
 Jia et al., "Exploring Hidden Dimensions", section 4 and Table 1: sample, channel, height, width (length,
-depth), any degrees whose product is no more than the devices; the others are idle. Pruned sets are for
-large clusters.
+depth), with any degrees whose product is at most the number of devices; other devices are idle. Pruned
+sets are for large clusters.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ PRUNED = {
     "powers": "degrees are powers of 2",
     "machine": "a layer is on 1 device, a node or all devices, cut along two dimensions at most",
 }
-# auto: up to so many devices
+# auto: these degrees up to so many devices
 MOST_FOR_ANY, MOST_FOR_POWERS = 16, 64
 
 
 @dataclass(frozen=True)
 class ConfigurationChoices:
-    """What configurations are looked at: over `dimensions`, pruned as `degrees` says.
+    """Which configurations are looked at: over `dimensions`, pruned as `degrees` says.
 
-    any: all; powers: every degree is a power of 2; machine: their product is 1, the devices of a node,
-    or all of them, and two dimensions at most are cut.
+    any: all; powers: every degree is a power of 2; machine: on 1 device, a node or all devices, with two
+    dimensions cut at most.
     """
 
     devices: Devices
@@ -61,20 +61,20 @@ class ConfigurationChoices:
         return cls(request.devices, request.samples, named, degrees)
 
     def allowed(self, parts: int) -> bool:
-        """Whether so many devices may work."""
+        """Whether a layer may be on so many devices."""
         if self.degrees == "machine":
             return parts in (1, self.devices.per_node, self.devices.p)
         return parts <= self.devices.p
 
     def along(self, length: int) -> list[int]:
-        """Degrees of a dimension of such a length: those that divide it."""
+        """The degrees that divide a dimension of this length."""
         most = min(length, self.devices.p)
         found = [n for n in range(1, most + 1) if length % n == 0]
         return [n for n in found if n & (n - 1) == 0] if self.degrees == "powers" else found
 
     @property
     def pruned(self) -> str:
-        """Which part of OptCNN's space this is; empty: all of it."""
+        """Which part of OptCNN's space this is; "": all of it."""
         words = [PRUNED[self.degrees]] if self.degrees in PRUNED else []
         left_out = [name for name in DEFAULT_DIMENSIONS if name not in self.dimensions]
         if left_out:
@@ -82,16 +82,16 @@ class ConfigurationChoices:
         return "; ".join(words)
 
     def few(self) -> ConfigurationChoices:
-        """Those of which there are at most three for a layer: samples, on a device, a node or all."""
+        """At most three for a layer: cut by samples, on a device, a node or all."""
         return replace(self, dimensions=("sample",), degrees="machine")
 
     def configurations(self, shape: LayerShape, look: Look = never) -> tuple[Configuration, ...]:
-        """All that a layer can have, the one of a single device first. Raises BudgetOver."""
+        """All configurations of a layer, that of a single device first. Raises BudgetOver."""
         lengths = self._lengths(shape)
         axes = []
         for name, length in lengths.items():
             degrees = self.along(length)
-            # what is impossible alone is so in any company
+            # a degree that is impossible alone is impossible with any others
             axes.append([n for n in degrees if n == 1 or self._possible(shape, {name: n})])
         found = []
         for degrees_of in product(*axes):
@@ -107,7 +107,7 @@ class ConfigurationChoices:
         return not why_impossible(shape, Configuration.of(degrees), self.batch)
 
     def _lengths(self, shape: LayerShape) -> dict[str, int]:
-        """Length by dimension of those that were chosen and that the layer has."""
+        """The lengths of the layer's dimensions that were chosen."""
         output = shape.output_shape
         lengths = {"sample": self.batch}
         if output:

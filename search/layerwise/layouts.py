@@ -1,7 +1,7 @@
-"""Boxes of all devices and configurations as arrays: who owns and needs what of a tensor.
+"""Boxes of all devices and configurations as arrays: who owns and who needs which part of a tensor.
 
-The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, and each range
-depends on one coordinate of its part alone, so that few of them tell all.
+The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, each of which depends
+on one coordinate of its part alone, so a few ranges describe all boxes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Ranges = tuple[Integers, Integers]
 class BoxLayout:
     """Boxes of a tensor of `lengths` (samples first) by configuration, dimension, device.
 
-    `lo`, `hi`: [configurations, dimensions, devices]; an idle device has an empty box. Along a dimension
-    the parts of configuration c have `ranges[c][d]`, and device k the one of number `index[c, d, k]`.
-    `times[c]`: how many parts have the same box.
+    `lo`, `hi`: [configurations, dimensions, devices]; an idle device has an empty box. Along dimension d
+    the parts of configuration c have `ranges[c][d]`, of which device k has number `index[c, d, k]`.
+    `times[c]`: how many parts share a box.
     """
 
     lengths: Shape
@@ -47,7 +47,7 @@ class BoxLayout:
 
 
 def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: int) -> BoxLayout:
-    """What the devices have of a layer's output."""
+    """What each device has of a layer's output."""
 
     def box(one: Configuration, part: int) -> Box:
         return owned(shape, one, one.sample, part)
@@ -58,7 +58,7 @@ def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: in
 def needs(
     shape: LayerShape, which: int, of: Sequence[Configuration], batch: int, devices: int
 ) -> BoxLayout:
-    """What they read of input number `which`."""
+    """What each device reads of input number `which`."""
 
     def box(one: Configuration, part: int) -> Box:
         return needed(shape, one, one.sample, part, which)
@@ -89,7 +89,7 @@ def _layout(
 def _ranges(
     lengths: Shape, of: Configuration, box: Callable[[Configuration, int], Box]
 ) -> tuple[tuple[Ranges, ...], list[Integers], float]:
-    """Ranges along each dimension, the number of each part's, and how many parts have the same box."""
+    """(ranges along each dimension, the number of each part's, how many parts share a box)."""
     sizes = (of.sample, of.channel, *of.spatial, of.input)
     places = np.unravel_index(np.arange(of.parts), sizes)
     each = lengths[0] // of.sample
@@ -99,7 +99,7 @@ def _ranges(
     ranges += [(np.array([a]), np.array([b])) for a, b in first[1:]]
     numbers: list[Integers] = [places[0].astype(np.int64)]
     numbers += [np.zeros(of.parts, np.int64) for _ in first[1:]]
-    # channel and input together, as what is owned depends on both; then each of the spatial degrees
+    # channel and input together, as ownership depends on both; then each spatial degree
     joint = places[1] * of.input + places[-1]
     times = of.parts / of.sample
     for n, along in [(of.channel * of.input, joint), *zip(of.spatial, places[2:-1], strict=True)]:

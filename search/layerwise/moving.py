@@ -1,15 +1,15 @@
 """t_X: what moves between two layers cut in different ways, and how long it takes.
 
-What is assumed. Every item has one owner, whoever needs it and does not have it is sent it by its owner,
-and nothing else is sent. All devices send and receive at once, in both directions of their links. A
-device's own messages share its link, inside its node and between nodes apart: so the busiest device of
-each of the two levels counts, by the larger of what comes and what leaves, as one message of so many
-bytes; first one level, then the other. In the backward the gradients take the same way back where
-somebody needs them, so that it takes as long. The model's input costs nothing to read.
+Assumptions: every item has one owner, which sends it to each device that needs it and lacks it; nothing
+else is sent. All devices send and receive at once, in both directions of their links. A device's own
+messages share its link, separately inside its node and between nodes: so on each of the two levels the
+busiest device counts, by the larger of what comes and what leaves, as one message of that size; first
+one level, then the other. In the backward the gradients go the same way back, where somebody needs them,
+and take as long. Reading the model's input costs nothing.
 
 Copies around the messages are those of training (training/plans/): a device packs what it sends unless
 that is all it has, and joins what came with what it had; in the backward it packs gradients of what
-came, and adds or joins those of what it gave. Filling at the border of an image is left out.
+came, and adds or joins those of what it gave. Padding at the border of an image is left out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from calib.search.request import Devices, Look, never
 def busiest(
     own: BoxLayout, need: BoxLayout, devices: Devices, look: Look = never
 ) -> tuple[Floats, Floats]:
-    """Items at the busiest device inside its node, and between nodes: [producers', consumers'].
+    """Items at the busiest device inside its node, and between nodes.
 
-    Configurations of the layer that owns the tensor, by those of the layer that reads it.
+    By the configurations of the layer that owns the tensor and of the one that reads it.
     """
     nodes, each = devices.nodes, devices.per_node
     cut, scale = cut_dimensions(own, need)
@@ -59,7 +59,7 @@ def busiest(
 
 
 def cut_dimensions(own: BoxLayout, need: BoxLayout) -> tuple[list[int], float]:
-    """The dimensions that somebody cuts, samples always, and the items along the others."""
+    """The dimensions that are cut on either side, always samples, and the items along the others."""
     cut = [0]
     for d, length in enumerate(own.lengths[1:], 1):
         whole = all(
@@ -74,7 +74,7 @@ def cut_dimensions(own: BoxLayout, need: BoxLayout) -> tuple[list[int], float]:
 
 
 def padded(need: BoxLayout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and end of the ranges along a dimension by configuration, with empty ones behind."""
+    """First and end of the ranges along a dimension by configuration, padded with empty ones."""
     most = max(len(of[d][0]) for of in need.ranges)
     first, end = (np.zeros((len(need.ranges), most), np.int64) for _ in range(2))
     for c, of in enumerate(need.ranges):
@@ -86,10 +86,10 @@ def padded(need: BoxLayout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 def given_to_all(
     own: BoxLayout, needed: dict[int, tuple[Any, Any]], times: Floats, i: int
 ) -> Floats:
-    """What all readers together need of what each device owns: [consumers', devices].
+    """What all readers together need of what each device owns: [configurations of readers, devices].
 
     The sum over readers of products of overlaps is the product of sums along each dimension. Along the
-    samples the readers' parts are the whole batch, so that the sum is what the device has.
+    samples the readers' parts make the whole batch, so the sum is what the device has.
     """
     lengths = (own.hi[i, 0] - own.lo[i, 0]).astype(np.float64)
     given = times[:, None] * lengths[None, :]
@@ -102,7 +102,7 @@ def given_to_all(
 
 
 def copied(own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
-    """Items that the busiest device copies, forward and backward: [producers', consumers']."""
+    """Items that the busiest device copies, forward and backward, by the configurations of both."""
     cut, scale = cut_dimensions(own, need)
     shape = (len(own.lo), len(need.lo))
     there, back = np.zeros(shape), np.zeros(shape)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 
 import numpy as np
@@ -182,9 +182,10 @@ class _Graph:
         self.readers = [_bits(of) for of in self.after]
         # only what has several readers can be read both before a layer and behind it
         self.branches = [(i, of) for i, of in enumerate(self.readers) if of & (of - 1)]
-        self._extra: dict[int, int] = {}
+        # an antichain shares most of its layers with the one before it
+        self.augmented = cache(self._augmented)
+        self._read_behind = cache(self._read_behind_of)
         self._cleared: dict[int, tuple[int, ...]] = {}
-        self._augmented: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def in_branches(self) -> list[int]:
         """A topological order that ends a branch before it begins another."""
@@ -209,21 +210,16 @@ class _Graph:
             found |= self.before[x] | 1 << x
         return found
 
-    def augmented(self, antichain: tuple[int, ...]) -> tuple[int, ...]:
-        """With the layers before one of its members that are read elsewhere."""
-        if antichain not in self._augmented:
-            extra = 0
-            for x in antichain:
-                if x not in self._extra:
-                    inside = self.before[x]
-                    here = inside | 1 << x
-                    self._extra[x] = sum(
-                        1 << i for i, of in self.branches if inside >> i & 1 and of & ~here
-                    )
-                extra |= self._extra[x]
-            more = tuple(i for i, _ in self.branches if extra >> i & 1) if extra else ()
-            self._augmented[antichain] = (*more, *antichain)
-        return self._augmented[antichain]
+    def _read_behind_of(self, x: int) -> int:
+        """The layers before layer x that are read behind it."""
+        inside = self.before[x]
+        here = inside | 1 << x
+        return _bits(i for i, of in self.branches if inside >> i & 1 and of & ~here)
+
+    def _augmented(self, antichain: tuple[int, ...]) -> tuple[int, ...]:
+        """With the layers before one of its members that are read behind it."""
+        extra = reduce(or_, map(self._read_behind, antichain))
+        return (*(i for i, _ in self.branches if extra >> i & 1), *antichain)
 
     def next_ones(self, antichain: tuple[int, ...], look: Look) -> list[tuple[int, ...]]:
         """The antichains one layer further on. Raises BudgetOver."""

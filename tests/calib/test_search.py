@@ -26,12 +26,15 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def searched(here: Path, space: str, *more: str) -> dict[str, Any]:
-    done = calib(
-        here, "search", "--model", "model.json", "--space", space, *NOMINAL_1X4, *more, "--json"
-    )
+def search(here: Path, *more: str, model: str = "model.json") -> str:
+    """What it prints."""
+    done = calib(here, "search", "--model", model, *more)
     assert done.returncode == 0, done.stderr
-    plans: list[dict[str, Any]] = json.loads(done.stdout)
+    return done.stdout
+
+
+def searched(here: Path, *more: str, model: str = "model.json") -> dict[str, Any]:
+    plans: list[dict[str, Any]] = json.loads(search(here, *more, "--json", model=model))
     (plan,) = plans  # --json prints a list, of one plan too
     return plan
 
@@ -39,7 +42,7 @@ def searched(here: Path, space: str, *more: str) -> dict[str, Any]:
 @pytest.mark.parametrize("space", SPACES)
 def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
     """Sums, certificates and limits that hold of any plan."""
-    plan = SearchedPlan.model_validate(searched(here, space))
+    plan = SearchedPlan.model_validate(searched(here, "--space", space, *NOMINAL_1X4))
     assert plan.total.low <= plan.total.value <= plan.total.high
     assert sum(time.value for time in plan.phases.values()) == pytest.approx(plan.total.value)
     assert (plan.nodes, plan.devices_per_node, plan.batch) == (1, 4, 64)
@@ -54,22 +57,10 @@ def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
-    done = calib(
-        here,
-        "search",
-        "--model",
-        "model.json",
-        "--space",
-        space,
-        *NOMINAL_1X4,
-        "-o",
-        "plan.json",
-        "--plot",
-        "page.html",
-    )
-    assert done.returncode == 0, done.stderr
+    files = ("-o", "plan.json", "--plot", "page.html")
+    shown = search(here, "--space", space, *NOMINAL_1X4, *files)
     plan = SearchedPlan.read(here / "plan.json")
-    assert plan.layers[0].choice in done.stdout and "Certificate: " in done.stdout
+    assert plan.layers[0].choice in shown and "Certificate: " in shown
     page = (here / "page.html").read_text()
     assert "<html" in page and (not plan.layers[0].seconds or "plan-layers" in page)
 
@@ -77,7 +68,7 @@ def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_the_same_seed_finds_the_same(here: Path, space: str) -> None:
     def found() -> dict[str, Any]:
-        plan = searched(here, space, "--evaluations", "500")
+        plan = searched(here, "--space", space, *NOMINAL_1X4, "--evaluations", "500")
         for timed in ("tables_seconds", "seconds", "course"):
             del plan["searched"][timed]
         return plan
@@ -109,11 +100,8 @@ def test_the_same_seed_finds_the_same(here: Path, space: str) -> None:
 )
 def test_what_cannot_be_is_one_line(here: Path, more: tuple[str, ...], words: str) -> None:
     """And leaves no file behind."""
-    given = [*NOMINAL_1X4]
-    for name in more:
-        if name in given and name.startswith("--") and name != "--batch":
-            at = given.index(name)
-            del given[at : at + 2]
+    pairs = zip(NOMINAL_1X4[::2], NOMINAL_1X4[1::2], strict=True)
+    given = [word for pair in pairs if pair[0] not in more for word in pair]
     done = calib(here, "search", "--model", "model.json", *given, *more, "-o", "plan.json")
     assert words in refused(done)
     assert not (here / "plan.json").exists()
@@ -143,25 +131,11 @@ def test_the_batch_of_a_profile(
     here: Path, space: str, dense: bool, more: tuple[str, ...], batch: int | None
 ) -> None:
     """Its own, or what was said, or unknown; of an exchange every device does such a mini-batch."""
-    asked = (
-        "search",
-        "--model",
-        profile(here, dense),
-        "--space",
-        space,
-        "--nominal",
-        "p100",
-        "--cluster",
-        "1x4",
-        *more,
-    )
-    done = calib(here, *asked, "--json")
-    assert done.returncode == 0, done.stderr
-    (plan,) = json.loads(done.stdout)
+    model, asked = profile(here, dense), ("--space", space, *NOMINAL_1X4[:4], *more)
     expected = 4 * batch if batch and dense and space == "exchange" else batch
-    assert plan["batch"] == expected
-    shown = calib(here, *asked)
-    assert (f"B = {expected}:" if batch else "B unknown:") in " ".join(shown.stdout.split())
+    assert searched(here, *asked, model=model)["batch"] == expected
+    shown = " ".join(search(here, *asked, model=model).split())
+    assert (f"B = {expected}:" if batch else "B unknown:") in shown
 
 
 def test_machines_and_cluster_contradict(here: Path) -> None:
@@ -191,11 +165,11 @@ def test_optimal_within_what_was_searched(
     here: Path, space: str, more: tuple[str, ...], words: str
 ) -> None:
     """In the table, on the page and for programs."""
-    asked = ("search", "--model", "model.json", "--space", space, "--nominal", "p100", *more)
-    (plan,) = json.loads(calib(here, *asked, "--json").stdout)
-    assert plan["certificate"]["kind"] == "optimal" and words in plan["certificate"]["within"]
-    assert bool(plan["certificate"]["within"]) == bool(words)
-    shown = calib(here, *asked, "--plot", "page.html").stdout
+    asked = ("--space", space, "--nominal", "p100", *more)
+    certificate = searched(here, *asked)["certificate"]
+    assert certificate["kind"] == "optimal" and words in certificate["within"]
+    assert bool(certificate["within"]) == bool(words)
+    shown = search(here, *asked, "--plot", "page.html")
     for text in (shown, (here / "page.html").read_text()):
         assert ("optimal within the pruned set" in text) == bool(words)
 

@@ -23,6 +23,7 @@ from calib.search.timelines.simulation import StageTimes, simulate
 
 MACHINE = Machine(nominal("p100"))
 EIGHT = Devices(2, 4)
+SMALL = mlp([64, 256, 128, 16])
 AFTER = 40  # looks that a plan may take when its time is over: the course, the record, short loops
 
 
@@ -35,6 +36,18 @@ class Ticks:
     def __call__(self) -> float:
         self.looks += 1
         return float(self.looks)
+
+
+def ended(
+    seconds: float | None,
+    space: str,
+    method: str = "",
+    model: Any = SMALL,
+    devices: Devices = EIGHT,
+) -> SearchedPlan:
+    """The plan at the end of so many seconds of a fresh clock."""
+    budget = Budget(seconds, clock=Ticks())
+    return search(model, devices, MACHINE, space, method, budget, batch=64)
 
 
 def dense(n: int) -> PipelineProfile:
@@ -66,15 +79,8 @@ def test_every_method_ends_with_its_budget(space: str, method: str, seconds: int
 def test_cuts_are_looked_for_by_the_clock(method: str, seconds: int) -> None:
     """The graph has 60 layers, 1770 edges; the enumeration of its cuts takes over 30000 looks."""
     clock = Ticks()
-    plan = search(
-        dense(60),
-        Devices(1, 4),
-        MACHINE,
-        "pipeline",
-        method,
-        Budget(seconds=seconds, clock=clock),
-        batch=64,
-    )
+    budget = Budget(seconds=seconds, clock=clock)
+    plan = search(dense(60), Devices(1, 4), MACHINE, "pipeline", method, budget, batch=64)
     assert clock.looks <= seconds + AFTER
     assert plan.searched.stopped == "budget" and plan.certificate.kind == "bound"
     assert any("the budget ended" in note for note in plan.notes)
@@ -91,19 +97,7 @@ def test_the_cuts_of_a_dense_graph_take_long() -> None:
 def test_the_budget_ends_a_partition() -> None:
     """A chain of 40 layers on 16 devices: cut by the clock, the stages are those without a search."""
     model = mlp([64] * 21)
-
-    def planned(seconds: float | None) -> SearchedPlan:
-        return search(
-            model,
-            Devices(4, 4),
-            MACHINE,
-            "pipeline",
-            "pipedream",
-            Budget(seconds, clock=Ticks()),
-            batch=64,
-        )
-
-    whole, cut = planned(None), planned(30)
+    whole, cut = (ended(s, "pipeline", "pipedream", model, Devices(4, 4)) for s in (None, 30))
     assert whole.searched.stopped == "complete" and whole.certificate.kind == "optimal"
     assert cut.searched.stopped == "budget" and cut.certificate.kind == "bound"
     assert cut.certificate.lower_bound_s is not None
@@ -117,15 +111,7 @@ def test_no_room_and_no_time() -> None:
     said = []
     for seconds in (None, *range(1, 700, 40)):
         with pytest.raises(InputError) as error:
-            search(
-                model,
-                Devices(1, 4, 1000),
-                MACHINE,
-                "pipeline",
-                "pipedream",
-                Budget(seconds, clock=Ticks()),
-                batch=64,
-            )
+            ended(seconds, "pipeline", "pipedream", model, Devices(1, 4, 1000))
         said.append(str(error.value))
     exact = int(said[0].split()[-2])
     known = [int(text.split()[-4]) for text in said[1:] if "bytes would do" in text]
@@ -137,48 +123,22 @@ def test_no_room_and_no_time() -> None:
 @pytest.mark.parametrize("method", ["elimination", "enumeration"])
 def test_layers_without_time_for_tables(method: str) -> None:
     """The plan is the best of few, and nothing is claimed of the others."""
-    model = mlp([64, 256, 128, 16])
-    few = search(model, EIGHT, MACHINE, "layerwise", method, Budget(5, clock=Ticks()), batch=64)
-    every = search(model, EIGHT, MACHINE, "layerwise", method, Budget(None), batch=64)
+    few, every = (ended(seconds, "layerwise", method) for seconds in (5, None))
     assert few.certificate.kind == "none" and few.searched.stopped == "budget"
     assert few.total.value >= every.total.value
     assert all(set(layer.degrees) <= {"sample"} for layer in few.layers)
     data = next(of for of in few.baselines if of.name == "data")
     assert data.total is not None and few.total.value <= data.total.value * (1 + 1e-12)
     with pytest.raises(BudgetOver, match=r"the budget ended.*give a longer budget.*fits"):
-        search(
-            model,
-            Devices(2, 4, 1000),
-            MACHINE,
-            "layerwise",
-            method,
-            Budget(5, clock=Ticks()),
-            batch=64,
-        )
+        ended(5, "layerwise", method, devices=Devices(2, 4, 1000))
 
 
 def test_states_without_time_for_tables() -> None:
-    few = search(
-        mlp([64, 256, 128, 16]),
-        EIGHT,
-        MACHINE,
-        "sbp",
-        "descent",
-        Budget(3, clock=Ticks()),
-        batch=64,
-    )
+    few = ended(3, "sbp", "descent")
     assert few.certificate.kind == "none" and few.searched.stopped == "budget"
     assert all(sum(n > 1 for n in layer.degrees.values()) <= 1 for layer in few.layers)
     with pytest.raises(BudgetOver, match="before there was any plan: give a longer budget"):
-        search(
-            mlp([64, 256, 128, 16]),
-            Devices(2, 4, 10),
-            MACHINE,
-            "sbp",
-            "descent",
-            Budget(3, clock=Ticks()),
-            batch=64,
-        )
+        ended(3, "sbp", "descent", devices=Devices(2, 4, 10))
 
 
 def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
@@ -186,7 +146,7 @@ def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
     clock = Ticks()
     spending = Budget(None, clock=clock).started()
     spending.budget = Budget(1e9, clock=clock)
-    request = SearchRequest(mlp([64, 256, 128, 16]), EIGHT, MACHINE, 64, "elimination")
+    request = SearchRequest(SMALL, EIGHT, MACHINE, 64, "elimination")
     made = tables_of(request, Pricing(request), look=spending.look)
     assert clock.looks >= sum({id(of): len(of) for of in made.costs.nodes}.values())
     before = clock.looks
@@ -208,8 +168,6 @@ def test_one_budget_is_all() -> None:
     """Tables, method and certificate are within the same seconds, which the plan adds up."""
     for space in SPACES:
         clock = Ticks()
-        plan: Any = search(
-            mlp([64, 256, 16]), EIGHT, MACHINE, space, "", Budget(1e6, clock=clock), batch=64
-        )
-        of = plan.searched
+        budget = Budget(1e6, clock=clock)
+        of = search(SMALL, EIGHT, MACHINE, space, "", budget, batch=64).searched
         assert of.stopped == "complete" and of.tables_seconds + of.seconds <= clock.looks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from calib.search.exchange.search import SPACE
 from calib.search.exchange.work import work_of
 from calib.search.links import Links
 from calib.search.nominal import NOMINAL, nominal, parameters_of
-from calib.search.pipelines.profile import read
 from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, SearchRequest
 
@@ -33,17 +33,8 @@ def planned(
     form: Any = "paper",
     **options: str,
 ) -> SearchedPlan:
-    return search(
-        MODEL,
-        devices or Devices(8, 6),
-        TITAN,
-        "exchange",
-        method,
-        budget,
-        batch=48 * 8,
-        form=form,
-        options=options,
-    )
+    more = {"batch": 48 * 8, "form": form, "options": options}
+    return search(MODEL, devices or Devices(8, 6), TITAN, "exchange", method, budget, **more)
 
 
 def network(devices: Devices, architecture: Any = "allreduce", **more: float) -> SliceNetwork:
@@ -71,13 +62,9 @@ def test_slices_are_priced_by_ring_or_server() -> None:
 @pytest.mark.parametrize("architecture", ["allreduce", "server"])
 def test_another_bandwidth_is_that_of_another_machine(architecture: str) -> None:
     """Independent: the data sheet with twice the bandwidth; alpha stays."""
-    fast = {
-        **vars(OF),
-        "node_bytes_per_s": 2 * OF.node_bytes_per_s,
-        "system_bytes_per_s": 2 * OF.system_bytes_per_s,
-    }
+    twice = {name: 2 * vars(OF)[name] for name in ("node_bytes_per_s", "system_bytes_per_s")}
     devices = Devices(8, 6)
-    links = Links(Machine(parameters_of("fast", type(OF)(**fast))), devices, "paper")
+    links = Links(Machine(parameters_of("fast", replace(OF, **twice))), devices, "paper")
     kind: Any = architecture
     wanted = SliceNetwork(links, kind).seconds(1 << 20)
     # an item's own bytes count as alpha: 4 of 4 million
@@ -135,17 +122,9 @@ def test_servers_are_rows_of_the_timeline() -> None:
 
 def test_a_baseline_by_server_splits_large_tensors() -> None:
     """One tensor of 8 million items: each of 8 servers takes an eighth of it, from the 7 others."""
-    model = mlp([4000, 2000])
-    plan = search(
-        model,
-        Devices(8, 1),
-        TITAN,
-        "exchange",
-        "fifo",
-        batch=8,
-        form="paper",
-        options={"architecture": "server"},
-    )
+    model, how = mlp([4000, 2000]), {"architecture": "server"}
+    eight = Devices(8, 1)
+    plan = search(model, eight, TITAN, "exchange", "fifo", batch=8, form="paper", options=how)
     alpha, beta = OF.system_alpha_s, 1 / OF.system_bytes_per_s
     weight, bias = 14 * (alpha + 4 * 1_000_000 * beta), 14 * (alpha + 4 * 2000 * beta)
     baselines = {of.name: of.total for of in plan.baselines if of.total}
@@ -197,12 +176,19 @@ def test_pipedreams_profiles_are_read() -> None:
     assert [float(row["speedup"]) >= 1 for row in plan.tables["bandwidths"]] == [True, True]
 
 
+LAYER = (
+    "{} -- Linear(1) -- forward_compute_time=1, backward_compute_time=1, activation_size=1, "
+    "parameter_size=4"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "no layers"),
         ("hello", "line 1: neither a layer nor an edge"),
         ("\ta -- b", "which is no layer"),
+        (f"{LAYER.format('a')}\n{LAYER.format('b')}\n\ta -- b\n\tb -- a", "circle: [ab]$"),
     ],
 )
 def test_wrong_profiles_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -210,15 +196,8 @@ def test_wrong_profiles_are_refused(tmp_path: Path, text: str, words: str) -> No
     path.write_text(text)
     with pytest.raises(FileError, match=words):
         SPACE.model_of(str(path))
-    line = (
-        "{} -- Linear(1) -- forward_compute_time=1, backward_compute_time=1, "
-        "activation_size=1, parameter_size=4"
-    )
-    path.write_text("\n".join([line.format("a"), line.format("b"), "\ta -- b", "\tb -- a"]))
-    with pytest.raises(FileError, match="circle"):
-        read(path)
     with pytest.raises(FileError, match="does not exist"):
-        read(tmp_path / "none.graph.txt")
+        SPACE.model_of(str(tmp_path / "none.graph.txt"))
     assert SPACE.model_of("vgg16") is None
 
 

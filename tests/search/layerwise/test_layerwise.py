@@ -30,6 +30,7 @@ from calib.search.layerwise.search import tables_of
 from calib.search.layerwise.tables import Pricing
 from calib.search.links import LinkGroup, Links
 from calib.search.nominal import NOMINAL, nominal
+from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, SearchRequest
 from calib.training.models.specs import spec
 
@@ -62,6 +63,24 @@ def models(draw: st.DrawFn) -> ModelSpec:
             joined = (net.shapes[x][0] + net.shapes[other][0], 4, 4)
             ends.append(net.add("concat", joined, x, other))
     return net.head(ends[-1])
+
+
+def planned(
+    model: ModelSpec,
+    devices: Devices = FOUR,
+    method: str = "",
+    budget: Budget | None = None,
+    **more: Any,
+) -> SearchedPlan:
+    return search(model, devices, P100, "layerwise", method, budget, **{"batch": BATCH, **more})
+
+
+def alike(model: ModelSpec, of: Configuration) -> dict[str, Configuration]:
+    """The same for all layers."""
+    return {layer.name: of for layer in model.layers}
+
+
+DATA_4 = Configuration(sample=4)
 
 
 def request(model: ModelSpec, devices: Devices = FOUR, **changes: Any) -> SearchRequest:
@@ -121,7 +140,7 @@ def test_a_plan_is_priced_as_in_the_tables(
 def test_data_parallelism_is_that_of_the_oracle() -> None:
     """The `measured` form of data parallelism: layers at B/p, AR(p, W), packing, update."""
     model, p = small(), 4
-    found = priced(request(model), {x.name: Configuration(sample=p) for x in model.layers})
+    found = priced(request(model), alike(model, DATA_4))
     terms = data.measured(model, Division("data", p, BATCH), MACHINE.costs(p, "momentum"))
     seconds = {
         "compute": ("forward", "backward"),
@@ -139,21 +158,20 @@ def test_the_papers_server_by_hand() -> None:
     """Each of the 3 other copies' gradients in, weights out, at 1/beta of the node's link."""
     model = small()
     asked = request(model, form="paper")
-    found = priced(asked, {x.name: Configuration(sample=4) for x in model.layers})
+    found = priced(asked, alike(model, DATA_4))
     nbytes = 4 * model.parameter_items
     wanted = 2 * 3 * nbytes / NOMINAL["p100"].node_bytes_per_s
     assert found.phases["synchronize"].seconds == pytest.approx(wanted, rel=1e-9)
     assert found.phases["redistribute"].seconds == 0
     ring = request(model, form="paper", options={"sync": "allreduce"})
-    again = priced(ring, {x.name: Configuration(sample=4) for x in model.layers})
+    again = priced(ring, alike(model, DATA_4))
     assert again.phases["synchronize"].seconds == pytest.approx(wanted / 4, rel=1e-9)
 
 
 def test_channels_of_the_dense_layer_by_hand() -> None:
     """Data to channels: a device has a quarter of the samples and needs all, there and back."""
     model = small()
-    plan = {x.name: Configuration(sample=4) for x in model.layers}
-    plan["linear4"] = Configuration(channel=4)
+    plan = alike(model, DATA_4) | {"linear4": Configuration(channel=4)}
     found = priced(request(model, form="paper"), plan)
     x, y = 4 * BATCH * 512 * 3 / 4, 4 * BATCH * 8 / 4 * 3 / 4
     wanted = 2 * (x + y) / NOMINAL["p100"].node_bytes_per_s
@@ -165,9 +183,8 @@ def test_channels_of_the_dense_layer_by_hand() -> None:
 
 def test_layers_exchange_each_by_itself_where_asked() -> None:
     model = small()
-    options = {"exchange": "layers"}
-    plan = {x.name: Configuration(sample=4) for x in model.layers}
-    found = priced(request(model, options=options), plan)
+    plan = alike(model, DATA_4)
+    found = priced(request(model, options={"exchange": "layers"}), plan)
     links = Links(MACHINE, Devices(1, 4), "measured")
     flat = priced(request(model), plan)
     weighted = [4 * x.shape.parameter_items for x in model.layers if x.shape.parameter_shapes]
@@ -220,12 +237,11 @@ def test_two_nodes_are_left_of_the_papers_networks(name: str, edges: int) -> Non
 
 def test_a_plan_with_both_methods() -> None:
     model = small()
-    plan = search(model, Devices(1, 2), P100, "layerwise", batch=BATCH)
+    two = Devices(1, 2)
+    plan = planned(model, two)
     assert plan.certificate.kind == "optimal" and plan.searched.stopped == "complete"
     assert plan.searched.steps["nodes left (K)"] == 2
-    again = search(
-        model, Devices(1, 2), P100, "layerwise", "enumeration", Budget(None), batch=BATCH
-    )
+    again = planned(model, two, "enumeration", Budget(None))
     assert again.certificate.kind == "optimal"
     assert again.total.value == pytest.approx(plan.total.value, rel=1e-12)
     summed = sum(time.value for time in plan.phases.values())
@@ -236,9 +252,7 @@ def test_a_plan_with_both_methods() -> None:
     assert [b.name for b in plan.baselines] == ["data", "model", "one-weird-trick"]
     for baseline in plan.baselines:
         assert baseline.total is not None and baseline.total.value >= plan.total.value
-    stopped = search(
-        model, Devices(1, 4), P100, "layerwise", "enumeration", Budget(evaluations=1), batch=BATCH
-    )
+    stopped = planned(model, FOUR, "enumeration", Budget(evaluations=1))
     assert stopped.certificate.kind == "bound" and stopped.searched.stopped == "budget"
     assert stopped.certificate.lower_bound_s is not None
     assert stopped.certificate.lower_bound_s <= stopped.total.value
@@ -268,32 +282,27 @@ def peaks_of_all() -> dict[tuple[int, ...], tuple[int, float]]:
 def test_memory_is_a_constraint(method: str) -> None:
     """Against all plans, by their peaks: what is found fits, the bound is below the best that does."""
     model, two, every = tiny(), Devices(1, 2), peaks_of_all().values()
-    free = search(model, two, P100, "layerwise", method, Budget(None), batch=2)
+    free = planned(model, two, method, Budget(None), batch=2)
     least, most = min(held for held, _ in every), free.bytes_per_device
     assert least < most
     for limit in range(least, most + 1, max(1, (most - least) // 4)):
         best = min(cost for held, cost in every if held <= limit)
         try:
-            plan = search(
-                model, Devices(1, 2, limit), P100, "layerwise", method, Budget(None), batch=2
-            )
+            plan = planned(model, Devices(1, 2, limit), method, Budget(None), batch=2)
         except InputError as error:  # a sum is searched, not the peak: the very last may be missed
             assert limit < 1.1 * least and "the smallest found takes" in str(error)
             continue
         assert plan.bytes_per_device <= limit and plan.certificate.lower_bound_s is not None
         assert plan.certificate.lower_bound_s <= best * (1 + 1e-9)
         assert best <= plan.total.value * (1 + 1e-9)
-        assert plan.details.get("memory limit") == (
-            "faster plans do not fit"
-            if plan.total.value > free.total.value * (1 + 1e-9) and method == "elimination"
-            else plan.details.get("memory limit")
-        )
+        if plan.total.value > free.total.value * (1 + 1e-9) and method == "elimination":
+            assert plan.details["memory limit"] == "faster plans do not fit"
         for of in plan.baselines:
             assert of.feasible == (of.bytes_per_device <= limit)
             if of.feasible and of.total is not None:
                 assert plan.total.value <= of.total.value * (1 + 1e-9)
     with pytest.raises(InputError, match="the smallest found takes"):
-        search(model, Devices(1, 2, 1000), P100, "layerwise", method, batch=2)
+        planned(model, Devices(1, 2, 1000), method, batch=2)
 
 
 def test_inception_fits_a_p100() -> None:
@@ -305,7 +314,7 @@ def test_inception_fits_a_p100() -> None:
     devices = Devices(4, 4, P100.device_memory_bytes)
     # the least of more plans is no more
     options = {"degrees": "machine", "dimensions": "sample,channel"}
-    plan = search(model, devices, P100, "layerwise", batch=512, form="paper", options=options)
+    plan = planned(model, devices, batch=512, form="paper", options=options)
     assert plan.certificate.kind == "optimal"
     held = {of.name: of.bytes_per_device for of in plan.baselines}
     assert held["data"] == live_bytes(model, Division("data", 16, 512), "momentum") < 4 << 30
@@ -313,7 +322,7 @@ def test_inception_fits_a_p100() -> None:
 
 
 def test_a_batch_that_nothing_divides() -> None:
-    plan = search(small(), Devices(1, 4), P100, "layerwise", batch=7)
+    plan = planned(small(), batch=7)
     assert all(layer.degrees.get("sample", 1) == 1 for layer in plan.layers)
     data_baseline = plan.baselines[0]
     assert not data_baseline.feasible and "4 devices do not divide" in data_baseline.why
@@ -347,4 +356,4 @@ def test_degrees() -> None:
 )
 def test_wrong_options_are_one_line(options: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        search(small(), Devices(1, 2), P100, "layerwise", batch=BATCH, options=options)
+        planned(small(), options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -13,6 +14,7 @@ from tests.search.layerwise.networks import Network
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.reports.figures.timeline import timeline_figure
@@ -30,19 +32,30 @@ def model() -> ModelSpec:
     return mlp([64, 512, 256, 512, 128, 64, 10])
 
 
-FOUR = Devices(1, 4)
+FOUR, V100 = Devices(1, 4), Machine(nominal("v100"))
 
 
-def planned(method: str, devices: Devices = FOUR, **options: str) -> SearchedPlan:
-    return search(
-        model(), devices, nominal("v100"), "pipeline", method, batch=BATCH, options=options
-    )
+def planned(
+    method: str = "",
+    devices: Devices = FOUR,
+    of: Any = None,
+    batch: int | None = BATCH,
+    form: Any = "measured",
+    given: bool = False,
+    **options: str,
+) -> SearchedPlan:
+    more: dict[str, Any] = {"form": form, "given": given, "options": options}
+    return search(of or model(), devices, V100, "pipeline", method, batch=batch, **more)
+
+
+def profile_of(name: str) -> PipelineProfile:
+    return read(DATA / "pipedream" / f"{name}.graph.txt")
 
 
 @pytest.mark.parametrize("method", list(SPACE.methods))
 @pytest.mark.parametrize("form", ["measured", "paper"])
 def test_a_plan_of_every_method(method: str, form: str) -> None:
-    of = search(model(), Devices(1, 4), nominal("v100"), "pipeline", method, batch=BATCH, form=form)
+    of = planned(method, form=form)
     assert of.stages[0].first == 0 and of.stages[-1].stop == len(model().layers)
     assert sum(time.value for time in of.phases.values()) == pytest.approx(of.total.value)
     assert of.total.low <= of.total.value <= of.total.high
@@ -126,14 +139,7 @@ def test_refusals(method: str, options: dict[str, str], said: str) -> None:
 def test_a_profile_on_two_levels() -> None:
     """Golden: reference_partitions.json, vgg16 -n 4 4 -b 10e9 1.25e9 (without compression)."""
     profile = SPACE.model_of(str(DATA / "pipedream" / "vgg16.graph.txt"))
-    of = search(
-        profile,
-        Devices(1, 1),
-        nominal("v100"),
-        "pipeline",
-        batch=64,
-        options={"machines": "4x4", "bandwidth": "10e9,1.25e9"},
-    )
+    of = planned("", Devices(1, 1), profile, 64, machines="4x4", bandwidth="10e9,1.25e9")
     assert of.total.value == pytest.approx(0.044121074311111085, abs=1e-9)
     assert (of.nodes, of.devices_per_node) == (4, 4)
     assert [(s.first, s.stop, s.replicas) for s in of.stages] == [(0, 16, 3), (16, 40, 1)]
@@ -144,8 +150,7 @@ def test_a_profile_on_two_levels() -> None:
 @needs_data
 def test_too_many_cuts_are_told() -> None:
     """Inception's branches have more antichains than are searched: no plan of it is called optimal."""
-    profile = SPACE.model_of(str(DATA / "pipedream" / "inception_v3.graph.txt"))
-    of = search(profile, Devices(1, 4), nominal("v100"), "pipeline", batch=64)
+    of = planned(of=profile_of("inception_v3"), batch=64)
     assert of.certificate.kind == "bound" and any("too many cuts" in note for note in of.notes)
 
 
@@ -199,8 +204,7 @@ def test_a_plan_beside_baselines_that_do_not_fit() -> None:
 def test_simulated_and_projected_are_one_number(method: str, devices: Devices) -> None:
     """Of every number of micro-batches, also where joins send several tensors over a border."""
     for name in (model(), branches()):
-        of = search(name, devices, nominal("v100"), "pipeline", method, batch=BATCH)
-        rows = of.tables["micro-batches"]
+        rows = planned(method, devices, name).tables["micro-batches"]
         assert len(rows) == 5
         for row in rows:
             assert row["simulated_s"] == row["seconds"]
@@ -212,8 +216,8 @@ def test_other_costs_are_not_projected() -> None:
     for options in ({"bandwidth": "1e9"}, {"compression": "2"}, {"recompute": "yes"}):
         for row in planned("gpipe", **options).tables["micro-batches"]:
             assert "projected_s" not in row
-    of = search(model(), FOUR, nominal("v100"), "pipeline", "gpipe", batch=BATCH, form="paper")
-    assert all("projected_s" not in row for row in of.tables["micro-batches"])
+    for row in planned("gpipe", form="paper").tables["micro-batches"]:
+        assert "projected_s" not in row
 
 
 @needs_data
@@ -223,8 +227,8 @@ def test_a_pipeline_without_a_flush_is_simulated_as_it_is_partitioned(
     name: str, machines: str
 ) -> None:
     """Messages that the partitioner leaves out are left out: the steady state is its slowest stage."""
-    profile = SPACE.model_of(str(DATA / "pipedream" / f"{name}.graph.txt"))
-    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline", options={"machines": machines})
+    profile, one = profile_of(name), Devices(1, 1)
+    of = planned("", one, profile, None, machines=machines)
     (row,) = of.tables["micro-batches"]
     more = float(row["simulated_s"]) / of.total.value - 1
     told = [note for note in of.notes if "NOAM" in note]
@@ -233,13 +237,7 @@ def test_a_pipeline_without_a_flush_is_simulated_as_it_is_partitioned(
     assert bool(told) == (more > 5e-3)
     assert not any(event.kind == "send" for event in of.timeline)
     assert any("compression=1 counts them" in note for note in of.notes)
-    counted = search(
-        profile,
-        Devices(1, 1),
-        nominal("v100"),
-        "pipeline",
-        options={"machines": machines, "compression": "1"},
-    )
+    counted = planned("", one, profile, None, machines=machines, compression="1")
     sends = len(counted.stages) > 1 or any(len(of.inner) > 1 for of in counted.stages)
     assert any(event.kind == "send" for event in counted.timeline) == sends
 
@@ -274,9 +272,7 @@ def test_layers_stand_in_their_stages(of: PipelineProfile, how: tuple[str, str])
     method, machines = how
     try:
         options = {"machines": machines, "microbatches": "1", "bandwidth": "1e3"}
-        plan = search(
-            of, Devices(1, 1), nominal("v100"), "pipeline", method, batch=4, options=options
-        )
+        plan = planned(method, Devices(1, 1), of, 4, **options)
     except InputError as error:
         assert "too few" in str(error)
         return
@@ -308,12 +304,12 @@ PIXELS = {"alexnet": 224, "inception_v3": 299, "resnet18": 224, "vgg16": 224}
 @pytest.mark.parametrize("name", PIXELS)
 def test_a_profile_tells_its_batch(name: str) -> None:
     """Golden: bytes of its input, float32 images of three channels, which the rule does not look at."""
-    profile = read(DATA / "pipedream" / f"{name}.graph.txt")
+    profile = profile_of(name)
     image = 4 * 3 * PIXELS[name] ** 2
     (given,) = [of for of in profile.nodes if of.what == "Input"]
     assert profile.batch == given.activation_bytes / image
     for asked in (None, 64, 8):
-        of = search(profile, FOUR, nominal("v100"), "pipeline", batch=asked)
+        of = planned(of=profile, batch=asked)
         assert of.batch == profile.batch
         assert any(f"{asked} samples were asked for" in note for note in of.notes) == bool(asked)
 
@@ -348,23 +344,21 @@ DENSE = ("Linear(in_features=10, out_features=5, bias=True)", 4.0 * 32 * 5, 4.0 
 )
 def test_a_batch_is_not_invented(profile: PipelineProfile, batch: int | None) -> None:
     assert profile.batch == batch
-    of = search(profile, Devices(1, 2), nominal("v100"), "pipeline")
+    of = planned("", Devices(1, 2), profile, None)
     assert of.batch == batch
     if batch is None:
         assert any("does not say of how many samples" in note for note in of.notes)
-        said = search(profile, Devices(1, 2), nominal("v100"), "pipeline", batch=12)
+        said = planned("", Devices(1, 2), profile, 12)
         assert said.batch == 12 and any("was said with the request" in n for n in said.notes)
 
 
 def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
-    unknown = layers(("ReLU", 4.0, 0.0))
+    unknown, two = layers(("ReLU", 4.0, 0.0)), Devices(1, 2)
     with pytest.raises(InputError, match="does not say of how many samples"):
-        search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe")
-    of = search(
-        unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe", options={"microbatches": "3"}
-    )
+        planned("gpipe", two, unknown, None)
+    of = planned("gpipe", two, unknown, None, microbatches="3")
     assert of.batch is None and of.details["microbatches"] == "3"
-    of = search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe", batch=4)
+    of = planned("gpipe", two, unknown, 4)
     assert [row["microbatches"] for row in of.tables["micro-batches"]] == [1, 2, 4]
 
 
@@ -386,28 +380,13 @@ def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
 )
 def test_machines_are_those_of_the_cluster(devices: Devices, machines: str, agree: bool) -> None:
     """Where both were asked for."""
-
-    def plan() -> SearchedPlan:
-        return search(
-            profile_of_chain(),
-            devices,
-            nominal("v100"),
-            "pipeline",
-            batch=4,
-            options={"machines": machines},
-            given=True,
-        )
-
+    nodes = tuple(Node(f"n{i}", "x", 1.0, 2.0, 4.0, 4.0) for i in range(20))
+    chain = PipelineProfile("chain", nodes, tuple(pairwise(range(20))))
     if agree:
-        assert plan().p == devices.p
+        assert planned("", devices, chain, 4, given=True, machines=machines).p == devices.p
         return
     with pytest.raises(InputError, match=r"is not the cluster of .*: leave one of them out"):
-        plan()
-
-
-def profile_of_chain() -> PipelineProfile:
-    nodes = tuple(Node(f"n{i}", "x", 1.0, 2.0, 4.0, 4.0) for i in range(20))
-    return PipelineProfile("chain", nodes, tuple(pairwise(range(20))))
+        planned("", devices, chain, 4, given=True, machines=machines)
 
 
 def test_names_of_models() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,10 +31,18 @@ def nodes(p1: int, p2: int, p3: int) -> State:
 
 
 @cache
-def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> SearchedPlan:
-    return search(
-        named(name), devices, nominal(machine), "sbp", batch=batch, form="paper", options=options
-    )
+def found(
+    name: str,
+    devices: Devices,
+    batch: int,
+    machine: str,
+    method: str = "",
+    form: Any = "paper",
+    optimizer: str = "momentum",
+    **options: str,
+) -> SearchedPlan:
+    more: dict[str, Any] = {"form": form, "optimizer": optimizer, "options": options}
+    return search(named(name), devices, nominal(machine), "sbp", method, batch=batch, **more)
 
 
 def test_megatrons_items_of_an_attention_layer() -> None:
@@ -137,15 +146,8 @@ def test_data_parallelism_is_chosen_for_the_small_gpt() -> None:
 
     With groups that share a node's link (the measured form); without, a mixture is 4% faster.
     """
-    plan = search(
-        named("gpt-0.35b"),
-        Devices(2, 16, 40 << 30),
-        nominal("a100"),
-        "sbp",
-        batch=2048,
-        optimizer="adam",
-        options={"bytes": "2"},
-    )
+    devices, how = Devices(2, 16, 40 << 30), {"form": "measured", "optimizer": "adam"}
+    plan = found("gpt-0.35b", devices, 2048, "a100", **how, bytes="2")
     assert {tuple(layer.degrees.values()) for layer in plan.layers} == {(32, 1, 1)}
     assert plan.certificate.kind == "optimal"
 
@@ -180,24 +182,13 @@ def test_baselines_have_their_own_best_micro_batches(
 ) -> None:
     """As the best of searches with each number alone; within the memory where any number is."""
 
-    def by(**options: str) -> SearchedPlan:
-        return search(
-            named(name),
-            devices,
-            nominal(machine),
-            "sbp",
-            "exact",
-            batch=batch,
-            form="paper",
-            options={"bytes": "2", **options},
-        )
-
-    auto = by()
+    asked = (name, devices, batch, machine, "exact")
+    auto = found(*asked, bytes="2")
     apart: dict[str, list[Baseline]] = {}
     totals = []
     for micro in (1 << k for k in range(12)):
         try:
-            plan = by(micro=str(micro))
+            plan = found(*asked, bytes="2", micro=str(micro))
         except InputError:  # not within the memory, or not of so many parts
             continue
         totals.append(plan.total.value)
@@ -218,17 +209,8 @@ def test_baselines_have_their_own_best_micro_batches(
 @pytest.mark.parametrize("method", ["descent", "exact"])
 def test_no_baseline_that_fits_is_faster(method: str) -> None:
     """Lagrange's multiplier alone ends 0.5% above Megatron's here."""
-    plan = search(
-        named("gpt-6.8b"),
-        Devices(2, 32, 40 << 30),
-        nominal("a100"),
-        "sbp",
-        method,
-        batch=512,
-        form="paper",
-        optimizer="adam",
-        options={"bytes": "2"},
-    )
+    devices = Devices(2, 32, 40 << 30)
+    plan = found("gpt-6.8b", devices, 512, "a100", method, optimizer="adam", bytes="2")
     megatron = plan.baselines[1]
     assert megatron.feasible and megatron.total is not None
     assert plan.total.value <= megatron.total.value * (1 + 1e-12)

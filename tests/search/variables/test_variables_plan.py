@@ -195,8 +195,8 @@ def test_the_law_of_exact_samples_is_theirs(t0: float, t1: float, t2: float) -> 
 
 
 def test_an_embedding_of_a_model_is_sparse() -> None:
-    model = words(50_000, 64)
-    plan = search(model, Devices(8, 1), TITAN, "variables", batch=8 * 512)
+    of = (words(50_000, 64), Devices(8, 1), TITAN, "variables")
+    plan = search(*of, batch=8 * 512)
     first, *others = plan.layers
     assert (first.name, first.kind) == ("embedding.weight", "sparse")
     assert first.choice.startswith("parameter server, ") and first.degrees["partitions"] >= 2
@@ -204,7 +204,7 @@ def test_an_embedding_of_a_model_is_sparse() -> None:
     rows = plan.tables["bytes in and out of a machine, one worker on each"]
     assert rows[0]["a"] == pytest.approx(uniform_a(50_000, 512 * 20))
     assert any("an upper bound" in note for note in plan.notes)
-    given_a = search(model, Devices(8, 1), TITAN, "variables", batch=8 * 512, options={"a": "0.01"})
+    given_a = search(*of, batch=8 * 512, options={"a": "0.01"})
     assert not any("an upper bound" in note for note in given_a.notes)
     assert given_a.total.value < plan.total.value
 
@@ -216,15 +216,9 @@ def on_measured(
     of = {"rows": 50_000, "width": 64, "ranks": 8, "nodes": 8, **(changes or {})}
     laws = [filled.partitions(**of), filled.partitions(**of | {"share": 0.12, "best_low": None})]
     parameters = TITAN.parameters.model_copy(update={"partitions": laws})
-    return search(
-        words(50_000, 64),
-        devices,
-        Machine(parameters),
-        "variables",
-        "server",
-        batch=4096,
-        options={"a": a, **options},
-    )
+    machine, model = Machine(parameters), words(50_000, 64)
+    more: dict[str, Any] = {"batch": 4096, "options": {"a": a, **options}}
+    return search(model, devices, machine, "variables", "server", **more)
 
 
 def test_a_measured_variable_has_its_measured_partitions() -> None:
@@ -265,22 +259,25 @@ def test_one_device_exchanges_nothing() -> None:
 
 def test_memory_is_a_constraint() -> None:
     """LM's replicas would take 9.9 GB of each device: a smaller one leaves them to servers."""
-    small = Devices(8, 6, 300 << 20)
-    asked: dict[str, Any] = {"batch": 48, "options": {"a": "0.3"}}
-    wide = search(PUBLISHED["nmt"], Devices(8, 6), TITAN, "variables", **asked)
-    assert wide.bytes_per_device > small.memory_bytes
+
+    def within(limit: int, method: str = "") -> SearchedPlan:
+        how: dict[str, Any] = {"batch": 48, "options": {"a": "0.3"}}
+        return search(PUBLISHED["nmt"], Devices(8, 6, limit), TITAN, "variables", method, **how)
+
+    small, room = 300 << 20, 1000 << 20
+    wide = within(0)
+    assert wide.bytes_per_device > small
     with pytest.raises(InputError, match="the smallest found takes"):
-        search(PUBLISHED["nmt"], small, TITAN, "variables", **asked)
-    room = Devices(8, 6, 1000 << 20)
-    plan = search(PUBLISHED["nmt"], room, TITAN, "variables", **asked)
-    assert plan.bytes_per_device <= room.memory_bytes < wide.bytes_per_device
+        within(small)
+    plan = within(room)
+    assert plan.bytes_per_device <= room < wide.bytes_per_device
     assert plan.total.value > wide.total.value
     assert plan.details["memory limit"] and "memory limit" not in wide.details
     assert any(
         "the memory limit of 1000 MiB per device excludes faster plans" in x for x in plan.notes
     )
     with pytest.raises(InputError, match="allreduce does not fit"):
-        search(PUBLISHED["nmt"], room, TITAN, "variables", "allreduce", **asked)
+        within(room, "allreduce")
 
 
 @pytest.mark.parametrize(
