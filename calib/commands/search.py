@@ -1,4 +1,4 @@
-"""Search for a plan per layer, stage or variable.
+"""Search a plan per layer, stage or variable.
 
 On calibrated parameters, or in the papers' own forms. Spaces: layerwise (OptCNN), sbp (AutoDDL),
 pipeline (PipeDream, GPipe), exchange (P3), variables (Parallax); `calib search --list` has their

@@ -21,7 +21,7 @@ from calib.search.exchange.schedule import (
     timed,
     without_overlap,
 )
-from calib.search.exchange.simulation import Order, SimulatedIteration
+from calib.search.exchange.simulation import LayerCompute, Order, Sent, SimulatedIteration
 from calib.search.exchange.work import ExchangeWork, batch_of, work_of
 from calib.search.links import Links
 from calib.search.nominal import NOTE
@@ -118,10 +118,9 @@ def sizes_of(request: SearchRequest, work: ExchangeWork) -> list[int]:
 
 def default_sizes(work: ExchangeWork) -> list[int]:
     """The paper's; 1, 2 and 5 times powers of ten below the largest tensor; whole tensors."""
-    largest = max((t.items for t in work.tensors), default=1)
     tens = range(round(math.log10(SMALLEST_SLICE)), 13)
     steps = [k * 10**e for e in tens for k in (1, 2, 5)]
-    return [PAPER_SLICE, *(n for n in steps if n < largest and n != PAPER_SLICE), WHOLE]
+    return [PAPER_SLICE, *(n for n in steps if n < work.largest and n != PAPER_SLICE), WHOLE]
 
 
 def swept(
@@ -204,8 +203,7 @@ def details_of(
 
 def space_of(work: ExchangeWork) -> float:
     """log10 of slice sizes times orders of tensors."""
-    largest = max((t.items for t in work.tensors), default=1)
-    return math.log10(largest) + math.lgamma(len(work.tensors) + 1) / math.log(10)
+    return math.log10(work.largest) + math.lgamma(len(work.tensors) + 1) / math.log(10)
 
 
 def baselines_of(
@@ -216,9 +214,8 @@ def baselines_of(
     fifo, _ = timed(work, network, FIFO, exchange)
     fused = network.cost(max(network.pieces(sum(t.items for t in work.tensors), WHOLE), default=0))
     compute = total([work.forward, work.backward, work.update])
-    lanes_s, share = without_overlap(work, network) - work.compute_s, 1.0
-    if exchange.seconds:
-        share = lanes_s / exchange.seconds
+    busiest_s = without_overlap(work, network) - work.compute_s
+    share = busiest_s / exchange.seconds if exchange.seconds else 1.0
     apart = total([compute, exchange.times(share)])
     sliced, _ = timed(work, network, SliceSchedule(found.slice_items, "fifo"), exchange)
     named = {
@@ -276,20 +273,20 @@ def compared(
 
 def timeline_of(work: ExchangeWork, shown: SimulatedIteration) -> tuple[Event, ...]:
     """Rows compute and network (or each server's link), without views; the longest events if many."""
-    lanes = {of.lane for of in shown.sent}
-    events = []
-    for of in shown.compute:
-        if of.stop_s > of.start_s:
-            name, times = work.layers[of.layer], {"start_s": of.start_s, "stop_s": of.stop_s}
-            events.append(Event(row="compute", kind=of.kind, label=name, **times))
-    for sent in shown.sent:
-        count = f", {sent.slices} slices" if sent.slices > 1 else ""
-        row = "network" if len(lanes) == 1 else f"server {sent.lane + 1}"
-        name, times = (
-            work.tensors[sent.tensor].name,
-            {"start_s": sent.start_s, "stop_s": sent.stop_s},
-        )
-        events.append(Event(row=row, kind="exchange", label=f"{name}{count}", **times))
+
+    def event(row: str, kind: str, label: str, of: LayerCompute | Sent) -> Event:
+        return Event(row=row, kind=kind, label=label, start_s=of.start_s, stop_s=of.stop_s)
+
+    events = [
+        event("compute", of.kind, work.layers[of.layer], of)
+        for of in shown.compute
+        if of.stop_s > of.start_s
+    ]
+    one_lane = len({of.lane for of in shown.sent}) == 1
+    for of in shown.sent:
+        row = "network" if one_lane else f"server {of.lane + 1}"
+        count = f", {of.slices} slices" if of.slices > 1 else ""
+        events.append(event(row, "exchange", f"{work.tensors[of.tensor].name}{count}", of))
     longest = sorted(events, key=lambda of: of.start_s - of.stop_s)[:MOST_EVENTS]
     return tuple(sorted(longest, key=lambda of: (of.start_s, of.row)))
 

@@ -52,6 +52,11 @@ class ExchangeWork:
         return self.forward.seconds + self.backward.seconds + self.update.seconds
 
     @property
+    def largest(self) -> int:
+        """Items of the largest tensor."""
+        return max((tensor.items for tensor in self.tensors), default=1)
+
+    @property
     def layer_of(self) -> list[int]:
         """The layer of each tensor."""
         return [tensor.layer for tensor in self.tensors]

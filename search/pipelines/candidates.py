@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
@@ -97,10 +98,10 @@ def candidate(
     if found is None:
         if solved(0.0) is None:
             raise _too_few(states, levels)
-        raise NoRoom.of(asked.memory_bytes, *smallest(solved, float(asked.memory_bytes)))
+        raise NoRoom(asked.memory_bytes, *smallest(solved, float(asked.memory_bytes)))
     result = _candidate(pieces, asked, microbatches, found, levels, look)
     if not asked.fits(result.device_bytes):
-        raise NoRoom.of(asked.memory_bytes, result.device_bytes, True)
+        raise NoRoom(asked.memory_bytes, result.device_bytes, True)
     return result
 
 
@@ -151,25 +152,19 @@ def _too_few(states: States, levels: Sequence[PartitionLevel]) -> InputError:
 
 
 class NoRoom(InputError):
-    """No pipeline fits; `least` bytes per device would do."""
+    """No pipeline fits; `least` bytes per device would do.
 
-    def __init__(self, message: str, least: int) -> None:
-        super().__init__(message)
-        self.least = least
+    Not `exact`: the budget ended while the smallest was looked for, perhaps (0) before any was found.
+    """
 
-    @classmethod
-    def of(cls, memory_bytes: int, least: int, exact: bool) -> NoRoom:
-        """`least` is known to do; not `exact`: the budget ended while the smallest was looked for."""
-        words = (
-            f"the smallest memory that would do is {least} bytes"
-            if exact
-            else f"the budget ended while the smallest was looked for: {least} bytes would do"
-            if least
-            else "the budget ended before any memory was found that would do"
-        )
-        return cls(
-            f"no pipeline fits {memory_bytes} bytes per device; {words}", least or sys.maxsize
-        )
+    def __init__(self, memory_bytes: int, least: int, exact: bool) -> None:
+        words = "the budget ended before any memory was found that would do"
+        if exact:
+            words = f"the smallest memory that would do is {least} bytes"
+        elif least:
+            words = f"the budget ended while the smallest was looked for: {least} bytes would do"
+        super().__init__(f"no pipeline fits {memory_bytes} bytes per device; {words}")
+        self.least = least or sys.maxsize
 
 
 def _candidate(
@@ -190,12 +185,8 @@ def _candidate(
         for of, flying in zip(stages, simulated.by_stage, strict=True)
     )
     devices = len(schedule.programs)
-    # of several chunks the most of each, which is not at one time: at most this
-    fullest = (
-        max(nbytes)
-        if asked.chunks == 1
-        else max(sum(nbytes[device::devices]) for device in range(devices))
-    )
+    # the peaks of a device's chunks need not coincide: it holds at most their sum
+    fullest = max(sum(nbytes[device::devices]) for device in range(devices))
     return PipelineCandidate(
         pieces, found, microbatches, replicas, times, schedule, simulated, nbytes, fullest, holding
     )
@@ -211,13 +202,11 @@ def scheduled(
         rounds = min(MOST_SIMULATED, WAVES * max(admitted, math.lcm(*replicas) if count < 9 else 1))
         return schedules.pipedream(replicas, rounds, asked.recompute)
     if asked.schedule == "interleaved":
-        return schedules.interleaved(
-            count // asked.chunks, microbatches, asked.chunks, asked.recompute
-        )
-    make: Callable[[int, int, bool], PipelineSchedule] = (
-        schedules.gpipe if asked.schedule == "gpipe" else schedules.one_forward_one_backward
-    )
-    return make(count, microbatches, asked.recompute)
+        devices = count // asked.chunks
+        return schedules.interleaved(devices, microbatches, asked.chunks, asked.recompute)
+    if asked.schedule == "gpipe":
+        return schedules.gpipe(count, microbatches, asked.recompute)
+    return schedules.one_forward_one_backward(count, microbatches, asked.recompute)
 
 
 def _replicas(found: Partition) -> tuple[int, ...]:
@@ -245,19 +234,16 @@ def _times(
     forward, backward, update = [], [], []
     sent, back = [], [0.0]
     counted = asked.schedule != "pipedream" or pieces.sends  # as the partitioner has it
-    place = 0
-    for number, (of, count) in enumerate(zip(stages, replicas, strict=True)):
+    ends = accumulate(replicas)  # devices up to and with each stage
+    for number, (of, end) in enumerate(zip(stages, ends, strict=True), 1):
         start, last = of.start, of.end - 1
         first = float(states.forward_s[last] - (states.forward_s[start - 1] if start else 0.0))
         whole = float(states.compute_s[last] - (states.compute_s[start - 1] if start else 0.0))
         forward.append(max(0.0, first))
         backward.append(max(0.0, whole - first))
         update.append(pieces.update(start, last) + _exchange(found, levels, start, of.end))
-        place += count
-        between_nodes = (
-            place % asked.per_node == 0 if asked.chunks == 1 else (number + 1) % asked.per_node == 0
-        )
-        sends = counted and number + 1 < len(stages)
+        between_nodes = end % asked.per_node == 0
+        sends = counted and number < len(stages)
         sent.append(pieces.sent("forward", last, between_nodes) if sends else 0.0)
         back.append(pieces.sent("backward", last, between_nodes) if sends else 0.0)
     return StageTimes(

@@ -146,19 +146,8 @@ def solve(
     times = between(compute_s)
     solved: list[_Solved] = []
     for number, level in enumerate(levels):
-        final = number == len(levels) - 1
-        solved.append(
-            _Solved(
-                times,
-                before,
-                level,
-                straight,
-                held if memory_bytes else None,
-                memory_bytes,
-                final,
-                look,
-            )
-        )
+        final, limited = number == len(levels) - 1, held if memory_bytes else None
+        solved.append(_Solved(times, before, level, straight, limited, memory_bytes, final, look))
         # a state after the last one begins nothing
         times = np.vstack([solved[-1].best[-1], np.full((1, len(compute_s)), np.inf)])
     last = len(compute_s) - 1

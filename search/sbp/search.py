@@ -42,6 +42,11 @@ DENSE = ("linear", "embedding")
 FEW = "every layer cuts rows, columns or terms alone, over all devices"
 ENDED = "the budget ended before there were tables of costs of all states, or a plan by them"
 
+PricesAt = Callable[[int], ChainPrices]  # by the number of micro-batches
+ChainTables = dict[int, tuple[ChainPrices, CostChain]]  # by the same
+# by baseline, the plans that can be, with their number of micro-batches
+KnownChoices = dict[str, list[tuple[int, Choices]]]
+
 
 def find(request: SearchRequest) -> SearchedPlan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
@@ -74,10 +79,7 @@ class _Found(NamedTuple):
 
 
 def _searched(
-    request: SearchRequest,
-    states: Sequence[State],
-    prices_at: Callable[[int], ChainPrices],
-    spending: Spending,
+    request: SearchRequest, states: Sequence[State], prices_at: PricesAt, spending: Spending
 ) -> _Found:
     """The best by the method of the request. Raises InputError, BudgetOver before there is any plan."""
     tables = _tables(request, states, prices_at, spending.look)
@@ -105,9 +107,7 @@ def _searched(
     )
 
 
-def _of_few(
-    request: SearchRequest, states: Sequence[State], prices_at: Callable[[int], ChainPrices]
-) -> _Found:
+def _of_few(request: SearchRequest, states: Sequence[State], prices_at: PricesAt) -> _Found:
     """The best of few plans, which takes no time: the budget ended before there was any other.
 
     Raises BudgetOver where none of them can be.
@@ -137,16 +137,8 @@ def _mesh(request: SearchRequest) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-ChainTables = dict[int, tuple[ChainPrices, CostChain]]  # by the number of micro-batches
-# by baseline, the plans that can be, with their number of micro-batches
-KnownChoices = dict[str, list[tuple[int, Choices]]]
-
-
 def _tables(
-    request: SearchRequest,
-    states: Sequence[State],
-    prices_at: Callable[[int], ChainPrices],
-    look: Look,
+    request: SearchRequest, states: Sequence[State], prices_at: PricesAt, look: Look
 ) -> ChainTables:
     """Prices and tables at the number of micro-batches asked for, else at all powers of 2."""
     text = request.options.get("micro", "") or "auto"

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from calib.foundation.errors import InputError
-from calib.oracle.cost import Cost, total
+from calib.oracle.cost import total
 from calib.oracle.model.spec import ModelSpec
 from calib.search.links import Links
 from calib.search.plan import Baseline, Certificate, PlanLayer, SearchedPlan
@@ -65,17 +65,13 @@ def find(request: SearchRequest) -> SearchedPlan:
     local = request.word("aggregation", ("local", "none")) == "local"
     exchange = VariableExchange(links, "local" if local else "none")
     most = max([of.rows for of in model.variables if of.sparse], default=1)
-    fixed = request.whole("partitions", 0)
+    fixed, none = request.whole("partitions", 0), f"{model.name} has no sparse variables"
     if fixed and not model.items(sparse=True):
-        raise InputError(
-            f"{model.name} has no sparse variables, which alone are cut by `partitions`"
-        )
+        raise InputError(f"{none}, which alone are cut by `partitions`")
     if fixed > most:
         raise InputError(f"partitions={fixed} are more than the {most} rows of a variable")
     if request.options.get("times") and not model.items(sparse=True):
-        raise InputError(
-            f"{model.name} has no sparse variables, whose partitions `times` would be of"
-        )
+        raise InputError(f"{none}, whose partitions `times` would be of")
     model, found = with_measured(request, model, exchange)
     sampled, partitions = partitions_of(request, model, exchange, spending, most)
     spending.tables_s = spending.seconds
@@ -197,13 +193,13 @@ def partitions_of(
 def chosen(request: SearchRequest, choosing: Choosing) -> VariableChoices:
     """The choices of the method. Raises InputError where none fits the memory."""
     if request.method == "hybrid":
-        made = choosing.hybrid()
-        if choosing.seconds(made) == math.inf:
-            raise request.no_room(min(map(choosing.held, (made, served(choosing.variables)))))
-        return made
-    made = {"server": served, "allreduce": reduced}[request.method](choosing.variables)
+        made, what = choosing.hybrid(), "no plan fits"
+        least = min(map(choosing.held, (made, served(choosing.variables))))
+    else:
+        made = {"server": served, "allreduce": reduced}[request.method](choosing.variables)
+        least, what = choosing.held(made), f"{request.method} does not fit"
     if choosing.seconds(made) == math.inf:
-        raise request.no_room(choosing.held(made), f"{request.method} does not fit")
+        raise request.no_room(least, what)
     return made
 
 
@@ -255,17 +251,17 @@ def details_of(
 def baselines_of(choosing: Choosing, method: str) -> tuple[Baseline, ...]:
     """The architectures that the method is not, and the paper's rule."""
     found = []
-    for name, made in (
-        ("all by parameter server", served(choosing.variables)),
-        ("all by allreduce and allgatherv", reduced(choosing.variables)),
-        ("dense by allreduce, sparse by parameter server", by_rule(choosing.variables)),
+    for of, name, choices in (
+        ("server", "all by parameter server", served),
+        ("allreduce", "all by allreduce and allgatherv", reduced),
+        ("", "dense by allreduce, sparse by parameter server", by_rule),
     ):
-        if name.startswith("all by") and method == ("server" if "server" in name else "allreduce"):
+        if of == method:
             continue
-        cost: Cost = total(
-            choosing.exchange.phases(choosing.variables, made, choosing.partitions).values()
-        )
-        found.append(Baseline.judged(name, cost.record(), choosing.held(made), choosing.limit))
+        made = choices(choosing.variables)
+        phases = choosing.exchange.phases(choosing.variables, made, choosing.partitions)
+        time = total(phases.values()).record()
+        found.append(Baseline.judged(name, time, choosing.held(made), choosing.limit))
     return tuple(found)
 
 
