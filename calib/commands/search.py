@@ -9,6 +9,7 @@ methods, options and models. Examples: calib search --model vgg16 --space layerw
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ from calib.search import SPACES, search, space_named
 from calib.search.nominal import NOMINAL
 from calib.search.nominal import nominal as nominal_parameters
 from calib.search.plan import SearchedPlan
-from calib.search.request import Budget, Devices, Progress, Space
+from calib.search.request import Budget, Devices, Space
 from calib.terminal.printing import file_of, print_json, print_sheet, say
 from calib.terminal.progress import Bar
 from calib.training.models import entry, model_names
@@ -162,10 +163,11 @@ def command(
         say(f"written: {output}")
 
 
-class Watched:
+class Watched(ExitStack):
     """The progress of a search: a bar once it takes longer than BAR_AFTER_S; none with --json."""
 
     def __init__(self, title: str, quiet: bool) -> None:
+        super().__init__()
         self._title, self._quiet, self._start = title, quiet, monotonic()
         self._bar: Bar | None = None
 
@@ -175,16 +177,9 @@ class Watched:
         if self._quiet or spent < BAR_AFTER_S:
             return
         if self._bar is None:
-            self._bar = Bar(self._title, PARTS).__enter__()
+            self._bar = self.enter_context(Bar(self._title, PARTS))
         left = spent * (1.0 / share - 1.0) if share > 0 else 0.0
         self._bar.update(round(PARTS * share), what, left)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*error)
 
 
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:

@@ -57,12 +57,10 @@ def find(request: SearchRequest) -> SearchedPlan:
     rows: list[StageRow] = []
     best: PipelineCandidate | None = None
     refused: InputError | None = None
+    states: States | None = None
     counts = microbatches_of(request, asked)
-    states = (
-        states_of(request.model, spending.look)
-        if isinstance(request.model, PipelineProfile)
-        else None
-    )
+    if isinstance(request.model, PipelineProfile):
+        states = states_of(request.model, spending.look)
     spending.tables_s, complete, looked = spending.seconds, True, 0
     course: list[tuple[float, float]] = []
     for place, count in enumerate(counts):
@@ -128,15 +126,12 @@ def microbatches_of(request: SearchRequest, asked: PipelineOptions) -> list[int]
                 "the schedule pipedream has whole mini-batches in flight: no microbatches"
             )
         return [1]
-    given = request.whole("microbatches", 0, 0)
-    devices, known = math.prod(machines_of(request)), batch_of(request)[0]
-    if given and known is None:
-        return [given]
-    batch = request.samples if known is None else known
+    given, batch = request.whole("microbatches", 0, 0), batch_of(request)[0]
     if given:
-        if batch % given:
+        if batch is not None and batch % given:
             raise InputError(f"{given} micro-batches do not divide the batch of {batch} samples")
         return [given]
+    devices, batch = math.prod(machines_of(request)), batch or request.samples
     found = [m for m in range(1, min(batch, MOST_MICROBATCHES) + 1) if not batch % m]
     if asked.schedule == "interleaved":
         found = [m for m in found if not m % devices]

@@ -219,11 +219,10 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     def update(i: int, j: int) -> float:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
 
-    levels = (
-        bandwidth_levels(states, machines, bandwidths, ratio)
-        if bandwidths
-        else _measured_levels(states, machines, strides, network.time, sent)
-    )
+    if bandwidths:
+        levels = bandwidth_levels(states, machines, bandwidths, ratio)
+    else:
+        levels = _measured_levels(states, machines, strides, network.time, sent)
     return PricedStates(
         tuple(x.name for x in model.layers),
         tuple(x.shape.kind for x in model.layers),
