@@ -2,8 +2,7 @@
 
 Bytes are those of Parallax, Table 3: in and out of a machine in one iteration (formulas.md,
 "Parallax"). w bytes of a variable on N machines with one worker each; a is the fraction of its elements
-that a worker uses. Indices of rows are left out, as in the paper. `variables` = m: of a machine among m
-variables of w bytes that are spread evenly; None: of the machine that owns the one variable.
+that a worker uses. Indices of rows are left out, as in the paper.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ OF_SUMS = (
 )
 
 
-def server_bytes(w: float, machines: int, a: float = 1.0, variables: int | None = None) -> float:
-    """By parameter server: 2 a w (N-1) of the owner, 4 a w m (N-1)/N balanced; dense: a = 1."""
-    if variables is None:
-        return 2.0 * a * w * (machines - 1)
-    return 4.0 * a * w * variables * (machines - 1) / machines
+def server_bytes(w: float, machines: int, a: float = 1.0, balanced: bool = False) -> float:
+    """By parameter server: 2 a w (N-1) at the owner; 4 a w (N-1)/N spread evenly. Dense: a = 1."""
+    if balanced:
+        return 4.0 * a * w * (machines - 1) / machines
+    return 2.0 * a * w * (machines - 1)
 
 
-def allreduce_bytes(w: float, machines: int, variables: int = 1) -> float:
-    """By a ring allreduce, of a dense variable: 4 w m (N-1)/N; nobody owns more than others."""
-    return 4.0 * w * variables * (machines - 1) / machines
+def allreduce_bytes(w: float, machines: int) -> float:
+    """By a ring allreduce, of a dense variable: 4 w (N-1)/N."""
+    return 4.0 * w * (machines - 1) / machines
 
 
-def allgatherv_bytes(w: float, machines: int, a: float, variables: int = 1) -> float:
-    """By a ring allgatherv, of a sparse variable: 2 a w m (N-1)."""
-    return 2.0 * a * w * variables * (machines - 1)
+def allgatherv_bytes(w: float, machines: int, a: float) -> float:
+    """By a ring allgatherv, of a sparse variable: 2 a w (N-1)."""
+    return 2.0 * a * w * (machines - 1)
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def bytes_of(model: Variables, exchange: VariableExchange) -> DetailRows:
             "MB": w / 1e6,
             "a": of.a,
             "its owner MB": "-" if of.even else server_bytes(w, n, of.a) / 1e6,
-            "server, balanced MB": server_bytes(w, n, of.a, 1) / 1e6,
+            "server, balanced MB": server_bytes(w, n, of.a, balanced=True) / 1e6,
             "allgatherv MB" if of.sparse else "allreduce MB": gathered / 1e6,
         }
 
