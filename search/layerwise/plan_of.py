@@ -49,8 +49,9 @@ def price(pricing: Pricing, of: Sequence[Configuration]) -> Priced:
         within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
         there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
         both_ways = carries(layers[i])
+        moved = total([prices.move(within, False), prices.move(between, True)])
         incoming[j] += [
-            pricing.moves(within, between).times(2.0 if both_ways else 1.0),
+            moved.times(2.0 if both_ways else 1.0),
             prices.copy(there),
             prices.copy(back if both_ways else 0.0),
         ]

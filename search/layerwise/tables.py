@@ -89,15 +89,16 @@ class Pricing:
 
     def edge(self, own: BoxLayout, need: BoxLayout, back: bool, look: Look) -> Floats:
         """t_X by the configurations of owner and reader; `back`: a gradient goes the same way back."""
+        prices = self.prices
         within, between = self.moved(own, need, look)
-        seconds = _looked_up(lambda m: self.moves(m, 0.0), within)
-        seconds = seconds + _looked_up(lambda m: self.moves(0.0, m), between)
+        seconds = _looked_up(lambda m: prices.move(m, between_nodes=False), within)
+        seconds = seconds + _looked_up(lambda m: prices.move(m, between_nodes=True), between)
         seconds = (2.0 if back else 1.0) * seconds
-        if self.prices.form == "measured":
+        if prices.form == "measured":
             there, returned = self.copied(own, need, look)
-            seconds = seconds + _looked_up(self.prices.copy, there)
+            seconds = seconds + _looked_up(prices.copy, there)
             if back:
-                seconds = seconds + _looked_up(self.prices.copy, returned)
+                seconds = seconds + _looked_up(prices.copy, returned)
         return seconds
 
     def moved(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
@@ -109,10 +110,6 @@ class Pricing:
         """Bytes that the busiest device copies around messages, forward and backward."""
         there, back = copied(own, need, look)
         return ITEM_BYTES * there, ITEM_BYTES * back
-
-    def moves(self, within: float, between: float) -> Cost:
-        """Moving so many bytes inside a node and between nodes, in one direction."""
-        return total([self.prices.move(within, False), self.prices.move(between, True)])
 
 
 def tables(
