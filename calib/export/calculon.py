@@ -36,7 +36,7 @@ from calib.export.devices import (
 from calib.export.machine_levels import (
     MachineLevel,
     apart,
-    by_operation,
+    collapses_of,
     held,
     left_out,
     machine,
@@ -247,7 +247,10 @@ def networks_of(
     asked = [p for each in counts.values() for p in each] + list(request.ranks)
     levels = machine(request, asked)
     require_measured(NAME, reference, levels)
-    networks, collapses, holds, notes = [], [], [], [*racks_note(request, levels)]
+    networks: list[CalculonNetwork] = []
+    collapses: list[Collapse] = []
+    holds: list[str] = []
+    notes = [*racks_note(request, levels)]
     for at in range(len(levels)):
         points = times(reference, levels, at, counts)
         least = (0.0, least_by_bytes(points))
@@ -257,11 +260,8 @@ def networks_of(
         network = CalculonNetwork(strided(levels, at + 1), float(latency), 1 / float(s_per_byte))
         networks.append(network)
         into = f"bandwidth and latency of networks[{at}]"
-        for operation, places in by_operation(points):
-            mine = [points[k] for k in places]
-            found = [network.seconds(point) for point in mine]
-            what = f"{operation} ({levels[at].name})"
-            collapses.append(collapse_of(what, into, network.words, mine, found))
+        found = [network.seconds(point) for point in points]
+        collapses += collapses_of(points, found, into, network.words, levels[at].name)
         holds += held(reference, points, levels, at)
         notes += bounded(f"networks[{at}]", float(s_per_byte), points)
     return networks, collapses, holds, notes

@@ -28,16 +28,13 @@ from calib.export.collapse import bounded, collapse_of, least_by_bytes, least_re
 from calib.export.measured import (
     SECTIONS,
     WHERE,
-    Place,
-    common_sizes,
     extrapolated,
     other_sections,
     other_times,
-    places,
     sizes_in_words,
     where,
 )
-from calib.export.reference import Reference, steps, whole_machine
+from calib.export.reference import Place, Reference, common_sizes, steps, whole_machine
 from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.fitting.parameters.algorithms import RING, shape_of
 from calib.foundation.errors import InputError, MissingParameter
@@ -99,6 +96,7 @@ def export(request: ExportRequest) -> Exported:
     outside = _link(reference, *_farthest(request, nodes, ranks)) if nodes > 1 else None
     if inside is None and outside is None:
         raise InputError(f"{NAME} describes messages, and there is one rank; give --nodes 2")
+    between = f"between {'racks' if 0 < request.parameters.nodes_per_rack < nodes else 'nodes'}"
     cores, about_cores = _cores(request, ranks)
     links = request.parameters.links_per_node
     values: dict[str, object] = {
@@ -115,8 +113,7 @@ def export(request: ExportRequest) -> Exported:
         **_of("pci"),
         **_of("nvlink", inside),
     }
-    for path in PATHS:
-        values[path] = "null"
+    values |= dict.fromkeys(PATHS, "null")
     if inside is not None:
         values["intra_socket_gpu_fb_mem_to_gpu_fb_mem"] = "nvlink"
         values["inter_socket_gpu_fb_mem_to_gpu_fb_mem"] = "nvlink"
@@ -125,7 +122,11 @@ def export(request: ExportRequest) -> Exported:
     found = [link for link in (inside, outside) if link is not None]
     exported = Exported(
         files={},
-        holds_for=tuple(_holds_for(request, link, link is inside, nodes) for link in found),
+        holds_for=tuple(
+            f"messages {'inside a node' if link is inside else between}: "
+            f"{sizes_in_words(link.collapse.nbytes)}{link.beyond}"
+            for link in found
+        ),
         collapses=tuple(link.collapse for link in found),
         lost=_lost(reference, found),
         notes=(
@@ -136,7 +137,7 @@ def export(request: ExportRequest) -> Exported:
         library=reference.library,
     )
     comment = [f"# {line}" for line in lines(NAME, request, exported)]
-    body = [f"{key} = {_as_text(value)}" for key, value in values.items()]
+    body = [f"{key} = {value}" for key, value in values.items()]
     return replace(exported, files={"": "\n".join([*comment, *body]) + "\n"})
 
 
@@ -148,21 +149,12 @@ def _farthest(request: ExportRequest, nodes: int, ranks: int) -> tuple[int, str]
     return ranks, RACK if per_rack else SYSTEM
 
 
-def _between(request: ExportRequest, nodes: int) -> str:
-    """Where the messages of the nic go."""
-    return "racks" if 0 < request.parameters.nodes_per_rack < nodes else "nodes"
-
-
-def _holds_for(request: ExportRequest, link: FlexFlowLink, inside: bool, nodes: int) -> str:
-    place = "inside a node" if inside else f"between {_between(request, nodes)}"
-    return f"messages {place}: {sizes_in_words(link.collapse.nbytes)}{link.beyond}"
-
-
 def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...]:
     """What these parameters have and the file has not."""
-    parameters, found = reference.parameters, list(other_times(reference, _used(links)))
-    for operation in sorted(_used(links)):
-        known = places(reference, operation)
+    used = {link.operation for link in links}
+    parameters, found = reference.parameters, list(other_times(reference, used))
+    for operation in sorted(used):
+        known = reference.places(operation)
         mine = [link for link in links if link.operation == operation]
         ranks = {p for place in known for p in place.ranks}
         if others := sorted(ranks.difference(*(link.collapse.ranks for link in mine))):
@@ -173,17 +165,9 @@ def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...
     return (*found, *other_sections(parameters, *SECTIONS))
 
 
-def _used(links: Sequence[FlexFlowLink]) -> set[str]:
-    return {link.operation for link in links}
-
-
 def _of(name: str, link: FlexFlowLink | None = None) -> dict[str, object]:
     latency, bandwidth = UNUSED if link is None else (link.latency_ms, link.bandwidth_gb)
     return {f"{name}_latency": latency, f"{name}_bandwidth": bandwidth}
-
-
-def _as_text(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
@@ -197,7 +181,7 @@ def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
     for exactly in (True, False):
         for operation in (*SINGLE, "allreduce"):
             known = [
-                place for place in places(reference, operation) if (place.level == NODE) == inside
+                place for place in reference.places(operation) if (place.level == NODE) == inside
             ]
             laws = [place for place in known if place.level in crossed] if exactly else known
             points = _points(reference, operation, stride, laws) if laws else []

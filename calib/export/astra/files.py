@@ -23,24 +23,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calib.export.about import lines, ranks_in_words
-from calib.export.astra.memory import memory_of
 from calib.export.astra.times import (
     DIRECT,
     ENDPOINT_NS,
     GB,
     HALVING,
+    PASSES,
+    RING,
     AstraTime,
     Dimension,
     fitted,
     seconds_of,
     sizes_of,
+    work_of,
 )
 from calib.export.collapse import bounded, collapse_of
-from calib.export.devices import COPIES
+from calib.export.devices import COPIES, at_work, bytes_bound, copies, one_rate, points_of
 from calib.export.machine_levels import (
     MachineLevel,
     apart,
-    by_operation,
+    collapses_of,
     held,
     left_out,
     machine,
@@ -51,6 +53,7 @@ from calib.export.machine_levels import (
 from calib.export.reference import Reference
 from calib.export.target import Collapse, Exported, ExportRequest
 from calib.foundation.errors import InputError
+from calib.foundation.words import number
 
 NAME = "astra-sim"
 FILENAME = "astra-sim"
@@ -70,6 +73,14 @@ OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "all_to_all")
 NETWORK, SYSTEM_FILE = "network.yml", "system.json"
+# a memory that takes no time, where none was measured: what a reduction takes is in the network's times
+NO_TIME_GB_PER_S = 1e9
+# a reduction's memory is that of large buffers; start-up times of copies are no rate
+LARGE_NBYTES = 1 << 20
+NO_TIME_WORDS = (
+    "local-mem-bw stands for a memory that takes no time, so that what reductions take stays in the "
+    "network's times"
+)
 MOST_NPUS = 2**31 - 1  # it counts them in a C++ int
 UNIT_NOTE = (
     "bandwidths of network.yml are in units of 2^30 B/s, as astra-network-analytical reads them; a copy "
@@ -113,16 +124,7 @@ def export(request: ExportRequest) -> Exported:
         dimensions.append(fitted(mine, level.size, dimensions, memory))
         values = [seconds_of(one, dimensions, memory) for one in mine]
         into = f"latency and bandwidth of the {level.name}'s dimension"
-        collapses += [
-            collapse_of(
-                operation,
-                into,
-                dimensions[-1].words,
-                [points[k] for k in its],
-                [values[k] for k in its],
-            )
-            for operation, its in by_operation(points)
-        ]
+        collapses += collapses_of(points, values, into, dimensions[-1].words)
         holds += held(reference, points, levels, at)
         notes += bounded(f"the {level.name}", 1 / dimensions[-1].bandwidth / GB, points)
         if dimensions[-1].algorithm == HALVING:
@@ -217,6 +219,46 @@ def filling(
         for operation in operations
         for point in reference.points(operation, [p])
     ]
+
+
+def memory_of(
+    reference: Reference, asked: Sequence[AstraTime]
+) -> tuple[float, list[Collapse], list[str]]:
+    """local-mem-bw in GB/s (the rate of reductions), the error of having one rate, and notes.
+
+    It is of the device that has the library's buffers. On a CPU: of layers that only move bytes, as a
+    reduction does (two reads and a write, like an add), else of copies; on a GPU of copies alone, as
+    layers are timed on the CPU.
+    """
+    device = next((fit.device for fit in reference.fits), "cpu")
+    known = [copies(reference.parameters, device)]
+    if device == "cpu":
+        known.insert(0, bytes_bound(reference.parameters))
+    large = [[kernel for kernel in each if kernel.nbytes >= LARGE_NBYTES] for each in known]
+    kernels = next((each for each in large + known if each), [])
+    if not kernels:
+        why = f"no pass that moves bytes was measured on {device}"
+        return NO_TIME_GB_PER_S, [], [f"{why}: {NO_TIME_WORDS}"]
+    rate = one_rate(kernels)
+    collectives = [one for one in asked if one.point.operation != "p2p"]
+    if over := sum(reductions_s(one, rate) > one.point.seconds for one in collectives):
+        why = (
+            f"by the passes measured on {device} the memory alone would take longer than {over} of "
+            f"{len(asked)} collectives"
+        )
+        return NO_TIME_GB_PER_S, [], [f"{why}: {NO_TIME_WORDS}"]
+    points = points_of(kernels, at_work(reference.parameters))
+    values = [kernel.nbytes / rate for kernel in kernels]
+    kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
+    written = f"{number(rate / 1e9)} GB/s"
+    what = f"bytes of {kinds} ({device})"
+    return rate / 1e9, [collapse_of(what, "local-mem-bw", written, points, values)], []
+
+
+def reductions_s(one: AstraTime, rate: float) -> float:
+    """Seconds that a collective's reductions take at so many bytes per second, by rings."""
+    work = work_of(one.point.operation, one.sizes, [RING] * len(one.sizes))
+    return PASSES * work.reduced * one.point.nbytes / rate
 
 
 def rounding(ranks: int) -> str:

@@ -36,7 +36,6 @@ from calib.export.measured import (
     extrapolated,
     other_sections,
     other_times,
-    places,
     sizes_in_words,
     stands_in,
     where,
@@ -126,7 +125,7 @@ def _leave_out(reference: Reference, ranks: list[int], parts: Parts) -> None:
     found = [f"start-up times of {bandwidths}: a bandwidth has none"]
     found += other_times(reference, parts.written)
     for operation in sorted(parts.written - {"p2p"}):
-        known = {p for place in places(reference, operation) for p in place.ranks}
+        known = {p for place in reference.places(operation) for p in place.ranks}
         if others := sorted(known.difference(ranks)):
             found.append(f"times of {operation} on {ranks_in_words(others)} ranks")
     sections = [name for name in SECTIONS if name not in ("overlap", "contention")]
@@ -160,7 +159,7 @@ def _machine(request: ExportRequest, parts: Parts) -> tuple[int, int]:
 
 def _lack(reference: Reference, operation: str, nodes: int, ranks: int) -> str:
     """What of an operation was not measured on such a machine, and what measures it; "" if nothing."""
-    levels = {place.level for place in places(reference, operation)}
+    levels = {place.level for place in reference.places(operation)}
     if not levels:
         return f"no {operation} was measured"
     if nodes > 1 and levels == {NODE}:
@@ -221,7 +220,7 @@ def _allreduce(
     parts.written.add("allreduce")
     parts.holds_for.append(
         f"allreduce of {sizes_in_words(ends)} on {counted(nodes, 'node')} of "
-        f"{counted(ranks, 'rank')}{extrapolated(every, places(reference, 'allreduce'))}"
+        f"{counted(ranks, 'rank')}{extrapolated(every, reference.places('allreduce'))}"
     )
 
 
@@ -248,11 +247,11 @@ def _p2p(
     used = {
         level for names in map(Levels.of(reference.parameters).names, layouts) for level in names
     }
-    unused = {place.level for place in places(reference, "p2p")} - used
+    unused = {place.level for place in reference.places("p2p")} - used
     lost = dict.fromkeys(where(reference.parameters, level) for level in WHERE if level in unused)
     parts.lost += [f"times of p2p {place}" for place in lost]
     parts.holds_for.append(
-        f"p2p of {sizes_in_words(ends)} {of_where}{extrapolated(every, places(reference, 'p2p'))}"
+        f"p2p of {sizes_in_words(ends)} {of_where}{extrapolated(every, reference.places('p2p'))}"
     )
 
 
@@ -291,7 +290,7 @@ def _about_times(
     if points:
         parts.written.add(operation)
         sizes = sizes_in_words((min(p.nbytes for p in points), max(p.nbytes for p in points)))
-        rest = extrapolated(points, places(reference, operation))
+        rest = extrapolated(points, reference.places(operation))
         parts.holds_for.append(f"sp_time: {name} of {sizes}{rest}")
     beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
     if beyond:

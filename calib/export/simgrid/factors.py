@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,15 +86,6 @@ class FactorLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a message of `nbytes` is to take: [n] in a collective, and [n] alone, NaN where unknown."""
-
-    nbytes: NDArray[np.int64]
-    step_s: Floats
-    alone_s: Floats
-
-
-@dataclass(frozen=True)
 class Messages:
     """What SimGrid gives a message; lines are of a route of `links` links.
 
@@ -107,7 +98,7 @@ class Messages:
     send: tuple[FactorLine, ...]
     links: int
     loopback: tuple[float, float] = (1.0, 1.0)
-    algorithm: Algorithm = field(default=RING)
+    algorithm: Algorithm = RING
 
     @property
     def words(self) -> str:
@@ -185,24 +176,29 @@ def middle(times: Sequence[float]) -> float:
     return ordered[int(np.searchsorted(weights, weights[-1] / 2))]
 
 
-def messages_of(wanted: Wanted, links: int, algorithm: Algorithm = RING) -> Messages:
+def messages_of(
+    nbytes: NDArray[np.int64],
+    step_s: Floats,
+    alone_s: Floats,
+    links: int,
+    algorithm: Algorithm = RING,
+) -> Messages:
     """The factors that give these times, in as few pieces as TOLERANCE allows.
 
-    Raises InputError where no time is above LEAST_S.
+    A message of `nbytes` [n] takes `step_s` [n] in a collective and `alone_s` [n] alone, NaN where
+    unknown. Raises InputError where a step takes no longer than LEAST_S.
     """
-    if not (wanted.step_s > LEAST_S).all():
+    if not (step_s > LEAST_S).all():
         raise InputError(
             f"a step of these times takes under {LEAST_S:g} s, which SimGrid cannot hold"
         )
-    known = np.isfinite(wanted.alone_s)
-    alone = np.where(known, wanted.alone_s, wanted.step_s)
-    least = np.minimum(wanted.step_s, alone)
-    eager = wanted.nbytes < DETACHED_BYTES
-    x = wanted.nbytes.astype(float)
-    steepest = least_slope(x, least)
-    route = _lines(wanted.nbytes, x + HEADER_BYTES, least, least, steepest)
-    isend = _lines(wanted.nbytes, x, wanted.step_s - least, wanted.step_s, 0.0)
-    send = _lines(wanted.nbytes[eager], x[eager], (alone - least)[eager], alone[eager], 0.0)
+    alone = np.where(np.isfinite(alone_s), alone_s, step_s)
+    least = np.minimum(step_s, alone)
+    eager = nbytes < DETACHED_BYTES
+    x = nbytes.astype(float)
+    route = _lines(nbytes, x + HEADER_BYTES, least, least, least_slope(x, least))
+    isend = _lines(nbytes, x, step_s - least, step_s, 0.0)
+    send = _lines(nbytes[eager], x[eager], (alone - least)[eager], alone[eager], 0.0)
     return Messages(route, isend, send, links, algorithm=algorithm)
 
 
@@ -279,14 +275,7 @@ def refitted(
             lines.append(FactorLine(line.from_nbytes, float(a), float(b)))
         else:
             lines.append(line)
-    return Messages(
-        tuple(lines),
-        messages.isend,
-        messages.send,
-        messages.links,
-        messages.loopback,
-        messages.algorithm,
-    )
+    return replace(messages, route=tuple(lines))
 
 
 def loopback_of(

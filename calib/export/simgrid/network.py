@@ -18,7 +18,6 @@ from calib.export.simgrid.factors import (
     RING,
     Algorithm,
     Messages,
-    Wanted,
     extra,
     least_slope,
     loopback_of,
@@ -112,13 +111,9 @@ def _of_allreduce(asked: SimGridTimes, algorithm: Algorithm) -> Messages:
     knows_alone = bool(asked.measured(P2P, spanning))
     steps = asked.steps(asked.main, algorithm, knows_alone)
     alone = [asked.alone(size, spanning).seconds if knows_alone else np.nan for size in steps]
-    wanted = Wanted(
-        np.array(list(steps)),
-        np.array([middle([seconds for _, seconds in found]) for found in steps.values()]),
-        np.array(alone),
-    )
+    step = [middle([seconds for _, seconds in found]) for found in steps.values()]
     links = asked.links[max(asked.main)] or 2
-    messages = messages_of(wanted, links, algorithm)
+    messages = messages_of(np.array(list(steps)), np.array(step), np.array(alone), links, algorithm)
     if len(asked.main) > 1 and not knows_alone:
         rows = [
             (size, seconds, asked.links[p] or links)
@@ -138,8 +133,9 @@ def _of_alone(asked: SimGridTimes) -> Messages:
     more = [size for fit in asked.reference.fits if fit.operation == P2P for size in own_sizes(fit)]
     nbytes = sizes(max(ITEM_BYTES, low - low % ITEM_BYTES), max(ITEM_BYTES, high), more)
     seconds = np.array([asked.alone(size, spanning).seconds for size in nbytes])
-    wanted = Wanted(np.array(nbytes), seconds, np.full(len(nbytes), np.nan))
-    messages = messages_of(wanted, asked.links[max(asked.main)] or 2)
+    unknown = np.full(len(nbytes), np.nan)
+    links = asked.links[max(asked.main)] or 2
+    messages = messages_of(np.array(nbytes), seconds, unknown, links)
     return _with_loopback(asked, messages, None) if asked.shared else messages
 
 

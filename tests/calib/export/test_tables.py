@@ -15,8 +15,7 @@ from tests.helpers import filled
 from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE
 
-from calib.export import numbers_json
-from calib.export.csv import tidy as tidy_csv
+from calib.export import csv_table, numbers_json
 from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
@@ -32,7 +31,7 @@ SECTIONS = tuple(
 RING_OF_TWO = (2.0, 1.0)
 
 
-def exported(parameters: Parameters, target: Any = tidy_csv) -> Exported:
+def exported(parameters: Parameters, target: Any = csv_table) -> Exported:
     found: Exported = target.export(ExportRequest(parameters, Source("parameters.json", "0" * 64)))
     assert found.files[""].endswith("\n")
     return found

@@ -18,7 +18,6 @@ from calib.export.simgrid.factors import (
     HEADER_BYTES,
     RING,
     Messages,
-    Wanted,
     messages_of,
     middle,
     sizes,
@@ -251,12 +250,12 @@ def test_hostile_names_stay_in_their_comment() -> None:
 def test_a_message_is_the_least_of_both_times_and_the_rest_is_the_others() -> None:
     nbytes = np.array([64, 1024, 65536, 1 << 20])
     step, alone = 5e-6 + 2e-9 * nbytes, 3e-6 + 1e-9 * nbytes
-    found = messages_of(Wanted(nbytes, step, alone), 2)
+    found = messages_of(nbytes, step, alone, 2)
     assert [found.alone(m, 2) for m in nbytes] == pytest.approx(list(alone), rel=1e-9)
     assert [found.step(m, 2, False) for m in nbytes] == pytest.approx(list(step), rel=1e-9)
     assert not found.send
     # the other way round, what MPI_Send adds ends at 64 KiB
-    found = messages_of(Wanted(nbytes, alone, step), 2)
+    found = messages_of(nbytes, alone, step, 2)
     assert found.alone(1024, 2) == pytest.approx(step[1], rel=1e-9)
     assert found.alone(1 << 20, 2) == pytest.approx(alone[3], rel=1e-9)
     assert not found.isend
@@ -265,11 +264,9 @@ def test_a_message_is_the_least_of_both_times_and_the_rest_is_the_others() -> No
 def test_one_line_is_one_piece_and_a_jump_two() -> None:
     nbytes = np.array(sizes(4, 1 << 20))
     nothing = np.full(len(nbytes), np.nan)
-    line = messages_of(Wanted(nbytes, 2e-6 + 1e-9 * nbytes, nothing), 2)
+    line = messages_of(nbytes, 2e-6 + 1e-9 * nbytes, nothing, 2)
     assert len(line.route) == 1
-    jump = messages_of(
-        Wanted(nbytes, np.where(nbytes < 8192, 2e-6, 9e-6) + 1e-9 * nbytes, nothing), 2
-    )
+    jump = messages_of(nbytes, np.where(nbytes < 8192, 2e-6, 9e-6) + 1e-9 * nbytes, nothing, 2)
     assert len(jump.route) == 2
     assert 6144 < jump.route[1].from_nbytes <= 8192
 
@@ -277,7 +274,7 @@ def test_one_line_is_one_piece_and_a_jump_two() -> None:
 def test_an_allreduce_is_steps_and_its_rest() -> None:
     """A ring of 3: 4 steps of 100 B, and of 304 B one item more, by 2 messages in a row."""
     nbytes = np.array([4, 4096])
-    found = messages_of(Wanted(nbytes, 1e-6 + 1e-9 * nbytes, np.full(2, np.nan)), 2)
+    found = messages_of(nbytes, 1e-6 + 1e-9 * nbytes, np.full(2, np.nan), 2)
     assert isinstance(found, Messages)
     assert found.allreduce(300, 3, 2, False) == pytest.approx(4 * (1e-6 + 100e-9))
     # and one message waits for the other on the first rank's link, with SMPI's header of 16 B
