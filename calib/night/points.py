@@ -140,10 +140,5 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     )
 
 
-def settings_of(point: NightPoint, iterations: int, seed: int, hang_s: float) -> Settings:
-    """How a point is trained. The seed is of weights and data."""
-    return Settings(optimizer=point.optimizer, iterations=iterations, seed=seed, hang_s=hang_s)
-
-
 def _words(sizes: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, sizes))
