@@ -118,7 +118,7 @@ def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
 
 
 def _units(size: str | None, time: str | None) -> tuple[str, str]:
-    """The two flags as they are known. Raises InputError."""
+    """The two flags, checked. Raises InputError."""
     for option, text, known in (
         ("--size-unit", size, list(SIZE_UNITS)),
         ("--time-unit", time, list(TIME_UNITS)),

@@ -98,7 +98,7 @@ def command(
 
 
 class Sources:
-    """The tables beside the runs; one that is not there is none, one that was asked for must be."""
+    """The tables beside the runs; one that was named must exist, others may be missing."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Sources:
         self.asked = {path for path in (single_gpu, links) if path is not None}
 
     def there(self, path: Path, why: str) -> bool:
-        """Whether to read it; where it is absent and nobody named it, this is said."""
+        """Whether to read it; a missing one that nobody named is reported."""
         if path in self.asked or path.is_file():
             return True
         say(f"note: no {path.name} beside {self.runs.name}: {why}")
@@ -124,7 +124,7 @@ class Sources:
 
 
 def model_of(name: str) -> ModelSpec:
-    """The publication's variant of a model. Raises InputError for one that nobody knows."""
+    """The publication's variant of a model. Raises InputError for an unknown one."""
     return spec(name + PAPER_VARIANT if name + PAPER_VARIANT in model_names() else name)
 
 

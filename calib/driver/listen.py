@@ -161,7 +161,7 @@ def listen(
 
 
 def events_in(line: str) -> list[RankEvent]:
-    """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
+    """The events in a line: a launcher may put a rank's tag before one, or join two lines."""
     events = []
     at = line.find(PREFIX)
     while at >= 0:
@@ -197,9 +197,9 @@ RANK = re.compile(r"\bRANK (\d+) PID|error: \S+: task (\d+): |process rank (\d+)
 
 
 def who_died(heard: Heard, log: str) -> str:
-    """The rank that a launcher names first in what it wrote, "rank 1 on host"; else "a rank".
+    """The rank that a launcher's output names first, as "rank 1 on host"; else "a rank".
 
-    Where a rank was killed, Hydra may name one that it has then ended itself: the first to go counts.
+    After a kill Hydra may name a rank that it ended itself: the first to go counts.
     """
     if len(heard.first_gone) == 1 and KILLED.search(log):
         return f"rank {heard.first_gone[0]}{_on(heard, heard.first_gone[0])}"

@@ -113,8 +113,20 @@ Rows = Iterator[CsvRow]
 NUMBERS = ("value", "low95", "high95", "start", "end")
 RENAMED = {"start": "from", "end": "to"}
 # columns that are fields of a law
-OWN = ("operation", "library", "device", "dtype", "level", "ranks", "nodes", "stride")
-OWN += ("active_ranks", "batch", "kind", "n")
+OWN = (
+    "operation",
+    "library",
+    "device",
+    "dtype",
+    "level",
+    "ranks",
+    "nodes",
+    "stride",
+    "active_ranks",
+    "batch",
+    "kind",
+    "n",
+)
 
 
 def unit_of(field: str) -> str:
@@ -147,7 +159,8 @@ def export(request: ExportRequest) -> Exported:
     writer.writerow([RENAMED.get(name, name) for name in CsvRow._fields])
     below = rows = 0
     for row in every_row(request.parameters):
-        kept = row._replace(**{name: possible(getattr(row, name)) for name in NUMBERS})
+        numbers: dict[str, Any] = {name: possible(getattr(row, name)) for name in NUMBERS}
+        kept = row._replace(**numbers)
         below += sum(getattr(kept, name) != getattr(row, name) for name in NUMBERS)
         known = (kept.value, kept.low95, kept.high95) != (None, None, None)
         if known or row.section == "provenance":
@@ -161,7 +174,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _lost(of: Parameters, below: int) -> Iterator[str]:
-    """What this file has, and the table has not; `below` numbers of it have an empty cell."""
+    """What this file has and the table lacks; `below` of its numbers have an empty cell."""
     bands = [band for law in of.structural for band in law.bands]
     others = (
         law.runner_up
@@ -220,7 +233,8 @@ def every_row(of: Parameters) -> Rows:
 def _own(section: str, law: Record) -> CsvRow:
     """A row with what the law's own fields say; a count of 0 is unknown."""
     own = {name: getattr(law, name) for name in OWN if hasattr(law, name)}
-    return CsvRow(section, **{k: v for k, v in own.items() if isinstance(v, (int, str)) and v != 0})
+    known: dict[str, Any] = {k: v for k, v in own.items() if isinstance(v, (int, str)) and v != 0}
+    return CsvRow(section, **known)
 
 
 def _provenance(of: Parameters) -> Rows:

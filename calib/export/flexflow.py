@@ -7,15 +7,15 @@ latency + m / bandwidth: latencies in ms, bandwidths in GB/s of 2^20 bytes a ms.
 of half the latency and twice the bandwidth. A word that is no link is an empty path, which costs
 nothing; a key that is left out is a number that was never set.
 
-nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; of several racks
-one between racks, which is the slowest. PCI, memory bus and UPI are in no path: what they add is in
-those two. A rank is FlexFlow's GPU, whatever it was measured on. Where no p2p was measured a message is
-a step of the allreduce of the fewest ranks, taken as a ring.
+nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; with several
+racks one between racks, which is the slowest. PCI, memory bus and UPI are in no path: their share is in
+those two. A rank is FlexFlow's GPU, whatever it was measured on. Where no p2p was measured, a message is
+a step of the allreduce on the fewest ranks, taken as a ring.
 
-It cannot hold what is no straight line, another time of an operation than that of its messages, a
-level between node and system, contention (FlexFlow queues messages on a link), layers, memory, nor any
-interval. Its estimates that ask for one bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost,
-NCCL's synchronisation) take the GB/s of any machine file as bytes a ms.
+The format cannot hold bends of a law, times of an operation apart from those of its messages, a level
+between node and system, contention (FlexFlow queues messages on a link), layers, memory, or intervals.
+FlexFlow's estimates from a single bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost, NCCL's
+synchronisation) take the GB/s of any machine file as bytes a ms.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOSES = (
 NEEDS = "p2p or allreduce, in a node and, of several nodes, between them"
 OPTIONS = frozenset({"nbytes", "nodes", "cluster"})
 
-# bytes a ms of what FlexFlow calls a GB/s
+# bytes a ms in what FlexFlow calls a GB/s
 GB = 1 << 20
 MOST = 2**31 - 1  # of its int
 # stof refuses what a float cannot hold; less than this is no time
@@ -83,7 +83,7 @@ class FlexFlowLink:
     notes: tuple[str, ...]
     operation: str
     levels: frozenset[str]
-    beyond: str  # what is said of its times that are extrapolated
+    beyond: str  # words on its extrapolated times
 
 
 def export(request: ExportRequest) -> Exported:
@@ -142,7 +142,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _farthest(request: ExportRequest, nodes: int, ranks: int) -> tuple[int, str]:
-    """(how far apart two ranks are between which the slowest link lies, the level it is of)."""
+    """(stride of two ranks that use the slowest link, the level of that link)."""
     per_rack = request.parameters.nodes_per_rack
     if per_rack and nodes > per_rack:
         return ranks * per_rack, SYSTEM
@@ -171,10 +171,10 @@ def _of(name: str, link: FlexFlowLink | None = None) -> dict[str, object]:
 
 
 def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
-    """The line that a message follows, from p2p, else from allreduce as a ring of messages.
+    """The line of a message between ranks `stride` apart, whose slowest level is `level`.
 
-    Of ranks that are `stride` apart, between which `level` is the slowest; if that was not measured of
-    any, by what was measured between nodes.
+    From p2p, else from allreduce as a ring of messages; where `level` was not measured, from any level
+    between nodes.
     """
     inside = level == NODE
     crossed = Levels.of(reference.parameters).names(GroupLayout(2, stride))
@@ -202,7 +202,7 @@ def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
 def _points(
     reference: Reference, operation: str, stride: int, laws: Sequence[Place]
 ) -> list[ExportPoint]:
-    """Times of two ranks so far apart; of allreduce of the fewest adjacent ones that have such a law."""
+    """Times of two ranks so far apart; of allreduce those on the fewest ranks with such a law."""
     sizes = steps(reference.request.nbytes or common_sizes(laws))
     if operation in SINGLE:
         return [reference.seconds(operation, m, 2, stride) for m in sizes]
@@ -214,7 +214,7 @@ def _points(
 
 
 def _standing_in(reference: Reference, link: FlexFlowLink, level: str) -> FlexFlowLink:
-    """The same with a note that it is of another level."""
+    """The same, with a note that it was measured at another level."""
     parameters, (other, *_) = reference.parameters, sorted(link.levels)
     note = f"no message {where(parameters, level)} was measured: nic is that {where(parameters, other)}"
     return replace(link, notes=(note, *link.notes))
@@ -229,7 +229,7 @@ def _fitted(points: Sequence[ExportPoint], inside: bool, laws: Sequence[Place]) 
         what = f"{operation}, as a ring of messages"
         shapes = [shape_of(operation, RING, p.ranks) for p in points]
         features = [(s, v * p.nbytes) for (s, v), p in zip(shapes, points, strict=True)]
-    # as much of a buffer crosses a link: of a ring twice (p-1)/p
+    # share of the buffer that crosses a link: 2 (p-1)/p for a ring
     share = max(moved / p.nbytes for (_, moved), p in zip(features, points, strict=True))
     least = [0.0, least_by_bytes(points) / share]
     start_s, per_byte = least_relative(features, [p.seconds for p in points], least).tolist()
@@ -248,7 +248,7 @@ def _fitted(points: Sequence[ExportPoint], inside: bool, laws: Sequence[Place]) 
 
 
 def _cores(request: ExportRequest, ranks: int) -> tuple[int, str]:
-    """CPU cores of a node: of cluster.json, else as many as ranks; and what there is to say of it.
+    """CPU cores of a node: from cluster.json, else as many as ranks; and a note on that.
 
     FlexFlow looks up a GPU only where a socket has more CPUs than its number (get_gpu).
     """

@@ -10,7 +10,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.foundation.words import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 
-# sections of the parameter file, as a reader of it knows them
+# sections of the parameter file, in words
 SECTIONS = {
     "contention": "how groups at once slow each other down",
     "layers": "the times of layers, forward and backward",

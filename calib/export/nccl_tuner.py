@@ -9,9 +9,9 @@ plugin has set before it looks for a line: 1, for every call, matched or not (`*
 it also overwrites three constants of NCCL's own model of costs, from API v5 on. An older version (commit
 56a0c22) takes the table of costs for float** and crashes.
 
-The file holds choices, not times, levels, pieces or intervals. They are made by the laws of runs that
-were forced to one algorithm and protocol, at sizes where two of them or more were measured, NCCL's own
-choice among them. Where that is as fast within the intervals, and at all other sizes, there is no line.
+The file holds choices, not times, levels, pieces or intervals. They come from the laws of runs that
+were forced to one algorithm and protocol, at sizes where at least two were measured, NCCL's own choice
+included. Where that is as fast within the intervals, and at all other sizes, there is no line.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TunerChoice:
 
     @property
     def name(self) -> str:
-        """tree/ll; of what is not forced NCCL's own choice."""
+        """tree/ll; NCCL's own choice where nothing was forced."""
         if not self.algorithm and not self.protocol:
             return OWN
         return f"{self.algorithm or 'any'}/{self.protocol or 'any'}"
@@ -88,7 +88,7 @@ class TunerChoice:
 
 @dataclass(frozen=True)
 class TunerGroup:
-    """The laws of one operation on so many ranks of so many nodes (-1: any, as they are not known)."""
+    """The laws of one operation on so many ranks of so many nodes (-1: unknown, so any)."""
 
     operation: str
     nodes: int
@@ -96,7 +96,7 @@ class TunerGroup:
     choices: tuple[TunerChoice, ...]
 
     def fastest(self, nbytes: int) -> TunerChoice | None:
-        """The choice of a line at this size; None where NCCL is left to choose."""
+        """The choice at this size; None where NCCL is left to choose."""
         known = [choice for choice in self.choices if choice.knows(nbytes)]
         if len(known) < 2:
             return None
@@ -107,7 +107,7 @@ class TunerGroup:
         return best
 
     def sizes(self, within: tuple[int, int]) -> list[int]:
-        """Sizes between which one choice is taken to change at most in one direction."""
+        """Sizes between which a choice is assumed to change at most once."""
         low, high = within
         found = {low, high} | {1 << k for k in range(63)}
         for choice in self.choices:
@@ -185,7 +185,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
-    """The laws that can be compared, and what of the forced ones is of no use."""
+    """The laws that can be compared, and which forced ones are of no use."""
     found: dict[tuple[str, str, str, int, int], list[TunerChoice]] = defaultdict(list)
     odd = set()
     for fit in request.parameters.collectives:
@@ -246,14 +246,14 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
 
 
 def _limits(group: TunerGroup, nbytes: tuple[int, int] | None) -> tuple[int, int]:
-    """The sizes that are looked at: those asked for, of those that were measured."""
+    """The measured sizes, within those asked for."""
     ends = [choice.fit.range_nbytes for choice in group.choices]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     return (max(low, nbytes[0]), min(high, nbytes[1])) if nbytes else (low, high)
 
 
 def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRow]:
-    """The lines of a group: one for every range of sizes with one choice."""
+    """The lines of a group: one for each range of sizes with the same choice."""
     low, high = _limits(group, nbytes)
     if low > high:
         return
@@ -267,7 +267,7 @@ def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRo
 
 
 def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) -> Iterator[int]:
-    """Every first whole byte of another choice, by bisection between neighbouring sizes."""
+    """The first byte of every other choice, by bisection between neighbouring sizes."""
     for left, right in pairwise(sizes):
         begin, before = left, chosen(left)
         while chosen(right) is not before:
@@ -283,7 +283,7 @@ def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) 
 
 
 def _unsure_notes(rows: Sequence[TunerRow]) -> Iterator[str]:
-    """For every line whose choice is within the intervals of another one's times."""
+    """A note for every line where another choice's interval overlaps."""
     for row in rows:
         sizes = row.group.sizes((row.low, row.high))
         others: dict[str, list[int]] = defaultdict(list)

@@ -66,7 +66,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _lost(of: Parameters) -> list[str]:
-    """What this file has, and the dict has not."""
+    """What this file has and the dict lacks."""
     counts = {
         "measured times of collectives": sum(len(fit.points) for fit in of.collectives),
         "measured times of layers": 2 * len(of.layers),

@@ -49,8 +49,8 @@ FRESH = "cluster.now.json"
 def night_of(options: NightOptions) -> Iterator[Begun]:
     """A new night, or the unfinished one of --output; no other runs on this host meanwhile.
 
-    Raises InputError, FileError or MachineError, with nothing left behind, for what cannot be: no
-    calibration, one of other hardware, a plan of what cannot be trained, a night that is whole.
+    Raises InputError, FileError or MachineError, with nothing left behind: no calibration, one of other
+    hardware, a plan that cannot be trained, a night that is complete.
     """
     # os.path: Path.exists raises where a name is too long
     if options.output is not None and os.path.exists(options.output / NIGHT_FILE):

@@ -40,7 +40,7 @@ ODD_NBYTES = 1 << 16  # near which the time of a rest is stated
 
 @dataclass(frozen=True)
 class Network:
-    """Messages on a machine. `ranks`: p of the allreduce that they were made for, () without one."""
+    """Messages on a machine; `ranks`: p of the allreduce that they are fitted to, () without one."""
 
     machine: SimGridHosts
     messages: Messages
@@ -106,7 +106,7 @@ def network_of(request: ExportRequest) -> Network:
 
 
 def _of_allreduce(asked: SimGridTimes, algorithm: Algorithm) -> Messages:
-    """The messages whose steps make the allreduce's time by this algorithm."""
+    """The messages whose steps add up to the allreduce's time by this algorithm."""
     spanning = bool(asked.spanning)
     knows_alone = bool(asked.measured(P2P, spanning))
     steps = asked.steps(asked.main, algorithm, knows_alone)
@@ -142,7 +142,7 @@ def _of_alone(asked: SimGridTimes) -> Messages:
 def _with_loopback(
     asked: SimGridTimes, messages: Messages, algorithm: Algorithm | None
 ) -> Messages:
-    """With what messages inside a host take; as those between hosts where nobody measured them."""
+    """With the times of messages inside a host; where not measured, as those between hosts."""
     samples: list[tuple[int, float]] = []
     if algorithm is not None:
         inside = {p for p in asked.measured(ALLREDUCE, False) if p <= asked.per_node}
@@ -167,7 +167,7 @@ def _with_loopback(
 
 
 def _points(asked: SimGridTimes, messages: Messages) -> list[ExportPoint]:
-    """The allreduces that are compared: those that have an item for each rank."""
+    """The allreduces that are compared: those with an item for each rank."""
     return [
         point
         for point in asked.reference.points(ALLREDUCE, asked.ranks)
@@ -190,7 +190,7 @@ def _collapse(asked: SimGridTimes, messages: Messages, points: Sequence[ExportPo
 
 
 def _collapses_alone(asked: SimGridTimes, messages: Messages) -> list[Collapse]:
-    """What became of point-to-point, where it was measured."""
+    """The error on point-to-point, where it was measured."""
     collapses = []
     machine = asked.machine
     between = machine.route(machine.place(0), machine.place(1)) if machine.nodes > 1 else 0
@@ -207,7 +207,7 @@ def _collapses_alone(asked: SimGridTimes, messages: Messages) -> list[Collapse]:
 
 
 def _of_a_rest(asked: SimGridTimes, messages: Messages, ranks: int) -> tuple[float, int, int]:
-    """(share that one item more adds, to how many bytes, ranks) near 64 KiB."""
+    """(share that one more item adds, bytes before, ranks) near 64 KiB."""
     whole = -(-ODD_NBYTES // (ITEM_BYTES * ranks)) * ITEM_BYTES * ranks
     even, odd = (
         messages.allreduce(nbytes, ranks, asked.links[ranks], asked.shared)
