@@ -151,7 +151,8 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
 def understood(target: Target, request: ExportRequest) -> ExportRequest:
     """The request without the options that the target does not take."""
     unused = OPTION_NAMES.keys() - target.OPTIONS
-    return replace(request, **{of.name: of.default for of in fields(request) if of.name in unused})
+    none: dict[str, Any] = {of.name: of.default for of in fields(request) if of.name in unused}
+    return replace(request, **none)
 
 
 def write(
