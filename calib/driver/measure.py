@@ -155,7 +155,7 @@ def plan_of_rank(
 ) -> tuple[Plan, Cluster]:
     """The plan and the cluster of the run directory, on rank 0; written where they are new."""
     if (run / CLUSTER_FILE).exists():
-        known = type(cluster).read(run / CLUSTER_FILE)
+        known = Cluster.read(run / CLUSTER_FILE)
         if others := known.strangers(cluster.hosts):
             raise InputError(
                 f"{run} was begun on another machine or with other versions than {others[0]} has "

@@ -166,7 +166,7 @@ def notes(request: ExportRequest, exported: Exported) -> tuple[str, ...]:
     if exported.library and others:
         found.append(
             f"these are times of {exported.library}; the file also holds {', '.join(sorted(others))}: "
-            "--library takes another"
+            "--library selects another"
         )
     if request.source.edited:
         found.append("the parameter file was edited by hand after its fit")

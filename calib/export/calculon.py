@@ -166,8 +166,8 @@ def export(request: ExportRequest) -> Exported:
         notes=(
             f"processing_mode {MODE}: a measured layer's time has its memory's in it",
             "mem2 was not measured: 0 GiB, so that Calculon refuses to offload; its GBps is unused",
-            "processor_usage was not measured: 0, communication takes nothing of the processor",
-            "the backward goes at the forward's rates in Calculon",
+            "processor_usage was not measured: 0, so communication takes no processor time",
+            "Calculon runs the backward at the forward's rates",
             *notes,
         ),
         library=reference.library,

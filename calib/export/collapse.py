@@ -71,7 +71,7 @@ def bounded(what: str, s_per_byte: float, points: Sequence[ExportPoint]) -> tupl
     if s_per_byte > least_by_bytes(points) * (1 + 1e-6):
         return ()
     return (
-        f"no time of {what} depends on its bytes: its bandwidth is a bound and no measurement (the "
+        f"no time of {what} depends on its bytes: its bandwidth is a bound, not a measurement (the "
         f"bytes are {LEAST_SHARE:.1%} of the largest buffer's time)",
     )
 

@@ -145,7 +145,9 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
     if wrong:
         names = ", ".join(target.NAME for target in targets)
         takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in known)
-        raise InputError(f"{wrong[0]} says nothing to {names}; taken: {takes or 'no such option'}")
+        raise InputError(
+            f"{wrong[0]} does not apply to {names}; taken: {takes or 'no such option'}"
+        )
 
 
 def understood(target: Target, request: ExportRequest) -> ExportRequest:
@@ -206,9 +208,7 @@ def check_writable(path: Path, inputs: Sequence[Path]) -> None:
         raise FileError(f"cannot write {path}: it is a directory")
     for source in inputs:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-            raise InputError(
-                f"{path} would be written over, and is what is read: choose another -o"
-            )
+            raise InputError(f"{path} is an input of this export: choose another -o")
 
 
 def beside(path: Path, name: str) -> Path:

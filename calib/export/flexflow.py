@@ -29,6 +29,7 @@ from calib.export.measured import (
     SECTIONS,
     WHERE,
     extrapolated,
+    farthest,
     other_sections,
     other_times,
     sizes_in_words,
@@ -39,7 +40,7 @@ from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.fitting.parameters.algorithms import RING, shape_of
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import number
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels
 
 NAME = "flexflow"
 FILENAME = "machine_config"
@@ -93,10 +94,10 @@ def export(request: ExportRequest) -> Exported:
     if nodes * ranks > MOST:
         raise InputError(f"{NAME} counts in 32 bits: {nodes} nodes of {ranks} ranks are too many")
     inside = _link(reference, 1, NODE) if ranks > 1 else None
-    outside = _link(reference, *_farthest(request, nodes, ranks)) if nodes > 1 else None
+    stride, level, between = farthest(request.parameters, nodes)
+    outside = _link(reference, stride, level) if nodes > 1 else None
     if inside is None and outside is None:
         raise InputError(f"{NAME} describes messages, and there is one rank; give --nodes 2")
-    between = f"between {'racks' if 0 < request.parameters.nodes_per_rack < nodes else 'nodes'}"
     cores, about_cores = _cores(request, ranks)
     links = request.parameters.links_per_node
     values: dict[str, object] = {
@@ -139,14 +140,6 @@ def export(request: ExportRequest) -> Exported:
     comment = [f"# {line}" for line in lines(NAME, request, exported)]
     body = [f"{key} = {value}" for key, value in values.items()]
     return replace(exported, files={"": "\n".join([*comment, *body]) + "\n"})
-
-
-def _farthest(request: ExportRequest, nodes: int, ranks: int) -> tuple[int, str]:
-    """(stride of two ranks that use the slowest link, the level of that link)."""
-    per_rack = request.parameters.nodes_per_rack
-    if per_rack and nodes > per_rack:
-        return ranks * per_rack, SYSTEM
-    return ranks, RACK if per_rack else SYSTEM
 
 
 def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...]:

@@ -73,8 +73,8 @@ def racks_note(request: ExportRequest, levels: Sequence[MachineLevel]) -> tuple[
         return ()
     nodes, per_rack = levels[-1].size, request.parameters.nodes_per_rack
     return (
-        f"{nodes} nodes are no whole racks of {per_rack}: racks and the system are one level here, with "
-        "messages as slow as between racks",
+        f"{nodes} nodes do not fill whole racks of {per_rack}: racks and the system are one level here, "
+        "with messages as slow as between racks",
     )
 
 

@@ -44,6 +44,16 @@ def extrapolated(points: Sequence[ExportPoint], found: Sequence[Place]) -> str:
     return f" ({count}extrapolated: measured {sizes_in_words((low, high))} on {ranks} ranks)"
 
 
+def farthest(parameters: Parameters, nodes: int) -> tuple[int, str, str]:
+    """Two ranks of so many nodes that use the slowest link: their stride, its level, and where it is."""
+    ranks, per_rack = parameters.ranks_per_node, parameters.nodes_per_rack
+    if nodes == 1:
+        return 1, NODE, WHERE[NODE]
+    if 0 < per_rack < nodes:
+        return ranks * per_rack, SYSTEM, WHERE[SYSTEM]
+    return ranks, RACK if per_rack else SYSTEM, "between nodes"
+
+
 def where(parameters: Parameters, level: str) -> str:
     """Where the messages of a level go."""
     return WHERE[level] if level == NODE or parameters.nodes_per_rack else "between nodes"

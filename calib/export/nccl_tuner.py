@@ -27,6 +27,7 @@ from calib.export.measured import SECTIONS, other_sections, sizes_in_words
 from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.words import counted
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
 
 NAME = "nccl-tuner"
@@ -94,6 +95,20 @@ class TunerGroup:
     nodes: int
     ranks: int
     choices: tuple[TunerChoice, ...]
+    asked: tuple[int, int] | None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The measured sizes, within those asked for; the first is larger where there are none."""
+        ends = [choice.fit.range_nbytes for choice in self.choices]
+        low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+        return (max(low, self.asked[0]), min(high, self.asked[1])) if self.asked else (low, high)
+
+    @property
+    def words(self) -> str:
+        """What the group holds for."""
+        where = "any nodes" if self.nodes < 0 else counted(self.nodes, "node")
+        return f"{self.operation} on {self.ranks} ranks of {where}, {sizes_in_words(self.limits)}"
 
     def fastest(self, nbytes: int) -> TunerChoice | None:
         """The choice at this size; None where NCCL is left to choose."""
@@ -152,24 +167,20 @@ class TunerRow:
 def export(request: ExportRequest) -> Exported:
     """nccl_tuner.conf. Raises MissingParameter without laws of forced runs, InputError of a size."""
     groups, lost = _groups(request)
+    measured = [group for group in groups if group.limits[0] <= group.limits[1]]
+    if not measured:
+        raise InputError("--bytes: no two algorithms were measured at these sizes")
     rows, notes = [], list(_left_to_nccl(groups))
-    for group in groups:
-        mine = list(_rows(group, request.nbytes))
+    for group in measured:
+        mine = list(_rows(group))
         rows += mine
         notes += _unsure_notes(mine)
     if not rows:
         notes.append(f"no line: {OWN} is as fast within the intervals at every measured size")
-    measured = [
-        group
-        for group in groups
-        if _limits(group, request.nbytes)[0] <= _limits(group, request.nbytes)[1]
-    ]
-    if not measured:
-        raise InputError("--bytes: no two algorithms were measured at these sizes")
     known = ", ".join(sorted({choice.name for group in groups for choice in group.choices}))
     exported = Exported(
         files={},
-        holds_for=tuple(_holds_for(group, request.nbytes) for group in measured),
+        holds_for=tuple(group.words for group in measured),
         lost=(
             f"the times of {known}: only which is the fastest is written",
             *lost,
@@ -217,7 +228,7 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
         )
     library, device, *_ = next(key for key, choices in forced.items() if len(choices) > 1)
     kept = [
-        TunerGroup(*key[2:], choices)
+        TunerGroup(*key[2:], choices, request.nbytes)
         for key, choices in forced.items()
         if key[:2] == (library, device)
         and len(choices) > 1
@@ -245,18 +256,9 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
     return kept, lost
 
 
-def _limits(group: TunerGroup, nbytes: tuple[int, int] | None) -> tuple[int, int]:
-    """The measured sizes, within those asked for."""
-    ends = [choice.fit.range_nbytes for choice in group.choices]
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    return (max(low, nbytes[0]), min(high, nbytes[1])) if nbytes else (low, high)
-
-
-def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRow]:
+def _rows(group: TunerGroup) -> Iterator[TunerRow]:
     """The lines of a group: one for each range of sizes with the same choice."""
-    low, high = _limits(group, nbytes)
-    if low > high:
-        return
+    low, high = group.limits
     start, choice = low, group.fastest(low)
     for border in _borders(group.fastest, group.sizes((low, high))):
         if choice is not None:
@@ -325,9 +327,3 @@ def _left_to_nccl(groups: Sequence[TunerGroup]) -> Iterator[str]:
                 f"{group.operation} on {group.ranks} ranks: {OWN} was not measured, so a line may be "
                 "slower than none"
             )
-
-
-def _holds_for(group: TunerGroup, nbytes: tuple[int, int] | None) -> str:
-    low, high = _limits(group, nbytes)
-    where = "any nodes" if group.nodes < 0 else f"{group.nodes} node{'s' * (group.nodes > 1)}"
-    return f"{group.operation} on {group.ranks} ranks of {where}, {sizes_in_words((low, high))}"

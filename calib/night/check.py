@@ -96,7 +96,7 @@ def _reasons(plan: Plan, rows: Samples, ends: Iterable[CaseEnd]) -> Mapping[str,
         return (
             f"measured in {done} of {plan.launches} launches"
             if done < plan.launches
-            else "took no time on the clock, or lies where the parameters have nothing of it"
+            else "took no time on the clock, or has no counterpart in the parameters"
         )
 
     return {case.id: reason(case) for case in plan.cases}

@@ -192,7 +192,7 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
     begun = Begun(run, night, points, parameters, cluster, calibrated_on, [], options.launcher)
     if not begun.missing():
         raise InputError(
-            f"{run} is whole: nothing of it is missing; `calib report {run}` reports it, another -o "
+            f"{run} is complete: nothing is missing; `calib report {run}` reports it, another -o "
             "begins a new one"
         )
     doctored(ranks, options.launcher)

@@ -153,7 +153,7 @@ def test_a_whole_night_is_not_begun_again(known: Path, tmp_path: Path) -> None:
     for each in begun.points:
         trained(begun.run, each)
     line = nightly(tmp_path, "-o", "runs/night")
-    assert "runs/night is whole" in line and "`calib report runs/night` reports it" in line
+    assert "runs/night is complete" in line and "`calib report runs/night` reports it" in line
 
 
 def test_a_run_with_a_wrong_result_is_trained_again(known: Path, tmp_path: Path) -> None:

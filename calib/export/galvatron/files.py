@@ -34,6 +34,7 @@ from calib.export.measured import (
     SECTIONS,
     WHERE,
     extrapolated,
+    farthest,
     other_sections,
     other_times,
     sizes_in_words,
@@ -45,7 +46,7 @@ from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import counted, number
 from calib.oracle.costs.collectives import CollectiveCosts
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels
 from calib.oracle.projection import BASIS_ORDER
 
 NAME = "galvatron"
@@ -206,14 +207,11 @@ class Profile:
             return
         parameters, ends = self.reference.parameters, self.sizes("p2p")
         # where there are several nodes (or racks), some stage sends to the next node (rack)
-        farthest, level = (1, NODE) if self.nodes == 1 else (self.ranks, RACK)
-        if 0 < parameters.nodes_per_rack < self.nodes:
-            farthest, level = self.ranks * parameters.nodes_per_rack, SYSTEM
-        of_where = "between nodes" if level == RACK else where(parameters, level)
+        least, _, of_where = farthest(parameters, self.nodes)
         content, every, layouts = dict[str, float](), list[ExportPoint](), list[GroupLayout]()
         for stages in reversed(self.halves):
             pipelines = self.world // stages
-            layout = GroupLayout(2, max(pipelines, farthest), pipelines)
+            layout = GroupLayout(2, max(pipelines, least), pipelines)
             points = self._points("p2p", ends, layout)
             every += points
             layouts.append(layout)

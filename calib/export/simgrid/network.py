@@ -221,26 +221,26 @@ def _notes_of_allreduce(asked: SimGridTimes, messages: Messages) -> list[str]:
     if messages.algorithm is RING:
         share, whole, p = max(_of_a_rest(asked, messages, p) for p in asked.main)
         notes.append(
-            "of an allreduce whose items the number of ranks does not divide SimGrid sends the rest "
-            f"by its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
+            "where the number of ranks does not divide an allreduce's items, SimGrid sends the rest by "
+            f"its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
         )
     high = asked.reference.nbytes(ALLREDUCE)[1]
     if high < MOST_BYTES:
         notes.append(
             f"an allreduce of over {bytes_words(high)} takes the oracle's extrapolation to "
-            f"{bytes_words(MOST_BYTES)}, and that rate beyond: the error that is told is not of these"
+            f"{bytes_words(MOST_BYTES)}, then its rate: the stated error does not cover these sizes"
         )
     parts = messages.algorithm.parts(max(asked.main))
     if parts > 1:
         notes.append(
-            f"an allreduce of under {bytes_words(ITEM_BYTES * parts)} (an item of each rank) goes by "
+            f"an allreduce of under {bytes_words(ITEM_BYTES * parts)} (an item per rank) runs by "
             "SimGrid's own default algorithm, whose time is not the oracle's"
         )
     between = max(asked.spanning, default=0)
     if between and not asked.reference.measured_at(between):
         notes.append(
-            "no link between nodes was measured: messages between hosts are what the oracle makes of "
-            "those inside one, a guess"
+            "no link between nodes was measured: messages between hosts are the oracle's guess from "
+            "those inside one"
         )
     if asked.shared and not (asked.measured(ALLREDUCE, False) or asked.measured(P2P, False)):
         notes.append("nothing inside a host was measured: messages there are as between hosts")

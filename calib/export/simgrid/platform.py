@@ -156,7 +156,7 @@ def _speed_of(request: ExportRequest) -> tuple[float | None, str]:
     if not found:
         return None, (
             f"no conv or linear layer was measured: the speed of a host, {UNIT_SPEED:g} flop/s, is a "
-            "unit and no measurement, and computations take no time (smpi/simulate-computation)"
+            "unit, not a measurement, and computations take no time (smpi/simulate-computation)"
         )
     _, speed, law = max(found, key=lambda entry: entry[:2])
     return speed, (

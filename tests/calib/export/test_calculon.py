@@ -392,7 +392,7 @@ def test_messages_between_racks_are_the_slowest() -> None:
     networks = read(parted)["networks"]
     assert [network["size"] for network in networks] == [4, 44]
     assert [network["latency"] for network in networks] == pytest.approx([2e-6, 2e-5])
-    assert any("11 nodes are no whole racks of 4" in note for note in parted.notes)
+    assert any("11 nodes do not fill whole racks of 4" in note for note in parted.notes)
     assert not any("whole racks" in note for note in racks.notes)
 
 

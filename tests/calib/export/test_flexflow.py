@@ -184,7 +184,7 @@ def test_a_bandwidth_that_no_time_depends_on_is_a_bound() -> None:
     """Of a ring of 4, 1.5 m cross a link: a thousandth of the largest buffer's time, as of a message."""
     for fit, crossing in ((law("p2p", 3e-6, 0.0), 1.0), (law("allreduce", 6e-6, 0.0, 4), 1.5)):
         result = exported(of(fit))
-        (note,) = [note for note in result.notes if "a bound and no measurement" in note]
+        (note,) = [note for note in result.notes if "a bound, not a measurement" in note]
         per_byte = 1 / (Machine(result.files[""]).numbers["nvlink_bandwidth"] * 2**20 * 1e3)
         whole_s = fit.points[0].seconds.value
         assert (

@@ -91,7 +91,7 @@ def test_the_speed_is_of_the_largest_layer_or_a_unit_that_is_called_one() -> Non
     none = exported(filled(work=[work(kind="relu")]))
     assert cluster_of(none)["speed"] == "1000000000.0f"
     assert properties(none)["smpi/simulate-computation"] == "no"
-    assert any("is a unit and no measurement" in note for note in none.notes)
+    assert any("is a unit, not a measurement" in note for note in none.notes)
 
 
 @pytest.mark.parametrize(
