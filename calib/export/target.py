@@ -63,7 +63,7 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Many numbers of the parameters as few of the target, and the error of that.
+    """Many numbers of the parameters as few of the target, and the error that this makes.
 
     `oracle_interval` is the medians of low / seconds and of high / seconds.
     """
