@@ -95,9 +95,13 @@ def leaves(law: object, names: Mapping[str, str]) -> Tree:
     return found
 
 
+def _is_leaf(tree: Tree) -> bool:
+    return isinstance(tree.get("unit"), str)  # a branch may be called unit, too
+
+
 def _text(tree: Tree, indent: str = "") -> str:
     """JSON with a leaf a line."""
-    if "unit" in tree:
+    if _is_leaf(tree):
         return json.dumps(tree, allow_nan=False)
     within = indent + " "
     lines = [f"{within}{json.dumps(name)}: {_text(of, within)}" for name, of in tree.items()]
@@ -108,7 +112,7 @@ def _known(tree: Tree) -> Tree:
     """Without what is not known, and without branches that hold nothing."""
     found = {}
     for name, of in tree.items():
-        kept = _known(of) if isinstance(of, dict) and "unit" not in of else of
+        kept = _known(of) if of is not None and not _is_leaf(of) else of
         if kept:
             found[name] = kept
     return found

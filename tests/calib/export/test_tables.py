@@ -352,6 +352,13 @@ def test_the_dict_says_what_it_leaves_out_of_this_file() -> None:
     assert exported(one, numbers_json).lost == ("measured times of layers (2)",)
 
 
+def test_an_operation_that_is_called_as_a_key_of_a_leaf() -> None:
+    """Its branch was taken for a number: what is not known was null in it, all in one line."""
+    fit = filled.collective(operation="unit", pieces=[], pieces_mean_relative_error=None)
+    found = dict(leaves(read(filled.filled(collectives=[fit]))))
+    assert found["collectives", "unit", "mpi, node, 2 ranks", "alpha"]["value"] == 4e-6
+
+
 def test_a_time_follows_from_alpha_and_beta() -> None:
     """steps alpha + volume m beta is the line of the file, whose alpha and beta it was made of."""
     steps, volume = RING_OF_TWO
