@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -32,30 +33,22 @@ One = TypeVar("One", LayerCase, TensorsCase)
 
 @dataclass(frozen=True)
 class Known:
-    """The measured times of a parameter file, indexed for the cases of a check."""
+    """The measured times of a parameter file, found by the cases of a check."""
 
     parameters: Parameters
-    fits: Mapping[tuple[str, str, str, int], list[CollectiveFit]]
-    layers: Mapping[tuple[str, int], LayerTime]
-    lists: Mapping[tuple[str, int, str], Estimate]
 
-    @classmethod
-    def of(cls, parameters: Parameters) -> Known:
-        """That of a parameter file."""
-        fits: dict[tuple[str, str, str, int], list[CollectiveFit]] = defaultdict(list)
-        for fit in parameters.collectives:
-            fits[fit.operation, fit.library, fit.device, fit.ranks].append(fit)
-        return cls(
-            parameters,
-            dict(fits),
-            {(time.key, time.active_ranks): time for time in parameters.layers},
-            {
-                (loop.operation, loop.active_ranks, key): seconds
-                for loop in parameters.tensor_loops
-                if loop.of_training
-                for key, seconds in loop.measured.items()
-            },
-        )
+    @cached_property
+    def _layers(self) -> dict[tuple[str, int], LayerTime]:
+        return {(time.key, time.active_ranks): time for time in self.parameters.layers}
+
+    @cached_property
+    def _lists(self) -> dict[tuple[str, int, str], Estimate]:
+        return {
+            (loop.operation, loop.active_ranks, key): seconds
+            for loop in self.parameters.tensor_loops
+            if loop.of_training
+            for key, seconds in loop.measured.items()
+        }
 
     def active(self, case: Case) -> int:
         """How many ranks of a case work on one node at once."""
@@ -67,20 +60,25 @@ class Known:
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
         nbytes = sent_bytes(case.operation, case.nbytes, case.group_size)
-        for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
-            here = fit.level in levels and fit.made_on(*shape)
-            if here and any(point.nbytes == nbytes for point in fit.points):
+        wanted = (name_of(case), case.library, case.device, case.group_size)
+        for fit in self.parameters.collectives:
+            if (
+                (fit.operation, fit.library, fit.device, fit.ranks) == wanted
+                and fit.level in levels
+                and fit.made_on(*shape)
+                and any(point.nbytes == nbytes for point in fit.points)
+            ):
                 return fit
         return None
 
     def layer_of(self, case: LayerCase) -> LayerTime | None:
         """The stored times of a layer, if the case is as training runs it."""
         usual = case.is_usual and case.passes == "whole"
-        return self.layers.get((case.key, self.active(case))) if usual else None
+        return self._layers.get((case.key, self.active(case))) if usual else None
 
     def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:
         """The stored seconds of a pass (a row's operation) over a list of tensors."""
-        return self.lists.get((operation, self.active(case), case.key))
+        return self._lists.get((operation, self.active(case), case.key))
 
 
 def name_of(case: CollectiveCase) -> str:

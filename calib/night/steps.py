@@ -81,7 +81,7 @@ def plan_check(
     """
     asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
     specs = specs_of_points(points)
-    cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
+    cases = chosen(planned_cases(asked, cluster, specs), points, Known(parameters), specs)
     if not cases:
         why = "the parameters hold no measured case of these points"
         return [Missing(what="the check", why=why)]
@@ -105,7 +105,7 @@ def check(begun: Begun) -> None:
     except (MeasurementError, MachineError) as error:
         why = str(error)
     finally:
-        checks, unchecked = read_checks(run, Known.of(begun.parameters))
+        checks, unchecked = read_checks(run, Known(begun.parameters))
         if why and not checks:
             unchecked = [Missing(what="the check", why=why)]
         begun.night.checks[:], begun.night.unchecked[:] = checks, unchecked

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calib.export.reference import Reference
 from calib.export.simgrid.factors import MOST_BYTES, Algorithm, sizes
-from calib.export.simgrid.topology import SimGridHosts, machine_of
+from calib.export.simgrid.topology import LINKS_OF_A_HOST, SimGridHosts, machine_of
 from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError
@@ -41,6 +41,11 @@ class SimGridTimes:
     @property
     def main(self) -> tuple[int, ...]:
         return self.spanning or self.ranks
+
+    @property
+    def route(self) -> int:
+        """Links of the routes that the factors are fitted on; 2 where all is inside a host."""
+        return self.links[max(self.main)] or LINKS_OF_A_HOST
 
     @property
     def shared(self) -> bool:

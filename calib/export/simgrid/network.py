@@ -112,11 +112,12 @@ def _of_allreduce(asked: SimGridTimes, algorithm: Algorithm) -> Messages:
     steps = asked.steps(asked.main, algorithm, knows_alone)
     alone = [asked.alone(size, spanning).seconds if knows_alone else np.nan for size in steps]
     step = [middle([seconds for _, seconds in found]) for found in steps.values()]
-    links = asked.links[max(asked.main)] or 2
-    messages = messages_of(np.array(list(steps)), np.array(step), np.array(alone), links, algorithm)
+    messages = messages_of(
+        np.array(list(steps)), np.array(step), np.array(alone), asked.route, algorithm
+    )
     if len(asked.main) > 1 and not knows_alone:
         rows = [
-            (size, seconds, asked.links[p] or links)
+            (size, seconds, asked.links[p] or asked.route)
             for size, found in steps.items()
             for p, seconds in found
         ]
@@ -134,8 +135,7 @@ def _of_alone(asked: SimGridTimes) -> Messages:
     nbytes = sizes(max(ITEM_BYTES, low - low % ITEM_BYTES), max(ITEM_BYTES, high), more)
     seconds = np.array([asked.alone(size, spanning).seconds for size in nbytes])
     unknown = np.full(len(nbytes), np.nan)
-    links = asked.links[max(asked.main)] or 2
-    messages = messages_of(np.array(nbytes), seconds, unknown, links)
+    messages = messages_of(np.array(nbytes), seconds, unknown, asked.route)
     return _with_loopback(asked, messages, None) if asked.shared else messages
 
 

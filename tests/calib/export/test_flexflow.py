@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.calib.export.asked import NO_MORE, asking, of
+from tests.calib.export.asked import NO_MORE, asking, of, refusal
 from tests.helpers.filled import collective, filled, near
 from tests.helpers.words import words_of
 
@@ -13,7 +13,6 @@ from calib.export.flexflow import export
 from calib.export.target import Exported
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.errors import InputError, MissingParameter
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 SIZES = [1 << k for k in range(3, 27)]
@@ -320,18 +319,15 @@ def test_comments_say_whose_numbers_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "asked", "error", "text"),
+    ("made", "asked", "text"),
     [
-        (TWO, {"nbytes": (65536, 65536)}, InputError, "--bytes two ends"),
-        (of(), {}, MissingParameter, "inside a node"),
-        (of(law("p2p", 1e-6, 1e-9)), {"nodes": 2}, MissingParameter, "between nodes"),
-        (of(law("broadcast", 1e-6, 1e-9)), {}, MissingParameter, "p2p or allreduce"),
-        (of(law("p2p", 1e-6, 1e-9), ranks_per_node=1), {}, InputError, "one rank"),
-        (of(law("p2p", 1e-6, 1e-9), ranks_per_node=10**9), {"nodes": 9}, InputError, "32 bits"),
+        (TWO, {"nbytes": (65536, 65536)}, "--bytes two ends"),
+        (of(), {}, "inside a node"),
+        (of(law("p2p", 1e-6, 1e-9)), {"nodes": 2}, "between nodes"),
+        (of(law("broadcast", 1e-6, 1e-9)), {}, "p2p or allreduce"),
+        (of(law("p2p", 1e-6, 1e-9), ranks_per_node=1), {}, "one rank"),
+        (of(law("p2p", 1e-6, 1e-9), ranks_per_node=10**9), {"nodes": 9}, "32 bits"),
     ],
 )
-def test_refusals(
-    made: Parameters, asked: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        exported(made, **asked)
+def test_refusals(made: Parameters, asked: dict[str, Any], text: str) -> None:
+    assert text in refusal(export, made, **asked)

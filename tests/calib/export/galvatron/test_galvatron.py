@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
-from tests.calib.export.asked import NO_MORE, asking, of
+from tests.calib.export.asked import NO_MORE, asking, of, refusal
 from tests.helpers.filled import collective, contention, filled, near, overlap
 from tests.helpers.published import DATA, needs_data
 
@@ -18,7 +18,7 @@ from calib.export.reference import Reference
 from calib.export.target import Exported
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.errors import MissingParameter
 
 # of a line through points that lie on it
 pytestmark = pytest.mark.filterwarnings("ignore:Covariance of the parameters")
@@ -358,34 +358,20 @@ def test_the_machine_is_a_power_of_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "asked", "error", "text"),
+    ("made", "asked", "text"),
     [
-        (parameters(), {}, MissingParameter, "allreduce"),
-        (parameters(law("p2p", 2, 1e-6, 1e-9)), {}, MissingParameter, "allreduce"),
-        (WHOLE, {"nodes": 2}, MissingParameter, "no allreduce between nodes"),
-        (parameters(outside("allreduce", 8, 1e-6, 1e-8, 2)), {}, MissingParameter, "inside a node"),
-        (WHOLE, {"nodes": 3}, InputError, "--nodes 3 is no power of two"),
-        (
-            parameters(law("allreduce", 6, 1e-6, 1e-9), ranks_per_node=6),
-            {},
-            InputError,
-            "power of two",
-        ),
-        (parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=1), {}, InputError, "one rank"),
-        (
-            parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=2**29),
-            {},
-            InputError,
-            "ranks are",
-        ),
+        (parameters(), {}, "allreduce"),
+        (parameters(law("p2p", 2, 1e-6, 1e-9)), {}, "allreduce"),
+        (WHOLE, {"nodes": 2}, "no allreduce between nodes"),
+        (parameters(outside("allreduce", 8, 1e-6, 1e-8, 2)), {}, "inside a node"),
+        (WHOLE, {"nodes": 3}, "--nodes 3 is no power of two"),
+        (parameters(law("allreduce", 6, 1e-6, 1e-9), ranks_per_node=6), {}, "power of two"),
+        (parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=1), {}, "one rank"),
+        (parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=2**29), {}, "ranks are"),
     ],
 )
-def test_refusals(
-    made: Parameters, asked: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text) as caught:
-        exported(made, **asked)
-    assert "\n" not in str(caught.value)
+def test_refusals(made: Parameters, asked: dict[str, Any], text: str) -> None:
+    assert text in refusal(export, made, **asked)
 
 
 @needs_data

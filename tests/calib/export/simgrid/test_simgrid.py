@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from tests.calib.export.asked import asking, refusal
 from tests.helpers.filled import SIZES, collective, filled, near, work
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.simgrid import in_racks
@@ -24,19 +25,16 @@ from calib.export.simgrid.factors import (
 )
 from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import machine_of
-from calib.export.target import Exported, ExportRequest, Source
+from calib.export.target import Exported
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
-from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError, InputError
 
 SIROCCO = DATA / "platform-calibration" / "sirocco"
 
 
-def exported(parameters: Any = None, **options: Any) -> Exported:
-    return simgrid.export(request_of(parameters, **options))
-
-
-def request_of(parameters: Any = None, **options: Any) -> ExportRequest:
-    return ExportRequest(parameters or filled(), Source("p.json", "ab" * 32), **options)
+def exported(parameters: Parameters | None = None, **options: Any) -> Exported:
+    return simgrid.export(asking(parameters or filled(), **options))
 
 
 def cluster_of(found: Exported) -> dict[str, str]:
@@ -177,28 +175,19 @@ def straight(ranks: int, intercept: float, slope: float, **changes: Any) -> Coll
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
+    ("made", "options", "words"),
     [
-        ({"nbytes": (4, 8), "ranks": (16,)}, "must reach 4 B for each of 16 ranks"),
-        ({"topology": "torus"}, "unknown topology 'torus'; known: flat, fat-tree, dragonfly"),
-        ({"ranks": (64,), "nodes": 2}, "8 nodes of 8 rank"),
-        ({"ranks": (1,)}, "one rank sends nothing"),
-        ({"ranks": (10**9,)}, "125000000 nodes are more than simgrid writes"),
+        ({}, {"nbytes": (4, 8), "ranks": (16,)}, "must reach 4 B for each of 16 ranks"),
+        ({}, {"topology": "torus"}, "unknown topology 'torus'; known: flat, fat-tree, dragonfly"),
+        ({}, {"ranks": (64,), "nodes": 2}, "8 nodes of 8 rank"),
+        ({}, {"ranks": (1,)}, "one rank sends nothing"),
+        ({}, {"ranks": (10**9,)}, "125000000 nodes are more than simgrid writes"),
+        ({"ranks_per_node": 10**9}, {"ranks": (2,)}, "1000000000 ranks of a node are more than"),
+        ({"collectives": [], "structural": []}, {}, "simgrid needs times of allreduce or p2p"),
     ],
 )
-def test_refusals(options: dict[str, Any], error: str) -> None:
-    with pytest.raises(InputError, match=error):
-        exported(**options)
-
-
-def test_parameters_without_messages_are_refused_by_name() -> None:
-    with pytest.raises(MissingParameter, match="simgrid needs times of allreduce or p2p"):
-        exported(filled(collectives=[], structural=[]))
-
-
-def test_too_many_ranks_of_a_node_are_refused() -> None:
-    with pytest.raises(InputError, match="1000000000 ranks of a node are more than simgrid writes"):
-        exported(filled(ranks_per_node=10**9), ranks=(2,))
+def test_refusals(made: dict[str, Any], options: dict[str, Any], words: str) -> None:
+    assert words in refusal(simgrid.export, filled(**made), **options)
 
 
 def test_ranks_that_were_asked_for_are_not_mixed_with_others() -> None:
@@ -362,5 +351,5 @@ def test_calls_that_give_impossible_factors_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_machine_has_no_fewer_nodes_than_ranks_need() -> None:
-    assert machine_of(request_of(filled(nodes=32)), 4).nodes == 32
-    assert machine_of(request_of(filled()), 4).nodes == 4
+    assert machine_of(asking(filled(nodes=32)), 4).nodes == 32
+    assert machine_of(asking(filled()), 4).nodes == 4
