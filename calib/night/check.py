@@ -15,7 +15,7 @@ from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, Tensor
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import NO_SAMPLES, Sample, Samples, read_samples
+from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
@@ -121,13 +121,9 @@ def _check(case: Case, samples: Samples, known: Known) -> Check | None:
     elif isinstance(case, TensorsCase):
         expected = known.list_of(case, first.operation)
         what = f"{first.operation.replace('_', ' ')}, p={first.active_ranks}"
-        about = list_words(first)
+        # the key tells two lists of the same size apart
+        about = f"{first.ntensors} tensors, {bytes_words(first.nbytes)}, {first.key[:8]}"
     measured = together(samples) if kind == "network" else slowest_rank(samples)
     if kind is None or expected is None or expected.value <= 0 or measured.value <= 0:
         return None
     return Check(kind=kind, what=what, case=about, expected=expected, measured=measured)
-
-
-def list_words(row: Sample) -> str:
-    """32 tensors, 1.2 MiB, 1a2b3c4d: the last tells two lists of the same size apart."""
-    return f"{row.ntensors} tensors, {bytes_words(row.nbytes)}, {row.key[:8]}"
