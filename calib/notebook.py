@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from calib.export.csv.rows import every_row
-from calib.export.csv.tidy import RENAMED as CSV_NAMES
+from calib.export.csv_table import RENAMED as CSV_NAMES
+from calib.export.csv_table import every_row
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import CalibWarning, InputError

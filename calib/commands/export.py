@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -120,7 +120,7 @@ def command(
             "export needs a parameter file, --to TARGET and -o PATH; `calib export --list` names the "
             "targets"
         )
-    given = {
+    given: dict[str, Any] = {
         "ranks": ranks,
         "nbytes": nbytes,
         "nodes": nodes,
@@ -132,7 +132,7 @@ def command(
     names = TARGETS if ALL in named else tuple(dict.fromkeys(named))
     chosen = [target_named(name) for name in names]
     check_options(chosen, given)
-    request = request_of(parameters, ranks, nbytes, nodes, cluster, library, topology, calls)
+    request = request_of(parameters, library=library, **given)
     inputs = inputs_of(parameters, cluster, calls)
     if len(chosen) == 1:
         done = export_one(chosen[0], request, output, inputs)

@@ -82,7 +82,7 @@ def command(
         show(past, shown, steps, chosen)
     others = [f"{each.machine} ({each.cluster_name})" for each in machines if each != chosen]
     if others and not machine:
-        tell(f"other machines here, for --machine: {', '.join(others)}")
+        say(plain(f"other machines here, for --machine: {', '.join(others)}"))
 
 
 def place_of(runs: Path) -> str:
@@ -102,18 +102,13 @@ def place_of(runs: Path) -> str:
 def machine_of(machines: list[MachineNights], wanted: str, where: str) -> MachineNights:
     """The machine whose hash begins so, or the first. Raises InputError where there is not one."""
     if not machines:
-        raise InputError(f"the history {without_password(where)} holds no night yet")
+        raise InputError(f"the history {address(where).label} holds no night yet")
     found = [each for each in machines if each.machine.startswith(wanted)]
     if wanted and len(found) != 1:
         known = ", ".join(f"{each.machine} ({each.cluster_name})" for each in machines)
         which = "several machines" if found else "no machine"
         raise InputError(f"--machine {wanted} names {which} of this history, which has {known}")
     return found[0]
-
-
-def without_password(where: str) -> str:
-    """A history's name for a message."""
-    return address(where).label
 
 
 def within(nights: list[Trend], since: str, until: str) -> list[Trend]:
@@ -130,11 +125,6 @@ def put(path: str, option: str, text: str) -> None:
         return
     write_whole(destination(file_of(Path(path), option)), text)
     say(f"written: {path}")
-
-
-def tell(line: str) -> None:
-    """A line for people, without control characters."""
-    say(plain(line))
 
 
 def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -> None:
@@ -174,7 +164,8 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
         say(f"accepted: {counted(len(past.accepted), 'step')}")
     unscored = [night.of.run for night in shown if night.mean_of_strategy_means is None]
     if unscored:
-        tell(f"without a point that counts: {', '.join(unscored)}; {percent(None)} in the table")
+        words = f"without a point that counts: {', '.join(unscored)}; {percent(None)} in the table"
+        say(plain(words))
 
 
 def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:

@@ -6,6 +6,7 @@ runs/theirs
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,8 +74,10 @@ def command(
         nodes or 0,
         device_name or "",
         _word(library, "--library"),
-        *_forced(algorithm, protocol),
-        *_units(size_unit, time_unit),
+        _forced(algorithm, "--algorithm", ALGORITHMS),
+        _forced(protocol, "--protocol", PROTOCOLS),
+        _unit(size_unit, "--size-unit", SIZE_UNITS),
+        _unit(time_unit, "--time-unit", TIME_UNITS),
     )
     found = read_all(files, flags, keep_going)
     of = [imported for _, imported in found]
@@ -104,28 +107,18 @@ def _operation(text: str | None) -> str:
     return PROGRAMS.get(word, word)
 
 
-def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
-    """The two flags in the words of NCCL's tuner. Raises InputError with those that are known."""
-    found = []
-    for option, text, names in (
-        ("--algorithm", algorithm, ALGORITHMS),
-        ("--protocol", protocol, PROTOCOLS),
-    ):
-        found.append("" if text is None else named(text, names))
-        if text is not None and not found[-1]:
-            raise InputError(f"{option} {text!r} is not one of {', '.join(names.values())}")
-    return found[0], found[1]
+def _forced(text: str | None, option: str, names: Mapping[str, str]) -> str:
+    """A flag in the words of NCCL's tuner. Raises InputError with those that are known."""
+    found = "" if text is None else named(text, names)
+    if text is not None and not found:
+        raise InputError(f"{option} {text!r} is not one of {', '.join(names.values())}")
+    return found
 
 
-def _units(size: str | None, time: str | None) -> tuple[str, str]:
-    """The two flags as they are known. Raises InputError."""
-    for option, text, known in (
-        ("--size-unit", size, list(SIZE_UNITS)),
-        ("--time-unit", time, list(TIME_UNITS)),
-    ):
-        if text is not None and text not in known:
-            raise InputError(f"{option} {text!r} is not one of {', '.join(known)}")
-    return size or "", time or ""
+def _unit(text: str | None, option: str, known: Iterable[str]) -> str:
+    if text is not None and text not in known:
+        raise InputError(f"{option} {text!r} is not one of {', '.join(known)}")
+    return text or ""
 
 
 def _word(text: str | None, option: str) -> str:

@@ -18,10 +18,9 @@ from calib.driver.ranks import as_rank
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.text import plain
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.night.accept import accept
-from calib.night.ahead import look_ahead
+from calib.night.history import accept, look_ahead
 from calib.night.hold import NOT_RUN, hold
-from calib.night.options import NightOptions
+from calib.night.options import Judging, NightOptions
 from calib.options import MOST, Json, Launcher
 from calib.planning.request import seconds_of
 from calib.rundir import RUNS
@@ -105,21 +104,22 @@ def command(
         raise InputError(
             "nightly starts the ranks itself; run it without mpiexec, with --ranks and --launcher"
         )
+    least = share_of(least_accuracy, "--least-accuracy")
+    assert least is not None
+    judging = Judging(history, since, baseline, least)
     if accept is not None:
-        _accept(calibration, history, accept, night, since, baseline, as_json)
+        _accept(calibration, judging, accept, night, as_json)
         return
     if night:
         raise InputError("--night goes with --accept")
-    least = share_of(least_accuracy, "--least-accuracy")
-    assert least is not None
     budget_s = None if check_budget is None else seconds_of(check_budget, "--check-budget")
     options = NightOptions(
         calibration, plan, output, iterations, budget_s, ranks, launcher, seed, hang_seconds, name
     )
 
     def work() -> int:
-        look_ahead(options, history, since, baseline, say)
-        return hold(options, history, since, baseline, least, as_json)
+        look_ahead(options, judging)
+        return hold(options, judging, as_json)
 
     if code := coded(work):
         raise typer.Exit(code)
@@ -128,8 +128,8 @@ def command(
 def coded(work: Callable[[], int]) -> int:
     """The exit code of a night, also where it fails.
 
-    Raises FileError for what the system does not write. Of a bug of ours, Python's own code would be 1,
-    which says that something has drifted; typer's of a signal would be 130, without a word.
+    Raises FileError where the system cannot write. Python's own code for a bug would be 1, which means
+    that something has drifted; typer's for a signal would be 130, without a word.
     """
     try:
         return work()
@@ -146,17 +146,9 @@ def coded(work: Callable[[], int]) -> int:
         return NOT_RUN
 
 
-def _accept(
-    calibration: Path,
-    history: str | None,
-    reason: str,
-    night: str,
-    since: str,
-    baseline: str,
-    as_json: bool,
-) -> None:
+def _accept(calibration: Path, judging: Judging, reason: str, night: str, as_json: bool) -> None:
     """Accept steps and say which."""
-    accepted = accept(calibration, history, reason, night, since, baseline)
+    accepted = accept(calibration, judging, reason, night)
     if as_json:
         print_json([acceptance.model_dump() for acceptance in accepted])
         return

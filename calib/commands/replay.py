@@ -10,8 +10,10 @@ Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,100 +83,84 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    sources = Sources(runs, single_gpu, links, ranks_per_node, segments, samples)
     every_log = [*(logs or []), *(more_logs or [])]
+    how = {"ranks_per_node": ranks_per_node, "segments": segments, "samples": samples}
     if is_training_table(runs):
         if holdout or authors:
             raise InputError(
                 f"{runs} is a table of trainings: --holdout and --authors are of others"
             )
-        trainings(runs, every_log, model, samples, output, as_json)
+        content, shown = trainings(runs, every_log, model, samples)
     elif every_log:
         raise InputError(f"{runs} is no table of trainings (columns nodes, gpus): no logs with it")
     elif authors:
-        again(sources, output, as_json)
+        content, shown = again(runs, single_gpu, links, how)
     else:
-        predict(sources, holdout, output, as_json)
+        content, shown = predict(runs, holdout, single_gpu, links, how)
+    save(output, content)
+    if as_json:
+        print_json(content)
+    else:
+        shown()
 
 
-class Sources:
-    """The tables beside the runs; one that is not there is none, one that was asked for must be."""
-
-    def __init__(
-        self,
-        runs: Path,
-        single_gpu: Path | None,
-        links: Path | None,
-        ranks_per_node: int,
-        segments: int,
-        samples: int,
-    ) -> None:
-        self.runs, self.ranks_per_node = runs, ranks_per_node
-        self.segments, self.samples = segments, samples
-        self.single_gpu = single_gpu or runs.parent / SINGLE_GPU
-        self.links = links or runs.parent / LINKS
-        self.asked = {path for path in (single_gpu, links) if path is not None}
-
-    def there(self, path: Path, why: str) -> bool:
-        """Whether to read it; where it is absent and nobody named it, this is said."""
-        if path in self.asked or path.is_file():
-            return True
-        say(f"note: no {path.name} beside {self.runs.name}: {why}")
-        return False
+Result = tuple[
+    dict[str, Any], Callable[[], None]
+]  # the JSON content, and what prints it for people
 
 
 def model_of(name: str) -> ModelSpec:
-    """The publication's variant of a model. Raises InputError for one that nobody knows."""
+    """The publication's variant of a model. Raises InputError for an unknown one."""
     return spec(name + PAPER_VARIANT if name + PAPER_VARIANT in model_names() else name)
 
 
-def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json: bool) -> None:
+def beside(runs: Path, named: Path | None, usual: str, without: str) -> Path | None:
+    """The table that was named, or the usual one beside the runs; if that is missing, it is said."""
+    path = named or runs.parent / usual
+    if named is None and not path.is_file():
+        say(f"note: no {path.name} beside {runs.name}: {without}")
+        return None
+    return path
+
+
+def predict(
+    runs: Path,
+    holdout: Path | None,
+    single_gpu: Path | None,
+    links: Path | None,
+    how: dict[str, Any],
+) -> Result:
     """Calibrate and predict."""
-    known = read_points(sources.runs, ["meas_total"])
+    known = read_points(runs, ["meas_total"])
     wanted = read_points(holdout, []) if holdout else None
-    one = sources.there(sources.single_gpu, "levels without equations, each series by itself")
-    prices = sources.there(sources.links, "all bytes have one price")
+    without = "levels without equations, each series by itself"
+    one = beside(runs, single_gpu, SINGLE_GPU, without)
+    prices = beside(runs, links, LINKS, "all bytes have one price")
     shapes = Shapes(
         models=model_of,
-        seconds_per_sample=read_single_gpu(sources.single_gpu) if one else {},
-        links=read_links(sources.links) if prices else [],
-        ranks_per_node=sources.ranks_per_node,
-        segments=sources.segments,
-        samples=sources.samples,
+        seconds_per_sample=read_single_gpu(one) if one else {},
+        links=read_links(prices) if prices else [],
+        **how,
     )
     done = replay(shapes, known, wanted)
-    content = as_content(done)
-    save(output, content)
-    if as_json:
-        print_json(content)
-    else:
-        show(done)
+    return as_content(done), partial(show, done)
 
 
-def again(sources: Sources, output: Path | None, as_json: bool) -> None:
+def again(runs: Path, single_gpu: Path | None, links: Path | None, how: dict[str, Any]) -> Result:
     """The authors' own projections, from published alpha and beta."""
     replay = PaperFormReplay(
         models=model_of,
-        seconds_per_sample=read_single_gpu(sources.single_gpu),
-        links=read_links(sources.links),
-        ranks_per_node=sources.ranks_per_node,
-        segments=sources.segments,
-        samples=sources.samples,
+        seconds_per_sample=read_single_gpu(single_gpu or runs.parent / SINGLE_GPU),
+        links=read_links(links or runs.parent / LINKS),
+        **how,
     )
-    done, left_out = replay.run(read_points(sources.runs))
+    done, left_out = replay.run(read_points(runs))
     if not done:
-        raise InputError(f"{sources.runs}: no row can be replayed: {left_out[0][1]}")
-    content = authors_content(done, left_out)
-    save(output, content)
-    if as_json:
-        print_json(content)
-    else:
-        show_authors(done, left_out)
+        raise InputError(f"{runs}: no row can be replayed: {left_out[0][1]}")
+    return authors_content(done, left_out), partial(show_authors, done, left_out)
 
 
-def trainings(
-    runs: Path, logs: list[Path], model: str, samples: int, output: Path | None, as_json: bool
-) -> None:
+def trainings(runs: Path, logs: list[Path], model: str, samples: int) -> Result:
     """Whole trainings on more nodes from the one-node time and the logs."""
     if not logs:
         raise InputError(f"{runs} is a table of trainings: it needs --logs of allreduce")
@@ -183,9 +169,4 @@ def trainings(
     found = expected(table, exchange, samples)
     if not found:
         raise InputError(f"{runs}: only the row to start from, nothing to predict")
-    content = trainings_content(found, model, samples)
-    save(output, content)
-    if as_json:
-        print_json(content)
-    else:
-        show_trainings(found, model)
+    return trainings_content(found, model, samples), partial(show_trainings, found, model)

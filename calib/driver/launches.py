@@ -16,15 +16,15 @@ from calib.microbench.rows import case_end
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
 
-# a case that has ended the ranks this often is left out of the launches that follow
+# a case that ended the ranks this often is left out of later launches
 DEADLY = 2
-# starts in a row in which the ranks end before anything is measured
+# starts in a row that end before anything is measured
 STARTS = 2
 
 
 @dataclass
 class Current:
-    """The case that the ranks are in, and since when; none before the first."""
+    """The case that the ranks are in, and since when; "" before the first."""
 
     case_id: str = ""
     since: float = 0.0
@@ -34,8 +34,8 @@ class Current:
 class Launches:
     """All launches of a plan. The ranks inherit `lock` (calib/driver/lock.py), a file descriptor.
 
-    A command begins without parts (consolidated), so that the parts hold what it has met itself:
-    a failed case is tried again by the next command, not by this one.
+    A command begins without parts (they were consolidated), so the parts are its own: a failed case is
+    tried again by the next command, not by this one.
     """
 
     run: Path
@@ -66,7 +66,7 @@ class Launches:
         return {case.id: case for case in cases if (case.id, launch) not in done}
 
     def _leave_out(self, launch: int, size: int) -> None:
-        """End the cases that have ended the ranks too often, before they are begun."""
+        """Skip the cases that ended the ranks too often."""
         ended = [end.case_id for end in read_ends(self.run) if end.ended_ranks]
         for case in self._todo(launch, size).values():
             if ended.count(case.id) >= DEADLY:
@@ -74,7 +74,7 @@ class Launches:
                 write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason))
 
     def _finish(self, launch: int, size: int, bar: Bar, later_s: float) -> None:
-        """One launch: the ranks are started until each of its cases has rows or has failed."""
+        """One launch: start the ranks until each of its cases has rows or has failed."""
         in_vain = 0
         while todo := self._todo(launch, size):
             current = Current()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import select
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import IO, Any
 
-from calib.driver.processes import Processes
 from calib.microbench.timing.watchdog import ALIVE_SECONDS, LAST_WORDS_SECONDS, START_FACTOR
 
 PREFIX = "calib-event "
@@ -30,7 +31,7 @@ class Heard:
     """What the ranks of one launch have said so far.
 
     `stuck` is rank -> where it stands, `processes` rank -> its process and host, `first_gone` are the
-    ranks that ended first (calib/driver/processes.py).
+    ranks that ended first.
     """
 
     error: str = ""
@@ -41,11 +42,15 @@ class Heard:
     alive: bool = False
     given_up: bool = False
 
-    def patience(self, hang_s: float) -> float:
-        """How long rank 0 may say nothing: longer before its first word, as it starts."""
+    def patience(self, hang_s: float | None) -> float:
+        """Seconds that rank 0 may say nothing: more before its first word; without `hang_s` any."""
+        if hang_s is None:
+            return math.inf
         return hang_s * (1.0 if self.alive else START_FACTOR) + ALIVE_SECONDS
 
-    def take(self, event: RankEvent, on_event: Callable[[RankEvent], None]) -> None:
+    def take(
+        self, event: RankEvent, on_event: Callable[[RankEvent], None], processes: Processes
+    ) -> None:
         """Keep what concerns the launch, pass the rest on. The first error says why."""
         name = event.get("event")
         if name == "error":
@@ -53,7 +58,9 @@ class Heard:
         elif name == "stuck":
             self.stuck[int(event["rank"])] = event
         elif name == "here":
-            self.processes[int(event["rank"])] = int(event["pid"]), str(event["host"])
+            rank, pid, host = int(event["rank"]), int(event["pid"]), str(event["host"])
+            self.processes[rank] = pid, host
+            processes.watch(rank, pid, host)
         elif name == "idle":
             self.idle.add(int(event["rank"]))
         elif name == "alive":
@@ -63,88 +70,98 @@ class Heard:
             on_event(event)
 
 
+class Processes:
+    """The ranks of this host, whose ends `poller` watches for (pidfd_open: Linux 5.3).
+
+    `first` are the ranks that had ended when the first end was seen: one, where it was seen in time. A
+    launcher may blame a rank that it ended itself.
+    """
+
+    def __init__(self, poller: select.poll) -> None:
+        self._poller = poller
+        self._rank_of: dict[int, int] = {}  # by file descriptor
+        self.first: list[int] = []
+
+    def watch(self, rank: int, pid: int, host: str) -> None:
+        """Watch a process, if it is of this host and there."""
+        if host != socket.gethostname() or not hasattr(os, "pidfd_open"):
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            self._rank_of[descriptor] = rank
+            self._poller.register(descriptor, select.POLLIN)
+
+    def ended(self, ready: Iterable[int]) -> None:
+        """Of descriptors that the poller found ready, keep the ranks among them."""
+        gone = [descriptor for descriptor in ready if descriptor in self._rank_of]
+        ranks = sorted(self._rank_of[descriptor] for descriptor in gone)
+        self.first = self.first or ranks
+        self._forget(gone)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._forget(list(self._rank_of))
+
+    def _forget(self, descriptors: list[int]) -> None:
+        for descriptor in descriptors:
+            del self._rank_of[descriptor]
+            self._poller.unregister(descriptor)
+            os.close(descriptor)
+
+
 def listen(
     child: subprocess.Popen[bytes],
     log: IO[bytes],
     on_event: Callable[[RankEvent], None],
     hang_s: float | None,
 ) -> Heard:
-    """Pass on events until the ranks close stdout, or until they must be given up."""
-    heard = Heard()
+    """Pass on events until the ranks close stdout, or until they must be given up.
+
+    What is no event goes to the log.
+    """
     assert child.stdout is not None
+    stdout = child.stdout.fileno()
     poller = select.poll()
-    poller.register(child.stdout, select.POLLIN)
-    processes = Processes(poller)
+    poller.register(stdout, select.POLLIN)
+    heard, processes = Heard(), Processes(poller)
+    chunk, rest, last = b"more", b"", monotonic()
     try:
-        _listen(child.stdout.fileno(), poller, processes, heard, log, on_event, hang_s)
+        while chunk:
+            before = monotonic()
+            patience = STUCK_WAIT_SECONDS if heard.stuck else heard.patience(hang_s)
+            wait = patience - (before - last)
+            ready = poller.poll(None if wait == math.inf else max(0.0, 1e3 * wait))
+            now = monotonic()
+            if not ready:
+                if now - before > max(wait, 0.0) + ALIVE_SECONDS:
+                    last = now  # this process was itself stopped, and so perhaps the ranks
+                    continue
+                heard.given_up = True
+                break
+            found = {descriptor for descriptor, _ in ready}
+            processes.ended(found - {stdout})
+            if stdout not in found:
+                continue
+            if not heard.stuck:
+                last = now
+            chunk = os.read(stdout, CHUNK_BYTES)
+            *lines, rest = (rest + chunk).split(b"\n")
+            if not chunk and rest:
+                lines = [rest]
+            for line in lines:
+                events = events_in(line.decode(errors="replace"))
+                if not events:
+                    log.write(line + b"\n")
+                for event in events:
+                    heard.take(event, on_event, processes)
     finally:
         heard.first_gone = processes.first
         processes.close()
     return heard
 
 
-def _listen(
-    stdout: int,
-    poller: select.poll,
-    processes: Processes,
-    heard: Heard,
-    log: IO[bytes],
-    on_event: Callable[[RankEvent], None],
-    hang_s: float | None,
-) -> None:
-    rest = b""
-    last = monotonic()
-    while True:
-        before = monotonic()
-        wait: float | None = None
-        if heard.stuck:
-            wait = STUCK_WAIT_SECONDS - (before - last)
-        elif hang_s is not None:
-            wait = heard.patience(hang_s) - (before - last)
-        ready = poller.poll(None if wait is None else max(0.0, 1e3 * wait))
-        now = monotonic()
-        if not ready:
-            if wait is not None and now - before > max(wait, 0.0) + ALIVE_SECONDS:
-                last = now  # this process was itself stopped, and so perhaps the ranks
-                continue
-            heard.given_up = True
-            return
-        found = {descriptor for descriptor, _ in ready}
-        processes.ended(found - {stdout})
-        if stdout not in found:
-            continue
-        if not heard.stuck:
-            last = now
-        chunk = os.read(stdout, CHUNK_BYTES)
-        *lines, rest = (rest + chunk).split(b"\n")
-        if not chunk and rest:
-            lines, rest = [rest], b""
-        for raw in lines:
-            _hear(raw, heard, processes, log, on_event)
-        if not chunk:
-            return
-
-
-def _hear(
-    raw: bytes,
-    heard: Heard,
-    processes: Processes,
-    log: IO[bytes],
-    on_event: Callable[[RankEvent], None],
-) -> None:
-    """One line: its events, or into the log with it."""
-    events = events_in(raw.decode(errors="replace"))
-    if not events:
-        log.write(raw + b"\n")
-    for event in events:
-        heard.take(event, on_event)
-        if event.get("event") == "here":
-            rank = int(event["rank"])
-            processes.watch(rank, *heard.processes[rank])
-
-
 def events_in(line: str) -> list[RankEvent]:
-    """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
+    """The events in a line: a launcher may put a rank's tag before one, or join two lines."""
     events = []
     at = line.find(PREFIX)
     while at >= 0:
@@ -180,9 +197,9 @@ RANK = re.compile(r"\bRANK (\d+) PID|error: \S+: task (\d+): |process rank (\d+)
 
 
 def who_died(heard: Heard, log: str) -> str:
-    """The rank that a launcher names first in what it wrote, "rank 1 on host"; else "a rank".
+    """The rank that a launcher's output names first, as "rank 1 on host"; else "a rank".
 
-    Where a rank was killed, Hydra may name one that it has then ended itself: the first to go counts.
+    After a kill Hydra may name a rank that it ended itself: the first to go counts.
     """
     if len(heard.first_gone) == 1 and KILLED.search(log):
         return f"rank {heard.first_gone[0]}{_on(heard, heard.first_gone[0])}"

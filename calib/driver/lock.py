@@ -1,8 +1,8 @@
 """Locks: one driver in a run directory, one night on a host.
 
-The locks are filelock's on file descriptors that are opened here: a descriptor can be inherited, and the
-system frees its lock when the last process that has it ends, however it ends. A FileLock on a path is of
-one process, and where a file system has no locks it takes files for locks, which outlive a kill.
+The locks are filelock's, on file descriptors that are opened here: a descriptor can be inherited, and
+the system frees its lock when the last process that holds it ends, however that is. A FileLock on a path
+belongs to one process, and falls back to lock files, which outlive a kill, where there are no locks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FOR_ALL = 0o666
 def only_driver(run: Path) -> Iterator[int]:
     """Hold the run directory; gives the file descriptor that the ranks are to inherit.
 
-    There are two locks: one is this process's own, the other is also of the ranks that it starts on
+    There are two locks: one is this process's own; the other is shared with the ranks that it starts on
     this host, and so held until a killed driver's ranks have ended. Raises InputError while another
-    driver, or what a killed one started, is at work there.
+    driver, or the ranks of a killed one, are at work there.
     """
     with _opened(run / DRIVER_LOCK) as driver, _opened(run / RANKS_LOCK) as ranks:
         holder = _holder(driver)
@@ -57,10 +57,10 @@ def only_driver(run: Path) -> Iterator[int]:
 
 @contextmanager
 def only_night(what: str) -> Iterator[None]:
-    """Hold this host for one night: two that measure beside each other would measure each other.
+    """Hold this host for one night: two at once would measure each other.
 
-    It does not matter who begins it and where it stands; `what` says who runs. Raises InputError, with
-    who that is, while another night runs here, and FileError where the lock cannot be opened.
+    For every user and directory; `what` says which night it is. Raises InputError, naming that night,
+    while another runs here, and FileError where the lock cannot be opened.
     """
     try:
         handle = open_own(lock_path())
@@ -99,7 +99,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _taken(handle: int, patience_s: float = 0.0) -> bool:
-    """Take a lock; True also where the file system has none."""
+    """Take a lock; True also where the file system has no locks."""
     deadline = monotonic() + patience_s
     while True:
         try:
@@ -113,7 +113,7 @@ def _taken(handle: int, patience_s: float = 0.0) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """Who has signed the file, this time or before."""
+    """Who signed the file last."""
     return os.pread(handle, MOST_NAME, 0).decode(errors="replace")
 
 

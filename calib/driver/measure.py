@@ -31,8 +31,8 @@ from calib.rundir import prepare
 def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan:
     """The plan of a run directory; without a request, the one that it was begun with.
 
-    The machine is probed first: what can be measured depends on it. Raises FileError where there is
-    no plan to go on with, InputError where there is another one.
+    The machine is probed first, as it decides what can be measured. Raises FileError where there is no
+    plan to go on with, InputError where there is another one.
     """
     if request is None:
         if not (run / PLAN_FILE).exists():
@@ -84,7 +84,7 @@ def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG
 
 @contextmanager
 def alone(run: Path) -> Iterator[int]:
-    """Hold a run directory; what was measured before and meanwhile ends in samples.parquet."""
+    """Hold a run directory; all that was measured ends up in samples.parquet."""
     with only_driver(run) as lock:
         consolidate(run)
         try:
@@ -99,7 +99,7 @@ def measure_as_rank(
 ) -> None:
     """SPMD: one launch, by default the first that is not done.
 
-    Rank 0 has the plan; that of a person's own launcher makes it by `request`.
+    Rank 0 has the plan; without a driver it makes one from `request`.
     """
     communicator = join_ranks()
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def plan_of_rank(
 ) -> tuple[Plan, Cluster]:
     """The plan and the cluster of the run directory, on rank 0; written where they are new."""
     if (run / CLUSTER_FILE).exists():
-        known = type(cluster).read(run / CLUSTER_FILE)
+        known = Cluster.read(run / CLUSTER_FILE)
         if others := known.strangers(cluster.hosts):
             raise InputError(
                 f"{run} was begun on another machine or with other versions than {others[0]} has "

@@ -61,7 +61,7 @@ def driven() -> bool:
 
 
 def speaks() -> bool:
-    """Whether a person hears from this process what all ranks, or their driver, would say alike."""
+    """Whether this process is the one that tells a person what all ranks would say alike."""
     numbers = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
     return not numbers or (not driven() and numbers[0] == "0")
 
@@ -85,8 +85,8 @@ def ranks_per_node(launcher: str) -> int:
 def join_ranks() -> MpiCommunicator:
     """The communicator of all ranks of this launch.
 
-    Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec
-    and the library that mpi4py loads are of different MPIs, and every rank believes to be alone.
+    Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec and
+    the library that mpi4py loads are of different MPIs, and every rank believes it is alone.
     """
     # late: only ranks need it, and NumPy with it
     from calib.microbench.communicators.mpi import MpiCommunicator, library_version
@@ -103,9 +103,9 @@ def join_ranks() -> MpiCommunicator:
 
 
 def emit(event: RankEvent, to: TextIO | None = None) -> None:
-    """A rank says what it does: to the driver, or to a person who launched the ranks directly.
+    """Report what a rank does: to the driver, or to a person who launched the ranks directly.
 
-    The person reads it on stdout, or on `to` where that is for a result.
+    A person reads it on stdout, or on `to` where stdout is for a result.
     """
     if driven():
         _write_event(event)
@@ -146,9 +146,9 @@ def fail_rank(message: str) -> NoReturn:
 
 
 def words_of(error: BaseException) -> str:
-    """One line on what a rank did not expect, with the line of the user's code that it comes from.
+    """One line on an unexpected error of a rank, with the line of the user's code that raised it.
 
-    Libraries wrap errors in others of their own: the one that began it is named too.
+    Libraries wrap errors in their own: the first one is named too.
     """
     first = error
     while first.__cause__ is not None:
@@ -158,7 +158,7 @@ def words_of(error: BaseException) -> str:
 
 
 def _users_line(error: BaseException) -> str:
-    """Where in the user's own code it was raised, as ", at FILE, line N"; nothing where in ours."""
+    """Where the user's own code raised it, as ", at FILE, line N"; "" where ours did."""
     if "torch" not in sys.modules:
         return ""
     # late: it imports PyTorch
@@ -173,7 +173,7 @@ def _users_line(error: BaseException) -> str:
 
 
 def _write_event(event: RankEvent) -> None:
-    """One write of a whole line: ranks share the pipe, and print() writes the newline apart."""
+    """One write of a whole line: ranks share the pipe, and print() writes the newline separately."""
     try:
         sys.stdout.flush()
         os.write(sys.stdout.fileno(), (PREFIX + json.dumps(event) + "\n").encode())
@@ -194,13 +194,13 @@ def run_ranks(
 ) -> None:
     """Start `ranks` ranks of `calib ARGUMENTS` and pass their events on until they end.
 
-    With `hang_s`, ranks that make no progress for so many seconds end themselves
-    (microbench/timing/watchdog.py), and are ended when nothing is heard of rank 0. The ranks inherit the
-    file descriptors `keep`: a lock stays held until the last of them has ended.
+    With `hang_s`, ranks without progress for so many seconds end themselves
+    (microbench/timing/watchdog.py), and are ended when rank 0 falls silent. The ranks inherit the file
+    descriptors `keep`: a lock stays held until the last of them has ended.
 
     Raises MeasurementError with the error that a rank reported, RanksEnded when they died or hung,
-    MachineError when they cannot be started, and Interrupted by the user. The last ones and
-    RanksEnded name `going_on`, what is left and how to go on; asked for then, where it is a function.
+    MachineError when they cannot be started, and Interrupted by the user. RanksEnded and Interrupted
+    end with `going_on`: what is left and how to go on.
     """
 
     def left() -> str:
@@ -261,13 +261,13 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _newest(log: Path) -> str:
-    """What the last launch has written, its line first."""
+    """The output of the last launch, its command line first."""
     text = log.read_text(errors="replace")
     return text[text.rfind("\n$ ") + 1 :]
 
 
 def _reason(log: Path) -> str:
-    """What the newest part of the log says: its last error, else how the launcher puts it."""
+    """What the log says about the last launch: its last error, else the launcher's own words."""
     lines = [line.strip() for line in _newest(log).splitlines()[1:]]
     lines = [line for line in lines if any(map(str.isalpha, line))]
     errors = [line for line in lines if "error" in line.lower()]

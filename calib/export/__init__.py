@@ -17,7 +17,7 @@ TARGETS = {
     "nccl-tuner": "calib.export.nccl_tuner",
     "galvatron": "calib.export.galvatron.files",
     "flexflow": "calib.export.flexflow",
-    "csv": "calib.export.csv.tidy",
+    "csv": "calib.export.csv_table",
     "python": "calib.export.numbers_json",
 }
 

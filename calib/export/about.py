@@ -1,6 +1,6 @@
-"""What every export says of itself: origin, range, and what was lost.
+"""What every export says about itself: origin, range, and what was lost.
 
-As a record for the side file (`about`), and in lines of ASCII for a comment (`lines`).
+As the side file (`about`), and as lines of ASCII for a comment (`lines`).
 """
 
 from __future__ import annotations
@@ -100,10 +100,7 @@ def about(target: str, request: ExportRequest, exported: Exported) -> dict[str, 
 
 
 def lines(target: str, request: ExportRequest, exported: Exported, width: int = WIDTH) -> list[str]:
-    """The same for a comment: ASCII without control characters, no line longer than `width`.
-
-    Neither of a comment's ends in XML ("--") is in it.
-    """
+    """The same for a comment: printable ASCII, no line longer than `width`, and no "--" (XML)."""
     source, made = request.source, request.parameters.provenance
     text = [
         f"written by calib {__version__} for {target} from {source.name}",
@@ -139,15 +136,15 @@ def in_words(collapse: Collapse) -> str:
 
 def surely(collapse: Collapse) -> str:
     """measured; extrapolated, known to 0.4 to 2.6 times; measured, of one run: own error unknown."""
-    if collapse.one_run:
-        return f"{collapse.basis}, {times_in_words(collapse)}"
     known = times_in_words(collapse)
-    return f"{collapse.basis}, known to {known}" if known else collapse.basis
+    if known and not collapse.one_run:
+        known = f"known to {known}"
+    return ", ".join(filter(None, (collapse.basis, known)))
 
 
 def times_in_words(collapse: Collapse) -> str:
     """The oracle's own interval: 0.4 to 2.6 times; "" where it is not known."""
-    if collapse.one_run:  # which says nothing about its own error
+    if collapse.one_run:
         return "of one run: own error unknown"
     if collapse.oracle_interval is None:
         return ""
@@ -163,13 +160,13 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def notes(request: ExportRequest, exported: Exported) -> tuple[str, ...]:
-    """What a user must know: the target's own, and whose numbers and whose machine these are."""
+    """What a user must know: the target's notes, and whose numbers and whose machine these are."""
     found, made = list(exported.notes), request.parameters.provenance
     others = {fit.library for fit in request.parameters.collectives} - {exported.library}
     if exported.library and others:
         found.append(
             f"these are times of {exported.library}; the file also holds {', '.join(sorted(others))}: "
-            "--library takes another"
+            "--library selects another"
         )
     if request.source.edited:
         found.append("the parameter file was edited by hand after its fit")

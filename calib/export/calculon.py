@@ -7,12 +7,12 @@ Keys and formulas as in its calculon/{system,processor,memory,network}.py and sy
 - an operation of a network takes latency + scalar (1 + offset / p) bytes / (bandwidth 1e9 efficiency).
 
 `matrix` is fitted to the measured forward of convolutions and linear layers, `vector` to that of
-passes over items, with the operations that Calculon counts for them, mem1 to the bytes of the simplest.
+element-wise layers with the operations that Calculon counts for them, mem1 to the bytes of the simplest.
 The bandwidth of a network is the fitted one and its efficiency 1: only their product counts.
 
-What it cannot hold: latency by p or size (2 (p - 1) alpha becomes one number), pieces, intervals,
-contention, overlap as measured, a backward at another rate than the forward, calls that take time
-without operations, layers that Calculon has not (pooling, losses, embeddings).
+The format cannot hold latency by p or size (2 (p - 1) alpha becomes one number), pieces, intervals,
+contention, measured overlap, a backward at another rate than the forward, calls that take time without
+operations, or layers that Calculon lacks (pooling, losses, embeddings).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from calib.export.devices import (
 from calib.export.machine_levels import (
     MachineLevel,
     apart,
-    by_operation,
+    collapses_of,
     held,
     left_out,
     machine,
@@ -65,8 +65,8 @@ NEEDS = (
 OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
 
 MATRIX = ("conv", "linear")
-# operations for each that forward_flops counts, so that they are those of Calculon's layers: a batch
-# norm as its layer norm, a ReLU as an element-wise one; of an add both inputs are counted, there one
+# Calculon's operations for each that forward_flops counts: a batch norm is its layer norm, a ReLU its
+# element-wise layer; an add counts both inputs here, one there
 VECTOR = {
     "relu": 1.0,
     "add": 0.5,
@@ -84,7 +84,7 @@ OPERATIONS: dict[str, tuple[str, float, int | None]] = {
     "allgather": ("all_gather", 1.0, -1),
     "allreduce": ("all_reduce", 2.0, -1),
 }
-# nothing fits into 0 GiB, so that Calculon refuses what would use it; its rate divides a size of 0
+# nothing fits into 0 GiB, so Calculon refuses to use it; its rate divides a size of 0
 NO_MEMORY: dict[str, Any] = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1.0]]}
 MEASURE = "`calib measure --models resnet50-mini,vgg16-mini -o RUN` and `calib fit RUN` add them"
 
@@ -121,7 +121,7 @@ class CalculonNetwork(NamedTuple):
 
 
 def export(request: ExportRequest) -> Exported:
-    """system.json. Raises MissingParameter for what Calculon must have and the parameters have not."""
+    """system.json. Raises MissingParameter for what Calculon needs and the parameters lack."""
     parameters = request.parameters
     if parameters.device_memory_bytes == 0:
         raise MissingParameter(
@@ -166,8 +166,8 @@ def export(request: ExportRequest) -> Exported:
         notes=(
             f"processing_mode {MODE}: a measured layer's time has its memory's in it",
             "mem2 was not measured: 0 GiB, so that Calculon refuses to offload; its GBps is unused",
-            "processor_usage was not measured: 0, communication takes nothing of the processor",
-            "the backward goes at the forward's rates in Calculon",
+            "processor_usage was not measured: 0, so communication takes no processor time",
+            "Calculon runs the backward at the forward's rates",
             *notes,
         ),
         library=reference.library,
@@ -175,7 +175,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def by_type(request: ExportRequest, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
-    """The measured forwards of these kinds that compute something, by the type of their items."""
+    """The measured forwards of these kinds with at least one operation, by item type."""
     found: dict[str, list[Kernel]] = {}
     for kernel in forwards(request.parameters):
         flops = kernel.flops * VECTOR.get(kernel.kind, 1.0)
@@ -185,7 +185,7 @@ def by_type(request: ExportRequest, kinds: Sequence[str]) -> dict[str, list[Kern
 
 
 def memory_of(request: ExportRequest) -> tuple[Staircase, Collapse]:
-    """mem1's rate by size. Raises MissingParameter where nothing says it."""
+    """mem1's rate by size. Raises MissingParameter where nothing was measured for it."""
     kernels = bytes_bound(request.parameters) or copies(request.parameters, "cpu")
     if not kernels:
         raise MissingParameter(
@@ -203,7 +203,7 @@ def memory_of(request: ExportRequest) -> tuple[Staircase, Collapse]:
 def processor(
     engine: str, name: str, kernels: Sequence[Kernel], memory: Staircase, active: int
 ) -> tuple[dict[str, Any], Collapse]:
-    """tflops and gflops_efficiency of one engine and type, and the error that they make."""
+    """tflops and gflops_efficiency of one engine and type, and their error."""
     floors = [memory.seconds(kernel.nbytes) for kernel in kernels]
     found = staircase(
         [kernel.flops for kernel in kernels], [kernel.seconds for kernel in kernels], floors
@@ -238,7 +238,7 @@ def rows(found: Staircase, unit: float) -> list[list[float]]:
 def networks_of(
     request: ExportRequest, reference: Reference
 ) -> tuple[list[CalculonNetwork], list[Collapse], list[str], list[str]]:
-    """A network per level, the smallest first; collapses, what they hold for, and notes.
+    """A network per level, the smallest first; then collapses, what they hold for, and notes.
 
     Raises MissingParameter for a level that was not measured.
     """
@@ -247,7 +247,10 @@ def networks_of(
     asked = [p for each in counts.values() for p in each] + list(request.ranks)
     levels = machine(request, asked)
     require_measured(NAME, reference, levels)
-    networks, collapses, holds, notes = [], [], [], [*racks_note(request, levels)]
+    networks: list[CalculonNetwork] = []
+    collapses: list[Collapse] = []
+    holds: list[str] = []
+    notes = [*racks_note(request, levels)]
     for at in range(len(levels)):
         points = times(reference, levels, at, counts)
         least = (0.0, least_by_bytes(points))
@@ -257,11 +260,8 @@ def networks_of(
         network = CalculonNetwork(strided(levels, at + 1), float(latency), 1 / float(s_per_byte))
         networks.append(network)
         into = f"bandwidth and latency of networks[{at}]"
-        for operation, places in by_operation(points):
-            mine = [points[k] for k in places]
-            found = [network.seconds(point) for point in mine]
-            what = f"{operation} ({levels[at].name})"
-            collapses.append(collapse_of(what, into, network.words, mine, found))
+        found = [network.seconds(point) for point in points]
+        collapses += collapses_of(points, found, into, network.words, levels[at].name)
         holds += held(reference, points, levels, at)
         notes += bounded(f"networks[{at}]", float(s_per_byte), points)
     return networks, collapses, holds, notes
@@ -273,7 +273,7 @@ def times(
     at: int,
     counts: dict[str, tuple[int, ...]],
 ) -> list[ExportPoint]:
-    """What a tier is fitted to: groups that cross this level and none above, else one that fills it."""
+    """What a tier is fitted to: groups whose slowest level is this one, else one that fills it."""
     below, size = strided(levels, at), strided(levels, at + 1)
     stride = apart(reference.request, levels, at)
     found = []
@@ -296,7 +296,7 @@ def sent(point: ExportPoint) -> float:
 def lost(
     request: ExportRequest, reference: Reference, types: Sequence[str], memory: Collapse
 ) -> tuple[str, ...]:
-    """What these parameters have and the file has not."""
+    """What these parameters have and the file lacks."""
     layers, active = request.parameters.layers, at_work(request.parameters)
     loops = COPIES if any(name in memory.what for name in COPIES) else ()
     found = left_out(reference, list(OPERATIONS), loops)

@@ -17,8 +17,8 @@ from calib.export.target import Collapse, ExportPoint
 from calib.foundation.errors import InputError
 from calib.oracle.projection import BASIS_ORDER
 
-# a bandwidth that no time depends on would be endless: the bytes are given this share of the time of
-# the largest buffer at least
+# a bandwidth that no time depends on would be infinite: bytes take at least this share of the largest
+# buffer's time
 LEAST_SHARE = 1e-3
 
 
@@ -31,9 +31,9 @@ def least_relative(
 ) -> NDArray[np.float64]:
     """c [k] >= least [k] (default 0) with the least sum |(F c + fixed) / t - 1|.
 
-    F [n, k] >= 0, t [n] > 0, `fixed` [n] a part of the times that is given (default 0). Raises
-    InputError where the times cannot tell the coefficients apart (unless `any_will_do`), or the
-    numbers are so far apart that no solution is found.
+    F [n, k] >= 0, t [n] > 0, `fixed` [n] a known part of the times (default 0). Raises InputError where
+    the times cannot tell the coefficients apart (unless `any_will_do`), or where the numbers are so far
+    apart that no solution is found.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, eye_array, hstack
@@ -67,11 +67,11 @@ def least_by_bytes(points: Sequence[ExportPoint]) -> float:
 
 
 def bounded(what: str, s_per_byte: float, points: Sequence[ExportPoint]) -> tuple[str, ...]:
-    """A note where the bytes' price is no more than `least_by_bytes` gives it, else nothing."""
+    """A note where the time per byte is no more than `least_by_bytes`, else nothing."""
     if s_per_byte > least_by_bytes(points) * (1 + 1e-6):
         return ()
     return (
-        f"no time of {what} depends on its bytes: its bandwidth is a bound and no measurement (the "
+        f"no time of {what} depends on its bytes: its bandwidth is a bound, not a measurement (the "
         f"bytes are {LEAST_SHARE:.1%} of the largest buffer's time)",
     )
 
@@ -92,7 +92,7 @@ def interval_of(points: Sequence[ExportPoint]) -> tuple[float, float] | None:
 def collapse_of(
     what: str, into: str, written: str, points: Sequence[ExportPoint], found: Sequence[float]
 ) -> Collapse:
-    """The record of times that became `found` seconds [n] in the target, by what was written."""
+    """The record of oracle times that became `found` seconds [n] in the target."""
     errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]
     worst = max(range(len(points)), key=errors.__getitem__)
     sizes = [point.nbytes for point in points]

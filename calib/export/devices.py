@@ -1,7 +1,7 @@
 """Compute and memory rates of a rank, for targets that describe them.
 
-Times are those with as many ranks of a node at work as the oracle takes. A staircase is what Calculon
-calls an efficiency: of each range of sizes the share of the highest rate.
+Times are those with as many ranks of a node at work as in the oracle's. A staircase is what Calculon
+calls an efficiency: for each range of sizes its share of the highest rate.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def forwards(parameters: Parameters) -> list[Kernel]:
 
 
 def at_work(parameters: Parameters) -> int:
-    """Ranks of a node that work at once, in the times that are taken."""
+    """How many ranks of a node were at work at once in the times that are used."""
     return ranks_at_work(parameters, parameters.ranks_per_node)[0]
 
 
 def copies(parameters: Parameters, device: str) -> list[Kernel]:
-    """One tensor copied into a buffer or back on a device, over the sizes that were measured.
+    """Copies of one tensor into a buffer or back on this device, at the sizes that were measured.
 
-    A copy of m bytes moves 2 m: it reads them and writes them. Those of another device say nothing.
+    A copy of m bytes moves 2 m: it reads and writes them.
     """
     loops = [
         loop
@@ -120,9 +120,9 @@ def staircase(
     """The staircase with the least mean |max(size / rate, floor) / seconds - 1|.
 
     Up to MOST_STEPS steps, each of LEAST_EACH kernels at least; sizes > 0. Steps begin halfway (in
-    logs) between two sizes, so that no rounding moves a kernel to the next. By dynamic programming
-    over the borders between sizes (Bellman, CACM 4, 1961); inside a step the best share is where one
-    of the kernels is right.
+    logs) between two sizes, so that rounding moves no kernel to the next step. By dynamic programming
+    over the borders between sizes (Bellman, CACM 4, 1961); the best share of a step makes one of its
+    kernels exact.
     """
     order = np.argsort(sizes, kind="stable")
     size, time = np.asarray(sizes, float)[order], np.asarray(seconds, float)[order]
@@ -167,7 +167,7 @@ def _borders(size: NDArray[np.float64]) -> list[int]:
 def _share(
     ideal: NDArray[np.float64], floor: NDArray[np.float64], time: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """(summed error, share) of the best step: the error has its least at one of its kinks."""
+    """(summed error, share) of the best step: the error is least at one of its kinks."""
     slower = np.unique(np.maximum(np.concatenate([time, floor]) / np.tile(ideal, 2), 1.0))
     errors = [float(np.abs(np.maximum(ideal * x, floor) / time - 1).sum()) for x in slower]
     at = int(np.argmin(errors))

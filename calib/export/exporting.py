@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Refused:
-    """A target that was not written; `unfed`: for what the parameters are or lack."""
+    """A target that was not written; `unfed`: because of what the parameters are or lack."""
 
     name: str
     why: str
@@ -120,7 +120,7 @@ def inputs_of(path: Path, cluster: Path | None, calls: Path | None) -> list[Path
 
 
 def sizes(text: str, option: str) -> tuple[int, int]:
-    """Two ends in bytes, as 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
+    """Two ends in bytes from 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
     words = [word.strip() for word in text.split(":")]
     found = [A_SIZE.fullmatch(word) for word in words]
     values = [int(m[1]) * UNITS[m[2]] for m in found if m is not None and m[2] in UNITS]
@@ -145,20 +145,16 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
     if wrong:
         names = ", ".join(target.NAME for target in targets)
         takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in known)
-        raise InputError(f"{wrong[0]} says nothing to {names}; taken: {takes or 'no such option'}")
+        raise InputError(
+            f"{wrong[0]} does not apply to {names}; taken: {takes or 'no such option'}"
+        )
 
 
 def understood(target: Target, request: ExportRequest) -> ExportRequest:
     """The request without the options that the target does not take."""
-    none: dict[str, Any] = {
-        "ranks": (),
-        "nbytes": None,
-        "nodes": 0,
-        "cluster": None,
-        "topology": "",
-        "calls": None,
-    }
-    return replace(request, **{k: v for k, v in none.items() if k not in target.OPTIONS})
+    unused = OPTION_NAMES.keys() - target.OPTIONS
+    none: dict[str, Any] = {of.name: of.default for of in fields(request) if of.name in unused}
+    return replace(request, **none)
 
 
 def write(
@@ -166,9 +162,9 @@ def write(
 ) -> list[Path]:
     """Write the files, and the side file last; their paths. Raises FileError or InputError.
 
-    In a directory the files have their own names; of a single target "" is `path` itself, and a name
-    that begins with a dot goes after it. A pipe or a device gets no side file. Nothing is written
-    where one of them cannot be, or is one of the `inputs`.
+    In a directory the files have their own names; else "" is `path` itself, and other names are
+    appended to it. A pipe or a device gets no side file. Nothing is written where one of the files
+    cannot be, or is one of the `inputs`.
     """
     if target.DIRECTORY:
         if os.path.exists(path) and not os.path.isdir(path):
@@ -212,9 +208,7 @@ def check_writable(path: Path, inputs: Sequence[Path]) -> None:
         raise FileError(f"cannot write {path}: it is a directory")
     for source in inputs:
         if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
-            raise InputError(
-                f"{path} would be written over, and is what is read: choose another -o"
-            )
+            raise InputError(f"{path} is an input of this export: choose another -o")
 
 
 def beside(path: Path, name: str) -> Path:
@@ -232,9 +226,9 @@ def export_one(target: Target, asked: ExportRequest, output: Path, inputs: list[
 def export_several(
     targets: Sequence[Target], asked: ExportRequest, output: Path, inputs: list[Path], options: bool
 ) -> tuple[list[Done], list[Refused]]:
-    """Each of the targets that can be, into a directory, and why the others are not there.
+    """Write the targets that can be written into a directory; return also why the others cannot.
 
-    `options`: whether it may be what the user typed that a target refuses.
+    `options`: whether the user gave options that a target may refuse.
     """
     done, refused = [], []
     for target in targets:

@@ -7,15 +7,15 @@ latency + m / bandwidth: latencies in ms, bandwidths in GB/s of 2^20 bytes a ms.
 of half the latency and twice the bandwidth. A word that is no link is an empty path, which costs
 nothing; a key that is left out is a number that was never set.
 
-nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; of several racks
-one between racks, which is the slowest. PCI, memory bus and UPI are in no path: what they add is in
-those two. A rank is FlexFlow's GPU, whatever it was measured on. Where no p2p was measured a message is
-a step of the allreduce of the fewest ranks, taken as a ring.
+nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; with several
+racks one between racks, which is the slowest. PCI, memory bus and UPI are in no path: their share is in
+those two. A rank is FlexFlow's GPU, whatever it was measured on. Where no p2p was measured, a message is
+a step of the allreduce on the fewest ranks, taken as a ring.
 
-It cannot hold what is no straight line, another time of an operation than that of its messages, a
-level between node and system, contention (FlexFlow queues messages on a link), layers, memory, nor any
-interval. Its estimates that ask for one bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost,
-NCCL's synchronisation) take the GB/s of any machine file as bytes a ms.
+The format cannot hold bends of a law, times of an operation apart from those of its messages, a level
+between node and system, contention (FlexFlow queues messages on a link), layers, memory, or intervals.
+FlexFlow's estimates from a single bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost, NCCL's
+synchronisation) take the GB/s of any machine file as bytes a ms.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from calib.export.collapse import bounded, collapse_of, least_by_bytes, least_re
 from calib.export.measured import (
     SECTIONS,
     WHERE,
-    Place,
-    common_sizes,
     extrapolated,
+    farthest,
     other_sections,
     other_times,
-    places,
     sizes_in_words,
     where,
 )
-from calib.export.reference import Reference, steps, whole_machine
+from calib.export.reference import Place, Reference, common_sizes, steps, whole_machine
 from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.fitting.parameters.algorithms import RING, shape_of
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import number
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels
 
 NAME = "flexflow"
 FILENAME = "machine_config"
@@ -57,7 +55,7 @@ LOSES = (
 NEEDS = "p2p or allreduce, in a node and, of several nodes, between them"
 OPTIONS = frozenset({"nbytes", "nodes", "cluster"})
 
-# bytes a ms of what FlexFlow calls a GB/s
+# bytes a ms in what FlexFlow calls a GB/s
 GB = 1 << 20
 MOST = 2**31 - 1  # of its int
 # stof refuses what a float cannot hold; less than this is no time
@@ -86,7 +84,7 @@ class FlexFlowLink:
     notes: tuple[str, ...]
     operation: str
     levels: frozenset[str]
-    beyond: str  # what is said of its times that are extrapolated
+    beyond: str  # words on its extrapolated times
 
 
 def export(request: ExportRequest) -> Exported:
@@ -96,7 +94,8 @@ def export(request: ExportRequest) -> Exported:
     if nodes * ranks > MOST:
         raise InputError(f"{NAME} counts in 32 bits: {nodes} nodes of {ranks} ranks are too many")
     inside = _link(reference, 1, NODE) if ranks > 1 else None
-    outside = _link(reference, *_farthest(request, nodes, ranks)) if nodes > 1 else None
+    stride, level, between = farthest(request.parameters, nodes)
+    outside = _link(reference, stride, level) if nodes > 1 else None
     if inside is None and outside is None:
         raise InputError(f"{NAME} describes messages, and there is one rank; give --nodes 2")
     cores, about_cores = _cores(request, ranks)
@@ -115,8 +114,7 @@ def export(request: ExportRequest) -> Exported:
         **_of("pci"),
         **_of("nvlink", inside),
     }
-    for path in PATHS:
-        values[path] = "null"
+    values |= dict.fromkeys(PATHS, "null")
     if inside is not None:
         values["intra_socket_gpu_fb_mem_to_gpu_fb_mem"] = "nvlink"
         values["inter_socket_gpu_fb_mem_to_gpu_fb_mem"] = "nvlink"
@@ -125,7 +123,11 @@ def export(request: ExportRequest) -> Exported:
     found = [link for link in (inside, outside) if link is not None]
     exported = Exported(
         files={},
-        holds_for=tuple(_holds_for(request, link, link is inside, nodes) for link in found),
+        holds_for=tuple(
+            f"messages {'inside a node' if link is inside else between}: "
+            f"{sizes_in_words(link.collapse.nbytes)}{link.beyond}"
+            for link in found
+        ),
         collapses=tuple(link.collapse for link in found),
         lost=_lost(reference, found),
         notes=(
@@ -136,33 +138,16 @@ def export(request: ExportRequest) -> Exported:
         library=reference.library,
     )
     comment = [f"# {line}" for line in lines(NAME, request, exported)]
-    body = [f"{key} = {_as_text(value)}" for key, value in values.items()]
+    body = [f"{key} = {value}" for key, value in values.items()]
     return replace(exported, files={"": "\n".join([*comment, *body]) + "\n"})
-
-
-def _farthest(request: ExportRequest, nodes: int, ranks: int) -> tuple[int, str]:
-    """(how far apart two ranks are between which the slowest link lies, the level it is of)."""
-    per_rack = request.parameters.nodes_per_rack
-    if per_rack and nodes > per_rack:
-        return ranks * per_rack, SYSTEM
-    return ranks, RACK if per_rack else SYSTEM
-
-
-def _between(request: ExportRequest, nodes: int) -> str:
-    """Where the messages of the nic go."""
-    return "racks" if 0 < request.parameters.nodes_per_rack < nodes else "nodes"
-
-
-def _holds_for(request: ExportRequest, link: FlexFlowLink, inside: bool, nodes: int) -> str:
-    place = "inside a node" if inside else f"between {_between(request, nodes)}"
-    return f"messages {place}: {sizes_in_words(link.collapse.nbytes)}{link.beyond}"
 
 
 def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...]:
     """What these parameters have and the file has not."""
-    parameters, found = reference.parameters, list(other_times(reference, _used(links)))
-    for operation in sorted(_used(links)):
-        known = places(reference, operation)
+    used = {link.operation for link in links}
+    parameters, found = reference.parameters, list(other_times(reference, used))
+    for operation in sorted(used):
+        known = reference.places(operation)
         mine = [link for link in links if link.operation == operation]
         ranks = {p for place in known for p in place.ranks}
         if others := sorted(ranks.difference(*(link.collapse.ranks for link in mine))):
@@ -173,31 +158,23 @@ def _lost(reference: Reference, links: Sequence[FlexFlowLink]) -> tuple[str, ...
     return (*found, *other_sections(parameters, *SECTIONS))
 
 
-def _used(links: Sequence[FlexFlowLink]) -> set[str]:
-    return {link.operation for link in links}
-
-
 def _of(name: str, link: FlexFlowLink | None = None) -> dict[str, object]:
     latency, bandwidth = UNUSED if link is None else (link.latency_ms, link.bandwidth_gb)
     return {f"{name}_latency": latency, f"{name}_bandwidth": bandwidth}
 
 
-def _as_text(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
-    """The line that a message follows, from p2p, else from allreduce as a ring of messages.
+    """The line of a message between ranks `stride` apart, whose slowest level is `level`.
 
-    Of ranks that are `stride` apart, between which `level` is the slowest; if that was not measured of
-    any, by what was measured between nodes.
+    From p2p, else from allreduce as a ring of messages; where `level` was not measured, from any level
+    between nodes.
     """
     inside = level == NODE
     crossed = Levels.of(reference.parameters).names(GroupLayout(2, stride))
     for exactly in (True, False):
         for operation in (*SINGLE, "allreduce"):
             known = [
-                place for place in places(reference, operation) if (place.level == NODE) == inside
+                place for place in reference.places(operation) if (place.level == NODE) == inside
             ]
             laws = [place for place in known if place.level in crossed] if exactly else known
             points = _points(reference, operation, stride, laws) if laws else []
@@ -218,7 +195,7 @@ def _link(reference: Reference, stride: int, level: str) -> FlexFlowLink:
 def _points(
     reference: Reference, operation: str, stride: int, laws: Sequence[Place]
 ) -> list[ExportPoint]:
-    """Times of two ranks so far apart; of allreduce of the fewest adjacent ones that have such a law."""
+    """Times of two ranks so far apart; of allreduce those on the fewest ranks with such a law."""
     sizes = steps(reference.request.nbytes or common_sizes(laws))
     if operation in SINGLE:
         return [reference.seconds(operation, m, 2, stride) for m in sizes]
@@ -230,7 +207,7 @@ def _points(
 
 
 def _standing_in(reference: Reference, link: FlexFlowLink, level: str) -> FlexFlowLink:
-    """The same with a note that it is of another level."""
+    """The same, with a note that it was measured at another level."""
     parameters, (other, *_) = reference.parameters, sorted(link.levels)
     note = f"no message {where(parameters, level)} was measured: nic is that {where(parameters, other)}"
     return replace(link, notes=(note, *link.notes))
@@ -245,7 +222,7 @@ def _fitted(points: Sequence[ExportPoint], inside: bool, laws: Sequence[Place]) 
         what = f"{operation}, as a ring of messages"
         shapes = [shape_of(operation, RING, p.ranks) for p in points]
         features = [(s, v * p.nbytes) for (s, v), p in zip(shapes, points, strict=True)]
-    # as much of a buffer crosses a link: of a ring twice (p-1)/p
+    # share of the buffer that crosses a link: 2 (p-1)/p for a ring
     share = max(moved / p.nbytes for (_, moved), p in zip(features, points, strict=True))
     least = [0.0, least_by_bytes(points) / share]
     start_s, per_byte = least_relative(features, [p.seconds for p in points], least).tolist()
@@ -264,7 +241,7 @@ def _fitted(points: Sequence[ExportPoint], inside: bool, laws: Sequence[Place]) 
 
 
 def _cores(request: ExportRequest, ranks: int) -> tuple[int, str]:
-    """CPU cores of a node: of cluster.json, else as many as ranks; and what there is to say of it.
+    """CPU cores of a node: from cluster.json, else as many as ranks; and a note on that.
 
     FlexFlow looks up a GPU only where a socket has more CPUs than its number (get_gpu).
     """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from calib.export.about import ranks_in_words
+from calib.export.collapse import collapse_of
 from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
-from calib.export.target import ExportPoint, ExportRequest
+from calib.export.target import Collapse, ExportPoint, ExportRequest
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
@@ -26,10 +27,10 @@ class MachineLevel(NamedTuple):
 
 
 def machine(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel]:
-    """The levels of the machine, as the request and the parameters have it, with room for all `ranks`.
+    """The levels of the requested or calibrated machine, with room for all `ranks` (each >= 2).
 
-    `ranks` are 2 and more. A rack is a level where the nodes are whole racks. A level of one compartment
-    is left out. Raises InputError where the ranks do not fit the nodes that were asked for.
+    A rack is a level where the nodes fill whole racks. A level of one compartment is left out. Raises
+    InputError where the ranks do not fit the nodes that were asked for.
     """
     parameters = request.parameters
     each, per_rack, most = parameters.ranks_per_node, parameters.nodes_per_rack, max(ranks)
@@ -48,37 +49,37 @@ def machine(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel]:
 
 
 def strided(levels: Sequence[MachineLevel], at: int) -> int:
-    """How many ranks a compartment of the level `at` has: those of one below, times each other."""
+    """Ranks of one compartment of the level `at`: the product of the sizes below it."""
     return math.prod(level.size for level in levels[:at])
 
 
 def apart(request: ExportRequest, levels: Sequence[MachineLevel], at: int) -> int:
-    """How far two ranks are apart whose message crosses the level `at`, and no faster one alone."""
+    """The stride of two ranks whose messages cross the level `at`."""
     if at + 1 == len(levels) and one_for_racks(request, levels):
         return request.parameters.ranks_per_node * request.parameters.nodes_per_rack
     return strided(levels, at)
 
 
 def one_for_racks(request: ExportRequest, levels: Sequence[MachineLevel]) -> bool:
-    """Whether racks and the system are one level here, as the nodes are no whole racks."""
+    """Whether racks and the system are one level, as the nodes do not fill whole racks."""
     last = levels[-1]
     several = last.name == SYSTEM and 1 < request.parameters.nodes_per_rack < last.size
     return several and all(level.name != RACK for level in levels)
 
 
 def racks_note(request: ExportRequest, levels: Sequence[MachineLevel]) -> tuple[str, ...]:
-    """What must be said where racks are no level."""
+    """A note where racks are no level of their own."""
     if not one_for_racks(request, levels):
         return ()
     nodes, per_rack = levels[-1].size, request.parameters.nodes_per_rack
     return (
-        f"{nodes} nodes are no whole racks of {per_rack}: racks and the system are one level here, with "
-        "messages as slow as between racks",
+        f"{nodes} nodes do not fill whole racks of {per_rack}: racks and the system are one level here, "
+        "with messages as slow as between racks",
     )
 
 
 def require_measured(target: str, reference: Reference, levels: Sequence[MachineLevel]) -> None:
-    """Raise MissingParameter for the first level of which the library has no law at all."""
+    """Raise MissingParameter for the first level where the library has no law at all."""
     each = reference.parameters.ranks_per_node
     for at, level in enumerate(levels):
         size = strided(levels, at + 1)
@@ -109,10 +110,19 @@ def measured(reference: Reference, *operations: str) -> list[str]:
     return [operation for operation in operations if operation in reference.operations]
 
 
-def by_operation(points: Sequence[ExportPoint]) -> Iterator[tuple[str, list[int]]]:
-    """Each operation, and where its points are."""
+def collapses_of(
+    points: Sequence[ExportPoint], found: Sequence[float], into: str, written: str, level: str = ""
+) -> list[Collapse]:
+    """What became of the times of each operation, in the target `found` seconds [n]."""
+    collapses = []
     for operation in dict.fromkeys(point.operation for point in points):
-        yield operation, [k for k, point in enumerate(points) if point.operation == operation]
+        pairs = zip(points, found, strict=True)
+        mine, seconds = zip(
+            *(pair for pair in pairs if pair[0].operation == operation), strict=True
+        )
+        what = f"{operation} ({level})" if level else operation
+        collapses.append(collapse_of(what, into, written, mine, seconds))
+    return collapses
 
 
 def held(
@@ -120,11 +130,13 @@ def held(
 ) -> list[str]:
     """For which sizes and ranks a level holds, a line for each operation."""
     lines = []
-    for operation, places in by_operation(points):
-        mine = [points[k] for k in places]
-        low, high = (bytes_words(end(point.nbytes for point in mine)) for end in (min, max))
-        ranks = ranks_in_words(sorted({point.ranks for point in mine}))
-        text = f"{operation} of {low} to {high} on {ranks} ranks ({levels[at].name})"
+    for operation in dict.fromkeys(point.operation for point in points):
+        mine = [point for point in points if point.operation == operation]
+        sizes, ranks = [point.nbytes for point in mine], {point.ranks for point in mine}
+        text = (
+            f"{operation} of {bytes_words(min(sizes))} to {bytes_words(max(sizes))} on "
+            f"{ranks_in_words(sorted(ranks))} ranks ({levels[at].name})"
+        )
         if any(point.basis == EXTRAPOLATED for point in mine):
             text += f" (extrapolated: {_reach(reference, operation, strided(levels, at + 1))})"
         lines.append(text)
@@ -133,32 +145,19 @@ def held(
 
 def _reach(reference: Reference, operation: str, size: int) -> str:
     """For what an operation was measured on the level that `size` neighbours cross."""
-    parameters = reference.parameters
-    names = Levels.of(parameters).names(GroupLayout(size))
-    ranks: set[int] = set()
-    lows, highs = [], []
-    for fit in reference.fits:
-        if fit.operation == operation and fit.level in names:
-            ranks.add(fit.ranks)
-            lows.append(fit.range_nbytes[0])
-            highs.append(fit.range_nbytes[1])
-    for law in parameters.structural:
-        if (law.library, law.operation) == (reference.library, operation) and law.level in names:
-            ranks |= set(law.ranks)
-            lows.append(round(law.range_nbytes[0]))
-            highs.append(round(law.range_nbytes[1]))
-    if not ranks:
+    names = Levels.of(reference.parameters).names(GroupLayout(size))
+    known = [place for place in reference.places(operation) if place.level in names]
+    if not known:
         return "not measured there"
-    return (
-        f"measured to {bytes_words(max(highs))}, from {bytes_words(min(lows))}, on "
-        f"{ranks_in_words(sorted(ranks))} ranks"
-    )
+    low, high = min(p.nbytes[0] for p in known), max(p.nbytes[1] for p in known)
+    ranks = ranks_in_words(sorted({p for place in known for p in place.ranks}))
+    return f"measured to {bytes_words(high)}, from {bytes_words(low)}, on {ranks} ranks"
 
 
 def left_out(reference: Reference, used: Sequence[str], loops: Sequence[str] = ()) -> list[str]:
-    """What of any parameters neither ASTRA-sim nor Calculon is given, in the reader's words.
+    """What neither ASTRA-sim nor Calculon is given of these parameters, in words.
 
-    `used` are the operations that are, `loops` the passes over tensors.
+    `used` are the operations that they are given, `loops` the passes over tensors.
     """
     parameters, found = reference.parameters, [*other_times(reference, used)]
     if any(len(fit.pieces) > 1 for fit in reference.fits if fit.operation in used):

@@ -1,17 +1,16 @@
-"""What the parameters hold of an operation, and what a target leaves out of it."""
+"""In words: what was measured of an operation, and what a target leaves out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
-from calib.export.reference import Reference
+from calib.export.reference import Place, Reference
 from calib.export.target import ExportPoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.words import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 
-# sections of the parameter file, as a reader of it knows them
+# sections of the parameter file, in words
 SECTIONS = {
     "contention": "how groups at once slow each other down",
     "layers": "the times of layers, forward and backward",
@@ -26,36 +25,6 @@ SECTIONS = {
 WHERE = {NODE: "inside a node", RACK: "between nodes of a rack", SYSTEM: "between racks"}
 
 
-class Place(NamedTuple):
-    """One law of an operation: the level it is of, its ranks, and the sizes that were measured."""
-
-    level: str
-    ranks: tuple[int, ...]
-    nbytes: tuple[int, int]
-
-
-def places(reference: Reference, operation: str) -> list[Place]:
-    """The laws of the operation that the reference's library has, direct ones first."""
-    found = [
-        Place(fit.level, (fit.ranks,), fit.range_nbytes)
-        for fit in reference.fits
-        if fit.operation == operation
-    ]
-    for law in reference.parameters.structural:
-        if (law.library, law.operation) == (reference.library, operation):
-            low, high = law.range_nbytes
-            found.append(Place(law.level, tuple(law.ranks), (round(low), round(high))))
-    return found
-
-
-def common_sizes(found: Sequence[Place]) -> tuple[int, int]:
-    """The sizes that all of these laws were measured at; where that is no range, those of any."""
-    low, high = max(p.nbytes[0] for p in found), min(p.nbytes[1] for p in found)
-    if low >= high:
-        low, high = min(p.nbytes[0] for p in found), max(p.nbytes[1] for p in found)
-    return max(1, low), max(1, high)
-
-
 def sizes_in_words(ends: tuple[int, int]) -> str:
     """8 B to 64 MiB."""
     low, high = map(bytes_words, ends)
@@ -63,18 +32,26 @@ def sizes_in_words(ends: tuple[int, int]) -> str:
 
 
 def extrapolated(points: Sequence[ExportPoint], found: Sequence[Place]) -> str:
-    """What goes after the sizes that a number holds for; "" where no time is beyond what was measured.
-
-    `found` are the laws that the times rest on.
-    """
+    """What goes after the sizes that a number holds for; "" where all times are within the laws."""
     beyond = sum(point.basis == "extrapolated" for point in points)
     if not beyond:
         return ""
     count = "" if beyond == len(points) else f"{beyond} of {len(points)} times "
     low, high = min(p.nbytes[0] for p in found), max(p.nbytes[1] for p in found)
-    fewest, *_, most = sorted(p for place in found for p in (*place.ranks, *place.ranks))
+    counts = [p for place in found for p in place.ranks]
+    fewest, most = min(counts), max(counts)
     ranks = f"{fewest} to {most}" if fewest < most else str(most)
     return f" ({count}extrapolated: measured {sizes_in_words((low, high))} on {ranks} ranks)"
+
+
+def farthest(parameters: Parameters, nodes: int) -> tuple[int, str, str]:
+    """Two ranks of so many nodes that use the slowest link: their stride, its level, and where it is."""
+    ranks, per_rack = parameters.ranks_per_node, parameters.nodes_per_rack
+    if nodes == 1:
+        return 1, NODE, WHERE[NODE]
+    if 0 < per_rack < nodes:
+        return ranks * per_rack, SYSTEM, WHERE[SYSTEM]
+    return ranks, RACK if per_rack else SYSTEM, "between nodes"
 
 
 def where(parameters: Parameters, level: str) -> str:
@@ -85,12 +62,9 @@ def where(parameters: Parameters, level: str) -> str:
 def stands_in(
     reference: Reference, operation: str, layouts: Iterable[GroupLayout]
 ) -> tuple[str, ...]:
-    """A note for every level between nodes that such groups cross and another level stands in for.
-
-    Of an operation that was measured between nodes.
-    """
+    """A note for every level between nodes that these groups cross but another level stands in for."""
     crossed = set(map(Levels.of(reference.parameters).names, layouts))
-    known = {place.level for place in places(reference, operation)}
+    known = {place.level for place in reference.places(operation)}
     return tuple(
         f"no {operation} {WHERE[level]} was measured: that {WHERE[other]} stands in"
         for level, other in ((RACK, SYSTEM), (SYSTEM, RACK))

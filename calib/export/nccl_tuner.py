@@ -9,9 +9,9 @@ plugin has set before it looks for a line: 1, for every call, matched or not (`*
 it also overwrites three constants of NCCL's own model of costs, from API v5 on. An older version (commit
 56a0c22) takes the table of costs for float** and crashes.
 
-The file holds choices, not times, levels, pieces or intervals. They are made by the laws of runs that
-were forced to one algorithm and protocol, at sizes where two of them or more were measured, NCCL's own
-choice among them. Where that is as fast within the intervals, and at all other sizes, there is no line.
+The file holds choices, not times, levels, pieces or intervals. They come from the laws of runs that
+were forced to one algorithm and protocol, at sizes where at least two were measured, NCCL's own choice
+included. Where that is as fast within the intervals, and at all other sizes, there is no line.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from calib.export.measured import SECTIONS, other_sections, sizes_in_words
 from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.words import counted
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
 
 NAME = "nccl-tuner"
@@ -66,7 +67,7 @@ class TunerChoice:
 
     @property
     def name(self) -> str:
-        """tree/ll; of what is not forced NCCL's own choice."""
+        """tree/ll; NCCL's own choice where nothing was forced."""
         if not self.algorithm and not self.protocol:
             return OWN
         return f"{self.algorithm or 'any'}/{self.protocol or 'any'}"
@@ -88,15 +89,29 @@ class TunerChoice:
 
 @dataclass(frozen=True)
 class TunerGroup:
-    """The laws of one operation on so many ranks of so many nodes (-1: any, as they are not known)."""
+    """The laws of one operation on so many ranks of so many nodes (-1: unknown, so any)."""
 
     operation: str
     nodes: int
     ranks: int
     choices: tuple[TunerChoice, ...]
+    asked: tuple[int, int] | None
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The measured sizes, within those asked for; the first is larger where there are none."""
+        ends = [choice.fit.range_nbytes for choice in self.choices]
+        low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+        return (max(low, self.asked[0]), min(high, self.asked[1])) if self.asked else (low, high)
+
+    @property
+    def words(self) -> str:
+        """What the group holds for."""
+        where = "any nodes" if self.nodes < 0 else counted(self.nodes, "node")
+        return f"{self.operation} on {self.ranks} ranks of {where}, {sizes_in_words(self.limits)}"
 
     def fastest(self, nbytes: int) -> TunerChoice | None:
-        """The choice of a line at this size; None where NCCL is left to choose."""
+        """The choice at this size; None where NCCL is left to choose."""
         known = [choice for choice in self.choices if choice.knows(nbytes)]
         if len(known) < 2:
             return None
@@ -107,7 +122,7 @@ class TunerGroup:
         return best
 
     def sizes(self, within: tuple[int, int]) -> list[int]:
-        """Sizes between which one choice is taken to change at most in one direction."""
+        """Sizes between which a choice is assumed to change at most once."""
         low, high = within
         found = {low, high} | {1 << k for k in range(63)}
         for choice in self.choices:
@@ -152,24 +167,20 @@ class TunerRow:
 def export(request: ExportRequest) -> Exported:
     """nccl_tuner.conf. Raises MissingParameter without laws of forced runs, InputError of a size."""
     groups, lost = _groups(request)
+    measured = [group for group in groups if group.limits[0] <= group.limits[1]]
+    if not measured:
+        raise InputError("--bytes: no two algorithms were measured at these sizes")
     rows, notes = [], list(_left_to_nccl(groups))
-    for group in groups:
-        mine = list(_rows(group, request.nbytes))
+    for group in measured:
+        mine = list(_rows(group))
         rows += mine
         notes += _unsure_notes(mine)
     if not rows:
         notes.append(f"no line: {OWN} is as fast within the intervals at every measured size")
-    measured = [
-        group
-        for group in groups
-        if _limits(group, request.nbytes)[0] <= _limits(group, request.nbytes)[1]
-    ]
-    if not measured:
-        raise InputError("--bytes: no two algorithms were measured at these sizes")
     known = ", ".join(sorted({choice.name for group in groups for choice in group.choices}))
     exported = Exported(
         files={},
-        holds_for=tuple(_holds_for(group, request.nbytes) for group in measured),
+        holds_for=tuple(group.words for group in measured),
         lost=(
             f"the times of {known}: only which is the fastest is written",
             *lost,
@@ -185,7 +196,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
-    """The laws that can be compared, and what of the forced ones is of no use."""
+    """The laws that can be compared, and which forced ones are of no use."""
     found: dict[tuple[str, str, str, int, int], list[TunerChoice]] = defaultdict(list)
     odd = set()
     for fit in request.parameters.collectives:
@@ -217,7 +228,7 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
         )
     library, device, *_ = next(key for key, choices in forced.items() if len(choices) > 1)
     kept = [
-        TunerGroup(*key[2:], choices)
+        TunerGroup(*key[2:], choices, request.nbytes)
         for key, choices in forced.items()
         if key[:2] == (library, device)
         and len(choices) > 1
@@ -245,18 +256,9 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
     return kept, lost
 
 
-def _limits(group: TunerGroup, nbytes: tuple[int, int] | None) -> tuple[int, int]:
-    """The sizes that are looked at: those asked for, of those that were measured."""
-    ends = [choice.fit.range_nbytes for choice in group.choices]
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    return (max(low, nbytes[0]), min(high, nbytes[1])) if nbytes else (low, high)
-
-
-def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRow]:
-    """The lines of a group: one for every range of sizes with one choice."""
-    low, high = _limits(group, nbytes)
-    if low > high:
-        return
+def _rows(group: TunerGroup) -> Iterator[TunerRow]:
+    """The lines of a group: one for each range of sizes with the same choice."""
+    low, high = group.limits
     start, choice = low, group.fastest(low)
     for border in _borders(group.fastest, group.sizes((low, high))):
         if choice is not None:
@@ -267,7 +269,7 @@ def _rows(group: TunerGroup, nbytes: tuple[int, int] | None) -> Iterator[TunerRo
 
 
 def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) -> Iterator[int]:
-    """Every first whole byte of another choice, by bisection between neighbouring sizes."""
+    """The first byte of every other choice, by bisection between neighbouring sizes."""
     for left, right in pairwise(sizes):
         begin, before = left, chosen(left)
         while chosen(right) is not before:
@@ -283,7 +285,7 @@ def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) 
 
 
 def _unsure_notes(rows: Sequence[TunerRow]) -> Iterator[str]:
-    """For every line whose choice is within the intervals of another one's times."""
+    """A note for every line where another choice's interval overlaps."""
     for row in rows:
         sizes = row.group.sizes((row.low, row.high))
         others: dict[str, list[int]] = defaultdict(list)
@@ -325,9 +327,3 @@ def _left_to_nccl(groups: Sequence[TunerGroup]) -> Iterator[str]:
                 f"{group.operation} on {group.ranks} ranks: {OWN} was not measured, so a line may be "
                 "slower than none"
             )
-
-
-def _holds_for(group: TunerGroup, nbytes: tuple[int, int] | None) -> str:
-    low, high = _limits(group, nbytes)
-    where = "any nodes" if group.nodes < 0 else f"{group.nodes} node{'s' * (group.nodes > 1)}"
-    return f"{group.operation} on {group.ranks} ranks of {where}, {sizes_in_words((low, high))}"

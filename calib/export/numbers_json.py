@@ -15,10 +15,10 @@ not below 0), and remarks. Whose numbers they are stands in the side file.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from calib.export.csv_table import BYTES, ONE, SECONDS, possible, unit_of, value_and_ends
 from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -38,15 +38,14 @@ LOSES = (
 NEEDS = "nothing: any parameter file"
 OPTIONS: frozenset[str] = frozenset()
 
-ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"
 Tree = dict[str, Any]
+Laws = Iterator[tuple[str | None, str, Tree]]  # the branch it is under, its name, its numbers
 
 
 def export(request: ExportRequest) -> Exported:
     """One dict; nothing is collapsed."""
     parameters = request.parameters
-    sections: dict[str, Callable[[Parameters], Tree]] = {
-        "machine": _machine,
+    sections: dict[str, Callable[[Parameters], Laws]] = {
         "collectives": _collectives,
         "collectives on any ranks": _structural,
         "contention": _contention,
@@ -57,16 +56,17 @@ def export(request: ExportRequest) -> Exported:
         "overlap": _overlap,
         "partitions": _partitions,
     }
-    tree = {name: _known(section(parameters)) for name, section in sections.items()}
+    trees = {name: _branches(laws_of(parameters)) for name, laws_of in sections.items()}
+    tree = _known({"machine": _machine(parameters), **trees})
     return Exported(
-        files={"": _text({name: of for name, of in tree.items() if of}) + "\n"},
+        files={"": _text(tree) + "\n"},
         holds_for=("all that was measured; each law says its ranks and sizes",),
         lost=tuple(_lost(parameters)),
     )
 
 
 def _lost(of: Parameters) -> list[str]:
-    """What this file has, and the dict has not."""
+    """What this file has and the dict lacks."""
     counts = {
         "measured times of collectives": sum(len(fit.points) for fit in of.collectives),
         "measured times of layers": 2 * len(of.layers),
@@ -78,19 +78,30 @@ def _lost(of: Parameters) -> list[str]:
 
 def leaf(found: Estimate | float | None, unit: str = ONE) -> Tree | None:
     """A number with its unit; None where it is not known, negative or not finite."""
-    if found is None or isinstance(found, (int, float)):
-        ends = {"value": found}
-    elif not found.has_interval:  # one time alone: its ends would read as certainty
-        ends = {"value": found.value}
-    else:
-        ends = {"value": found.value, "low": found.low, "high": found.high}
-    kept = {k: v + 0 for k, v in ends.items() if v is not None and math.isfinite(v) and v >= 0}
+    ends = zip(("value", "low", "high"), map(possible, value_and_ends(found)), strict=True)
+    kept: Tree = {name: number + 0 for name, number in ends if number is not None}
     return {**kept, "unit": unit} if "value" in kept else None
+
+
+def leaves(law: object, names: Mapping[str, str]) -> Tree:
+    """Fields of a law, by what they are called here; each with its interval if it has one."""
+    intervals: Mapping[str, tuple[float, float]] = getattr(law, "intervals", {})
+    found: Tree = {}
+    for name, field in names.items():
+        found[name] = one = leaf(getattr(law, field), unit_of(field))
+        if one is not None and field in intervals:
+            low, high = intervals[field]
+            one.update(low=low + 0, high=high + 0)
+    return found
+
+
+def _is_leaf(tree: Tree) -> bool:
+    return isinstance(tree.get("unit"), str)  # a branch may be called unit, too
 
 
 def _text(tree: Tree, indent: str = "") -> str:
     """JSON with a leaf a line."""
-    if "unit" in tree:
+    if _is_leaf(tree):
         return json.dumps(tree, allow_nan=False)
     within = indent + " "
     lines = [f"{within}{json.dumps(name)}: {_text(of, within)}" for name, of in tree.items()]
@@ -101,7 +112,7 @@ def _known(tree: Tree) -> Tree:
     """Without what is not known, and without branches that hold nothing."""
     found = {}
     for name, of in tree.items():
-        kept = _known(of) if isinstance(of, dict) and "unit" not in of else of
+        kept = _known(of) if of is not None and not _is_leaf(of) else of
         if kept:
             found[name] = kept
     return found
@@ -116,6 +127,14 @@ def _put(tree: Tree, name: str, of: Tree) -> None:
     tree[free] = of
 
 
+def _branches(laws: Laws) -> Tree:
+    """Every law under its branch (an operation, a kind, a phase), or beside each other where None."""
+    tree: Tree = {}
+    for branch, name, law in laws:
+        _put(tree if branch is None else tree.setdefault(plain(branch), {}), name, law)
+    return tree
+
+
 def _machine(of: Parameters) -> Tree:
     return {
         "memory of a rank": leaf(of.device_memory_bytes, BYTES),
@@ -126,45 +145,38 @@ def _machine(of: Parameters) -> Tree:
     }
 
 
-def _collectives(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _collectives(of: Parameters) -> Laws:
     for fit in of.collectives:
         place = "" if fit.at_home else f" on {fit.device}"
         name = f"{fit.library}{place}, {fit.level}, {fit.ranks} ranks"
         others = [other.placed for other in of.collectives if _alike(fit, other)]
         if others != [fit.placed]:  # on other nodes, too
             name += fit.among
-        _put(tree.setdefault(plain(fit.operation), {}), name, _law(fit))
-    return tree
+        low, high = fit.range_nbytes
+        pieces = {
+            str(number): {
+                **leaves(piece, {"from": "from_nbytes", "to": "to_nbytes"}),
+                "time at from": leaf(piece.at(piece.from_nbytes), SECONDS),
+                "time at to": leaf(piece.at(piece.to_nbytes), SECONDS),
+                **leaves(piece, {"slope": "slope_s_per_byte"}),
+            }
+            for number, piece in enumerate(fit.pieces, 1)
+        }
+        law = {
+            **leaves(fit, {"alpha": "alpha_s", "beta": "beta_s_per_byte"}),
+            **_shape(fit.operation, fit.ranks),
+            "mean error of the line": leaf(fit.mean_relative_error),
+            "smallest size": leaf(low, BYTES),
+            "largest size": leaf(high, BYTES),
+            "mean error of the pieces": leaf(fit.pieces_mean_relative_error),
+            "pieces": pieces,
+        }
+        yield fit.operation, name, law
 
 
 def _alike(one: CollectiveFit, other: CollectiveFit) -> bool:
     names = ("operation", "library", "device", "level", "ranks")
     return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _law(fit: CollectiveFit) -> Tree:
-    low, high = fit.range_nbytes
-    pieces = {
-        str(number): {
-            "from": leaf(piece.from_nbytes, BYTES),
-            "to": leaf(piece.to_nbytes, BYTES),
-            "time at from": leaf(piece.at(piece.from_nbytes), SECONDS),
-            "time at to": leaf(piece.at(piece.to_nbytes), SECONDS),
-            "slope": leaf(piece.slope_s_per_byte, PER_BYTE),
-        }
-        for number, piece in enumerate(fit.pieces, 1)
-    }
-    return {
-        "alpha": leaf(fit.alpha_s, SECONDS),
-        "beta": leaf(fit.beta_s_per_byte, PER_BYTE),
-        **_shape(fit.operation, fit.ranks),
-        "mean error of the line": leaf(fit.mean_relative_error),
-        "smallest size": leaf(low, BYTES),
-        "largest size": leaf(high, BYTES),
-        "mean error of the pieces": leaf(fit.pieces_mean_relative_error),
-        "pieces": pieces,
-    }
 
 
 def _shape(operation: str, ranks: int) -> Tree:
@@ -176,24 +188,19 @@ def _shape(operation: str, ranks: int) -> Tree:
     return {"steps": leaf(steps), "volume": leaf(volume)}
 
 
-def _structural(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _structural(of: Parameters) -> Laws:
+    names = {
+        "size": "nbytes",
+        "base": "base_s",
+        "base per byte": "base_s_per_byte",
+        "alpha": "alpha_s",
+        "beta": "beta_s_per_byte",
+    }
     for fit in of.structural:
         bands: Tree = {}
         for band in fit.bands:
             form = "hierarchical " * band.hierarchical
-            name = f"{form}{band.algorithm}, {band.nbytes:.15g} B"
-            _put(
-                bands,
-                name,
-                {
-                    "size": leaf(band.nbytes, BYTES),
-                    "base": leaf(band.base_s, SECONDS),
-                    "base per byte": leaf(band.base_s_per_byte, PER_BYTE),
-                    "alpha": leaf(band.alpha_s, SECONDS),
-                    "beta": leaf(band.beta_s_per_byte, PER_BYTE),
-                },
-            )
+            _put(bands, f"{form}{band.algorithm}, {band.nbytes:.15g} B", leaves(band, names))
         law = {
             "fewest ranks": leaf(min(fit.ranks)),
             "most ranks": leaf(max(fit.ranks)),
@@ -201,153 +208,96 @@ def _structural(of: Parameters) -> Tree:
             "mean error of the most ranks, left out": leaf(fit.held_out_error),
             "at sizes": bands,
         }
-        name = f"{fit.library} on {fit.device}, {fit.level}"
-        _put(tree.setdefault(plain(fit.operation), {}), name, law)
-    return tree
+        yield fit.operation, f"{fit.library} on {fit.device}, {fit.level}", law
 
 
-def _contention(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _contention(of: Parameters) -> Laws:
+    names = {
+        "capacity": "capacity",
+        "intercept": "intercept_s",
+        "slope": "slope_s_per_byte",
+        "smallest size": "min_nbytes",
+        "largest size": "max_nbytes",
+        "mean error": "mean_relative_error",
+    }
     for fit in of.contention:
         name = (
             f"{fit.library} on {fit.device}, {fit.level}, {fit.ranks} ranks {fit.stride} apart on "
             f"{fit.nodes} node(s)"
         )
         phi = {f"{point.groups} groups": leaf(point.contention) for point in fit.points}
-        law = {
-            "phi": phi,
-            "capacity": leaf(fit.capacity),
-            "intercept": leaf(fit.intercept_s, SECONDS),
-            "slope": leaf(fit.slope_s_per_byte, PER_BYTE),
-            "smallest size": leaf(fit.min_nbytes, BYTES),
-            "largest size": leaf(fit.max_nbytes, BYTES),
-            "mean error": leaf(fit.mean_relative_error),
-        }
-        _put(tree.setdefault(plain(fit.operation), {}), name, law)
-    return tree
+        yield fit.operation, name, {"phi": phi, **leaves(fit, names)}
 
 
-def _priced(
-    record: object, names: Mapping[str, tuple[str, str]], ends: Mapping[str, tuple[float, float]]
-) -> Tree:
-    """Coefficients by what they are called here; each with its interval if it has one."""
-    found: Tree = {}
-    for field, (name, unit) in names.items():
-        one = leaf(getattr(record, field), unit)
-        if one is not None and field in ends:
-            one.update(low=ends[field][0] + 0, high=ends[field][1] + 0)
-        found[name] = one
-    return found
-
-
-def _work(of: Parameters) -> Tree:
+def _work(of: Parameters) -> Laws:
     names = {
-        "call_s": ("call", SECONDS),
-        "s_per_flop": ("per flop", "s/flop"),
-        "s_per_byte": ("per byte", PER_BYTE),
-        "s_per_weight_byte": ("per byte of weights", PER_BYTE),
-        "s_per_patch_byte": ("per byte of patches", PER_BYTE),
-        "s_per_fresh_byte": ("per fresh byte", PER_BYTE),
+        "call": "call_s",
+        "per flop": "s_per_flop",
+        "per byte": "s_per_byte",
+        "per byte of weights": "s_per_weight_byte",
+        "per byte of patches": "s_per_patch_byte",
+        "per fresh byte": "s_per_fresh_byte",
+        "error factor": "error_factor",
+        "most flops": "max_flops",
+        "most bytes": "max_bytes",
     }
-    tree: Tree = {}
     for law in of.work:
         name = f"{law.direction}, {law.active_ranks} ranks at work, {law.form}"
-        _put(
-            tree.setdefault(plain(law.kind), {}),
-            name,
-            {
-                **_priced(law, names, law.intervals),
-                "error factor": leaf(law.error_factor),
-                "most flops": leaf(law.max_flops, "flop"),
-                "most bytes": leaf(law.max_bytes, BYTES),
-            },
-        )
-    return tree
+        yield law.kind, name, leaves(law, names)
 
 
-def _loops(of: Parameters) -> Tree:
+def _loops(of: Parameters) -> Laws:
     names = {
-        "call_s": ("call", SECONDS),
-        "s_per_tensor": ("per tensor", "s/tensor"),
-        "s_per_byte": ("per byte", PER_BYTE),
+        "call": "call_s",
+        "per tensor": "s_per_tensor",
+        "per byte": "s_per_byte",
+        "error factor": "error_factor",
+        "fewest bytes": "min_bytes",
+        "most bytes": "max_bytes",
     }
-    tree: Tree = {}
     for loop in of.tensor_loops:
         where = "" if loop.of_training else f" on {loop.device}, {loop.dtype}"
-        name = f"{loop.active_ranks} ranks at work{where}"
-        _put(
-            tree.setdefault(plain(loop.operation), {}),
-            name,
-            {
-                **_priced(loop, names, loop.intervals),
-                "error factor": leaf(loop.error_factor),
-                "fewest bytes": leaf(loop.min_bytes, BYTES),
-                "most bytes": leaf(loop.max_bytes, BYTES),
-            },
-        )
-    return tree
+        yield loop.operation, f"{loop.active_ranks} ranks at work{where}", leaves(loop, names)
 
 
-def _composition(of: Parameters) -> Tree:
-    names = {"s_per_layer": ("per layer", "s/layer"), "s_per_byte": ("per byte", PER_BYTE)}
-    tree: Tree = {}
+def _composition(of: Parameters) -> Laws:
+    names = {
+        "per layer": "s_per_layer",
+        "per byte": "s_per_byte",
+        "error factor": "error_factor",
+        "most bytes": "max_bytes",
+    }
     for term in of.composition:
-        _put(
-            tree.setdefault(plain(term.phase), {}),
-            f"{term.active_ranks} ranks at work",
-            {
-                **_priced(term, names, term.intervals),
-                "error factor": leaf(term.error_factor),
-                "most bytes": leaf(term.max_bytes, BYTES),
-            },
-        )
-    return tree
+        yield term.phase, f"{term.active_ranks} ranks at work", leaves(term, names)
 
 
-def _memory(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _memory(of: Parameters) -> Laws:
+    names = {
+        "gamma": "gamma",
+        "constant": "constant_bytes",
+        "of activations": "activations",
+        "of weights": "weights",
+        "of the optimizer": "optimizer",
+        "error factor": "error_factor",
+    }
     for law in of.memory:
-        _put(
-            tree.setdefault(plain(law.family), {}),
-            f"{law.framework}, {law.device}, {law.measure}",
-            {
-                "gamma": leaf(law.gamma),
-                "constant": leaf(law.constant_bytes, BYTES),
-                "of activations": leaf(law.activations),
-                "of weights": leaf(law.weights),
-                "of the optimizer": leaf(law.optimizer),
-                "error factor": leaf(law.error_factor),
-            },
-        )
-    return tree
+        yield law.family, f"{law.framework}, {law.device}, {law.measure}", leaves(law, names)
 
 
-def _overlap(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _overlap(of: Parameters) -> Laws:
+    names = {"eta": "eta", "slowdown": "slowdown", "error factor": "error_factor"}
     for law in of.overlap:
-        name = f"{law.library} on {law.device}, {law.ranks} ranks"
-        content = {
-            "eta": leaf(law.eta),
-            "slowdown": leaf(law.slowdown),
-            "error factor": leaf(law.error_factor),
-        }
-        _put(tree, name, content)
-    return tree
+        yield None, f"{law.library} on {law.device}, {law.ranks} ranks", leaves(law, names)
 
 
-def _partitions(of: Parameters) -> Tree:
-    tree: Tree = {}
+def _partitions(of: Parameters) -> Laws:
+    names = {
+        "constant": "constant_s",
+        "parallel": "parallel_s",
+        "per partition": "per_partition_s",
+        "best": "best_partitions",
+        "error factor": "error_factor",
+    }
     for law in of.partitions:
-        _put(
-            tree,
-            law.name,
-            {
-                **{method: leaf(seconds, SECONDS) for method, seconds in law.methods.items()},
-                "constant": leaf(law.constant_s, SECONDS),
-                "parallel": leaf(law.parallel_s, SECONDS),
-                "per partition": leaf(law.per_partition_s, SECONDS),
-                "best": leaf(law.best_partitions),
-                "error factor": leaf(law.error_factor),
-            },
-        )
-    return tree
+        methods = {method: leaf(seconds, SECONDS) for method, seconds in law.methods.items()}
+        yield None, law.name, {**methods, **leaves(law, names)}

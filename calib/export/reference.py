@@ -1,18 +1,17 @@
 """The oracle's times of operations over sizes and ranks, for the exporters.
 
-So a target is fitted to what `calib predict` says, with its laws, levels and extrapolations, and not to
-single numbers of the file.
+A target is fitted to what `calib predict` says, with its laws, levels and extrapolations, not to single
+numbers of the file.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 from calib.export.target import ExportPoint, ExportRequest
-from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation
@@ -42,6 +41,22 @@ def of_library(parameters: Parameters, library: str) -> Parameters:
     )
 
 
+class Place(NamedTuple):
+    """One law of an operation: the level it is of, its ranks, and the sizes that were measured."""
+
+    level: str
+    ranks: tuple[int, ...]
+    nbytes: tuple[int, int]
+
+
+def common_sizes(found: Sequence[Place]) -> tuple[int, int]:
+    """The sizes that all of these laws were measured at; where they share no range, those of any."""
+    low, high = max(p.nbytes[0] for p in found), min(p.nbytes[1] for p in found)
+    if low >= high:
+        low, high = min(p.nbytes[0] for p in found), max(p.nbytes[1] for p in found)
+    return max(1, low), max(1, high)
+
+
 class Reference:
     """The network of a request's parameters, by the library that predictions take."""
 
@@ -57,13 +72,24 @@ class Reference:
         return [fit for fit in fits if fit.library == self.library and fit.at_home]
 
     @cached_property
+    def _places(self) -> dict[str, list[Place]]:
+        found: dict[str, list[Place]] = defaultdict(list)
+        for fit in self.fits:
+            found[fit.operation].append(Place(fit.level, (fit.ranks,), fit.range_nbytes))
+        for law in self.parameters.structural:
+            if law.library == self.library:
+                low, high = map(round, law.range_nbytes)
+                found[law.operation].append(Place(law.level, tuple(law.ranks), (low, high)))
+        return dict(found)
+
+    @property
     def operations(self) -> frozenset[str]:
         """Those that the library has a law of, direct or structural."""
-        laws = self.parameters.structural
-        return frozenset(
-            [fit.operation for fit in self.fits]
-            + [law.operation for law in laws if law.library == self.library]
-        )
+        return frozenset(self._places)
+
+    def places(self, operation: str) -> list[Place]:
+        """The laws of an operation that the library has, direct ones first."""
+        return self._places.get(operation, [])
 
     def needed(self, target: str, *operations: str) -> str:
         """The first of these operations that was measured. Raises MissingParameter where none was."""
@@ -77,41 +103,18 @@ class Reference:
         )
 
     def measured_at(self, ranks: int, stride: int = 1) -> bool:
-        """Whether there is any law of the slowest level that so many ranks, `stride` apart, cross."""
+        """Whether any law is of the slowest level that these ranks, `stride` apart, cross."""
         crossed = self._network.levels.names(GroupLayout(ranks, stride))
-        return bool(self._levels.intersection(crossed))
-
-    @cached_property
-    def _levels(self) -> set[str]:
-        laws = (law for law in self.parameters.structural if law.library == self.library)
-        return {fit.level for fit in self.fits} | {law.level for law in laws}
+        return any(law.level in crossed for laws in self._places.values() for law in laws)
 
     def ranks(self, operation: str) -> tuple[int, ...]:
         """The p that the request asks for, else those that were measured of the operation."""
-        if self.request.ranks:
-            return self.request.ranks
-        laws = [
-            law
-            for law in self.parameters.structural
-            if law.library == self.library and law.operation == operation
-        ]
-        found = {fit.ranks for fit in self.fits if fit.operation == operation}
-        return tuple(sorted(found.union(*(law.ranks for law in laws)))) or (2,)
+        measured = {p for place in self.places(operation) for p in place.ranks}
+        return self.request.ranks or tuple(sorted(measured)) or (2,)
 
     def nbytes(self, operation: str) -> tuple[int, int]:
         """The sizes that the request asks for, else those that were measured for all those p."""
-        if self.request.nbytes is not None:
-            return self.request.nbytes
-        ranges = [fit.range_nbytes for fit in self.fits if fit.operation == operation]
-        ranges += [
-            (round(law.range_nbytes[0]), round(law.range_nbytes[1]))
-            for law in self.parameters.structural
-            if law.library == self.library and law.operation == operation
-        ]
-        low, high = max(r[0] for r in ranges), min(r[1] for r in ranges)
-        if low <= high:
-            return max(1, low), max(1, high)
-        return max(1, min(r[0] for r in ranges)), max(r[1] for r in ranges)
+        return self.request.nbytes or common_sizes(self.places(operation))
 
     def seconds(
         self, operation: str, nbytes: int, ranks: int, stride: int = 1, groups: int = 1
@@ -151,11 +154,3 @@ def steps(ends: tuple[int, int]) -> list[int]:
 def whole_machine(request: ExportRequest) -> tuple[int, int]:
     """(nodes, ranks of a node) of the machine that the target describes."""
     return request.nodes or max(request.parameters.nodes, 1), request.parameters.ranks_per_node
-
-
-def with_ranks(request: ExportRequest, ranks: Sequence[int]) -> ExportRequest:
-    """The same request for these p."""
-    return replace(request, ranks=tuple(ranks))
-
-
-COLLECTIVES = tuple(ALGORITHMS)

@@ -20,9 +20,9 @@ from calib.oracle.projection import Basis
 
 
 class ExportPoint(NamedTuple):
-    """What one operation of m bytes by p ranks takes, as the oracle has it.
+    """The oracle's time of one operation of m bytes on p ranks.
 
-    `interval` is its 95% interval in seconds; None: not known here.
+    `interval` is its 95% interval in seconds; None: unknown.
     """
 
     operation: str
@@ -35,10 +35,7 @@ class ExportPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """The parameter file that is exported.
-
-    `sha256` is of its canonical content, as its signature: "sha256:" and 64 hexadecimal digits.
-    """
+    """The parameter file that is exported; `sha256` is its signature, with "sha256:" in front."""
 
     name: str
     sha256: str
@@ -47,11 +44,11 @@ class Source:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is to be exported, and for what. Empty and 0: what the parameters were measured for.
+    """What to export, and for which ranks and sizes; by default those that were measured.
 
-    `ranks` are all p that the target's numbers must hold for, `nbytes` the smallest and the largest
-    whole buffer; `nodes` how many nodes the target's machine has. `topology` and `calls` are options of
-    single targets (their OPTIONS).
+    `ranks` are all p that the target's numbers must hold for, `nbytes` the smallest and largest whole
+    buffer, `nodes` the nodes of the target's machine. `topology` and `calls` are options of single
+    targets (their OPTIONS).
     """
 
     parameters: Parameters
@@ -105,9 +102,8 @@ class Collapse:
 class Exported:
     """Files by their name ("" is the path that was asked for), the errors made, and what is left out.
 
-    `holds_for` says in words for which ranks and sizes the numbers are; `lost` what these parameters
-    have and the target cannot hold; `notes` what a user must know before using it; `library` whose
-    times these are, where they are of one.
+    `holds_for` says for which ranks and sizes the numbers hold, `lost` what these parameters have and
+    the target cannot hold, `notes` what a user must know; `library` is whose times they are, if one's.
     """
 
     files: Mapping[str, str]

@@ -22,9 +22,9 @@ Found = list[tuple[ImportedFile, Imported]]
 def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     """All files that give rows; their faults are printed.
 
-    Raises FileError for a file that gives none, unless `keep_going`, and where no file gives any.
-    Of a directory, files that are no logs are left out and counted, and logs that give no row are
-    left out by name.
+    Raises FileError for a file without rows, unless `keep_going`, and where no file gives any. In a
+    directory, files that are no logs are left out and counted, and logs without rows are left out by
+    name.
     """
     found: Found = []
     for path in files:

@@ -16,9 +16,9 @@ from calib.training.run.record import TrainingRun
 
 @dataclass(frozen=True)
 class Said:
-    """What the options say of all files: the case where a file does not say it, and circumstances.
+    """What the options say about all files: the case, where a file does not, and circumstances.
 
-    `words` are the circumstances that were given, by name; they win over those of a file.
+    `words` are the circumstances that were given, by name; they override those of a file.
     """
 
     given: dict[str, Any]
@@ -55,7 +55,7 @@ def is_trace(path: Path) -> bool:
 
 
 def of_traces(paths: list[Path], said: Said) -> TrainingRun:
-    """The run of which each trace is one rank. Raises FileError, InputError."""
+    """One run from the traces of its ranks. Raises FileError, InputError."""
     given = said.given
     missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
     if missing:
@@ -74,7 +74,7 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
 
 
 def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
-    """One run of each case and table; of all tables together where rows name their ranks."""
+    """A run for each case and table, or for all tables together where rows name their ranks."""
     about = replace(said.about, **said.words)
     rows: dict[tuple[ImportedCase, Path | None], list[tables.ImportedRow]] = {}
     at: dict[tuple[ImportedCase, Path | None], list[Path]] = {}

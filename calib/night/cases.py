@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -24,7 +25,7 @@ from calib.planning.request import Request
 
 COSTLIEST_LAYERS = 6  # of each p
 LARGEST_LISTS = 2  # of each pass over tensors and p
-# a message beyond what the points send is asked for no further than this
+# largest size where the points send none
 ENOUGH_BYTES = 16 * 2**20
 PASSES = ("update", "pack")
 One = TypeVar("One", LayerCase, TensorsCase)
@@ -32,65 +33,62 @@ One = TypeVar("One", LayerCase, TensorsCase)
 
 @dataclass(frozen=True)
 class Known:
-    """What a parameter file holds as measured, by what finds it."""
+    """The measured times of a parameter file, found by the cases of a check."""
 
     parameters: Parameters
-    fits: Mapping[tuple[str, str, str, int], list[CollectiveFit]]
-    layers: Mapping[tuple[str, int], LayerTime]
-    lists: Mapping[tuple[str, int, str], Estimate]
 
-    @classmethod
-    def of(cls, parameters: Parameters) -> Known:
-        """That of a parameter file."""
-        fits: dict[tuple[str, str, str, int], list[CollectiveFit]] = defaultdict(list)
-        for fit in parameters.collectives:
-            fits[fit.operation, fit.library, fit.device, fit.ranks].append(fit)
-        return cls(
-            parameters,
-            dict(fits),
-            {(time.key, time.active_ranks): time for time in parameters.layers},
-            {
-                (loop.operation, loop.active_ranks, key): seconds
-                for loop in parameters.tensor_loops
-                if loop.of_training
-                for key, seconds in loop.measured.items()
-            },
-        )
+    @cached_property
+    def _layers(self) -> dict[tuple[str, int], LayerTime]:
+        return {(time.key, time.active_ranks): time for time in self.parameters.layers}
+
+    @cached_property
+    def _lists(self) -> dict[tuple[str, int, str], Estimate]:
+        return {
+            (loop.operation, loop.active_ranks, key): seconds
+            for loop in self.parameters.tensor_loops
+            if loop.of_training
+            for key, seconds in loop.measured.items()
+        }
 
     def active(self, case: Case) -> int:
-        """The ranks of a case that work on one node at once."""
+        """How many ranks of a case work on one node at once."""
         return min(case.ranks, self.parameters.ranks_per_node)
 
     def fit_of(self, case: CollectiveCase, level: str = "") -> CollectiveFit | None:
-        """The law whose points hold a case's size, at `level` or where its ranks should lie."""
+        """The law with a point at a case's size, at `level` or where its ranks should lie."""
         layout = GroupLayout(case.group_size, case.stride, case.groups)
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
         nbytes = sent_bytes(case.operation, case.nbytes, case.group_size)
-        for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
-            here = fit.level in levels and fit.made_on(*shape)
-            if here and any(point.nbytes == nbytes for point in fit.points):
+        wanted = (name_of(case), case.library, case.device, case.group_size)
+        for fit in self.parameters.collectives:
+            if (
+                (fit.operation, fit.library, fit.device, fit.ranks) == wanted
+                and fit.level in levels
+                and fit.made_on(*shape)
+                and any(point.nbytes == nbytes for point in fit.points)
+            ):
                 return fit
         return None
 
     def layer_of(self, case: LayerCase) -> LayerTime | None:
-        """The stored times of a layer, where the case is as training runs it."""
+        """The stored times of a layer, if the case is as training runs it."""
         usual = case.is_usual and case.passes == "whole"
-        return self.layers.get((case.key, self.active(case))) if usual else None
+        return self._layers.get((case.key, self.active(case))) if usual else None
 
     def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:
         """The stored seconds of a pass (a row's operation) over a list of tensors."""
-        return self.lists.get((operation, self.active(case), case.key))
+        return self._lists.get((operation, self.active(case), case.key))
 
 
 def name_of(case: CollectiveCase) -> str:
-    """What a parameter file calls the operation: with its layout, where that makes it another one."""
+    """The operation's name in a parameter file: with its layout, where that is part of it."""
     key = "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else "")
     return f"{case.operation} {key}" if key and key != str(case.group_size) else case.operation
 
 
 def row_name(case: TensorsCase) -> str:
-    """The operation of its rows that costs: momentum's update has no name of its own."""
+    """The operation in its rows; momentum's update is plain `update`."""
     other = case.operation == "update" and case.optimizer != "momentum"
     return f"update_{case.optimizer}" if other else case.operation
 
@@ -98,7 +96,7 @@ def row_name(case: TensorsCase) -> str:
 def planned_cases(
     request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]
 ) -> Sequence[Case]:
-    """All that a calibration of the request would time, but for what no prediction looks up."""
+    """All that a calibration of the request would time, except what no prediction looks up."""
     plain = request.model_copy(
         update={"contention": False, "cold": False, "windows": False, "passes_apart": False}
     )
@@ -113,8 +111,8 @@ def chosen(
 ) -> list[Case]:
     """The cases of a night's check, all of the first tier, so that none is left out for time.
 
-    Of each operation that the points use and each level a small, a middle and a large size, on the
-    most ranks; the layers of the points that cost most, of each p; their updates and packing.
+    For each operation of the points and each level a small, a middle and a large size on the most
+    ranks; for each p the costliest layers of the points, and their updates and packing.
     """
     every = list(cases)
     found: list[Case] = [
@@ -149,7 +147,7 @@ def _collectives(
 
 
 def _is_alone(case: CollectiveCase) -> bool:
-    """One group, warm, from a barrier: what a stored point is of."""
+    """One group, warm, from a barrier: as the stored points were measured."""
     alone = case.groups == 1 and not case.background_nbytes
     return alone and not case.cold and case.start == "barrier"
 
@@ -196,6 +194,6 @@ def _lists(cases: Sequence[TensorsCase], known: Known) -> list[TensorsCase]:
 
 
 def _most(of: Sequence[tuple[float, One]], count: int) -> list[One]:
-    """Those that take longest; equal ones by their id, so that every night has the same."""
+    """Those that take longest; ties by id, so that every night has the same."""
     ordered = sorted(of, key=lambda pair: (-pair[0], pair[1].id))
     return [case for _, case in ordered[:count]]

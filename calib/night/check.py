@@ -15,7 +15,7 @@ from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, Tensor
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import NO_SAMPLES, Sample, Samples, read_samples
+from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
@@ -39,9 +39,9 @@ def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
 
 
 def read_checks(run: Path, known: Known) -> CheckResult:
-    """The checks that the rows of a check directory give, and the cases that they do not.
+    """The checks that the rows of a check directory give, and the cases without one.
 
-    Whatever ended the measurement: a case counts when each of its launches has rows.
+    Whatever ended the measurement, a case counts when each of its launches has rows.
     """
     consolidate(run)
     plan = read_plan(run)
@@ -51,7 +51,7 @@ def read_checks(run: Path, known: Known) -> CheckResult:
 
 
 def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> CheckResult:
-    """Pair every case of the plan with what the parameters hold of it, in the plan's order."""
+    """Pair every case of the plan with its time in the parameters, in the plan's order."""
     of_case: dict[str, list[Samples]] = defaultdict(list)
     for (case_id, _), samples in rows.usable.groups("case_id", "operation").items():
         of_case[case_id].append(samples)
@@ -72,7 +72,7 @@ def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) 
 
 
 def kind_of(case: Case) -> CheckKind | None:
-    """What a case looks at."""
+    """What a case checks."""
     if isinstance(case, CollectiveCase):
         return "network"
     if isinstance(case, LayerCase):
@@ -81,7 +81,7 @@ def kind_of(case: Case) -> CheckKind | None:
 
 
 def _reasons(plan: Plan, rows: Samples, ends: Iterable[CaseEnd]) -> Mapping[str, str]:
-    """Why a case has no time, case by case; of one that has, it is not asked."""
+    """Why a case has no time; of no meaning where it has one."""
     ended = {end.case_id: end.stopped_by for end in ends if not end.repetitions}
     spoiled = rows.where(rows.spoiled).groups("case_id")
     launches = Counter(case_id for case_id, _ in rows.groups("case_id", "launch"))
@@ -96,64 +96,34 @@ def _reasons(plan: Plan, rows: Samples, ends: Iterable[CaseEnd]) -> Mapping[str,
         return (
             f"measured in {done} of {plan.launches} launches"
             if done < plan.launches
-            else "took no time on the clock, or lies where the parameters have nothing of it"
+            else "took no time on the clock, or has no counterpart in the parameters"
         )
 
     return {case.id: reason(case) for case in plan.cases}
 
 
 def _check(case: Case, samples: Samples, known: Known) -> Check | None:
-    """The check of one operation of a case; None where one of the two has no time."""
-    first = samples.first
+    """One operation of a case; None where one of the two has no time on its clock, and so no ratio."""
+    first, kind = samples.first, kind_of(case)
+    expected: Estimate | None = None
+    what = about = ""
     if isinstance(case, CollectiveCase):
-        return _of_collective(case, samples, known)
-    measured = slowest_rank(samples)
-    p = f"p={first.active_ranks}"
-    if isinstance(case, LayerCase):
-        stored = known.layer_of(case)
-        if stored is None or first.operation not in ("forward", "backward"):
-            return None
-        expected = stored.forward_s if first.operation == "forward" else stored.backward_s
-        kind, about = (
-            "kernels",
-            (f"{case.layer.kind} layers, {p}", f"{case.key}, {first.operation}"),
-        )
-        return _paired(kind, *about, expected, measured)
-    if isinstance(case, TensorsCase):
-        expected_or_none = known.list_of(case, first.operation)
-        if expected_or_none is None:
-            return None
-        return _paired(
-            "memory",
-            f"{first.operation.replace('_', ' ')}, {p}",
-            list_words(first),
-            expected_or_none,
-            measured,
-        )
-    return None
-
-
-def _of_collective(case: CollectiveCase, samples: Samples, known: Known) -> Check | None:
-    first = samples.first
-    fit = known.fit_of(case, first.level)
-    if fit is None:
+        if (fit := known.fit_of(case, first.level)) is not None:
+            expected = next(point.seconds for point in fit.points if point.nbytes == first.nbytes)
+            what = f"{fit.operation}, {fit.library}, {fit.level}, {fit.placed}"
+            about = bytes_words(first.nbytes)
+    elif isinstance(case, LayerCase):
+        if (stored := known.layer_of(case)) is not None:
+            times = {"forward": stored.forward_s, "backward": stored.backward_s}
+            expected = times.get(first.operation)
+        what = f"{case.layer.kind} layers, p={first.active_ranks}"
+        about = f"{case.key}, {first.operation}"
+    elif isinstance(case, TensorsCase):
+        expected = known.list_of(case, first.operation)
+        what = f"{first.operation.replace('_', ' ')}, p={first.active_ranks}"
+        # the key tells two lists of the same size apart
+        about = f"{first.ntensors} tensors, {bytes_words(first.nbytes)}, {first.key[:8]}"
+    measured = together(samples) if kind == "network" else slowest_rank(samples)
+    if kind is None or expected is None or expected.value <= 0 or measured.value <= 0:
         return None
-    point = next(point for point in fit.points if point.nbytes == first.nbytes)
-    what = f"{fit.operation}, {fit.library}, {fit.level}, {fit.placed}"
-    return _paired("network", what, bytes_words(first.nbytes), point.seconds, together(samples))
-
-
-def _paired(
-    kind: str, what: str, case: str, expected: Estimate, measured: Estimate
-) -> Check | None:
-    """The check; None where one of the two took no time on its clock: it has no ratio."""
-    if expected.value <= 0 or measured.value <= 0:
-        return None
-    return Check.model_validate(
-        {"kind": kind, "what": what, "case": case, "expected": expected, "measured": measured}
-    )
-
-
-def list_words(row: Sample) -> str:
-    """32 tensors, 1.2 MiB, 1a2b3c4d: the last tells two lists of the same size apart."""
-    return f"{row.ntensors} tensors, {bytes_words(row.nbytes)}, {row.key[:8]}"
+    return Check(kind=kind, what=what, case=about, expected=expected, measured=measured)

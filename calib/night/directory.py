@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
+from itertools import count
 from pathlib import Path
 
 from calib import __version__
@@ -48,10 +49,10 @@ FRESH = "cluster.now.json"
 def night_of(options: NightOptions) -> Iterator[Begun]:
     """A new night, or the unfinished one of --output; no other runs on this host meanwhile.
 
-    Raises InputError, FileError or MachineError, with nothing left behind, for what cannot be: no
-    calibration, one of other hardware, a plan of what cannot be trained, a night that is whole.
+    Raises InputError, FileError or MachineError, with nothing left behind: no calibration, one of other
+    hardware, a plan that cannot be trained, a night that is complete.
     """
-    # os.path: Path's own raise where a name is too long
+    # os.path: Path.exists raises where a name is too long
     if options.output is not None and os.path.exists(options.output / NIGHT_FILE):
         with only_night(f"night {options.output}"):
             yield _gone_on_with(options, options.output)
@@ -82,7 +83,7 @@ def night_of(options: NightOptions) -> Iterator[Begun]:
 
 
 def _calibration(options: NightOptions) -> Cluster:
-    """The machine of the calibration, which must be there and done."""
+    """The machine of the calibration. Raises where there is no finished one."""
     known = options.calibration
     if not os.path.isdir(known):
         raise FileError(
@@ -100,7 +101,7 @@ def _calibration(options: NightOptions) -> Cluster:
 
 
 def _requests(options: NightOptions, cluster: Cluster) -> tuple[Request, Request]:
-    """What is to be trained, and what was measured for it: the request of the calibration."""
+    """What is to be trained, and the request that the calibration measured."""
     known = options.calibration
     own = known / REQUEST_FILE
     if options.plan is not None:
@@ -116,27 +117,26 @@ def _requests(options: NightOptions, cluster: Cluster) -> tuple[Request, Request
 
 
 def _new_directory(options: NightOptions, runs: Path, known: Cluster) -> Path:
-    """A directory that was not there: that of --output, or <date>-<cluster>-night beside the runs."""
+    """A new directory: that of --output, or <date>-<cluster>-night beside the runs."""
     if options.output is not None:
         if os.path.isdir(options.output) and any(options.output.iterdir()):
             raise InputError(f"{options.output} is there and holds no night; choose another -o")
         return prepare(options.output)
     base = f"{date.today().isoformat()}-{directory_name(options.name or known.name)}-night"
-    number = 1
-    while True:
+    for number in count(1):
         run = near(runs / (base if number == 1 else f"{base}-{number}"))
         try:
             run.mkdir()
         except FileExistsError:
-            number += 1
+            continue
         except OSError as error:
             raise FileError(f"cannot create the directory {run}: {error.strerror}") from error
-        else:
-            return run
+        break
+    return run
 
 
 def near(path: Path) -> Path:
-    """The path from here, where it is below; for people it is shorter."""
+    """The path relative to the working directory, where it is below; shorter for people."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -150,7 +150,7 @@ def _begin(
     points: list[NightPoint],
     left_out: list[Missing],
 ) -> Begun:
-    """Fill the directory of a new night; night.json comes last, and with it the night has begun."""
+    """Fill the directory of a new night; with night.json, which comes last, the night has begun."""
     known = options.calibration
     cluster = probed(run / CLUSTER_FILE, calibrated_on, options.launcher, options.name)
     refuse_other_machine(cluster, calibrated_on, known)
@@ -173,11 +173,11 @@ def _begin(
     night.failed.update(predict(run, points, parameters))
     night.write(run)
     said = [f"not made: {each.line}" for each in unchecked]
-    return Begun(run, night, points, parameters, cluster, calibrated_on, said, options.settled)
+    return Begun(run, night, points, parameters, cluster, calibrated_on, said, options.launcher)
 
 
 def _gone_on_with(options: NightOptions, run: Path) -> Begun:
-    """The night of --output. Raises InputError where it is whole, or was begun otherwise."""
+    """Go on with the night of --output. Raises InputError where it is whole or differs."""
     night = Night.read(prepare(run))
     options = options.going_on(run, night)
     calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
@@ -188,19 +188,11 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
         raise InputError(
             f"{run} was begun with another plan; leave --plan out to go on, or choose another -o"
         )
-    begun = Begun(
-        run,
-        night,
-        points,
-        Parameters.read(run / PARAMETERS_FILE),
-        cluster,
-        calibrated_on,
-        [],
-        options.settled,
-    )
+    parameters = Parameters.read(run / PARAMETERS_FILE)
+    begun = Begun(run, night, points, parameters, cluster, calibrated_on, [], options.launcher)
     if not begun.missing():
         raise InputError(
-            f"{run} is whole: nothing of it is missing; `calib report {run}` reports it, another -o "
+            f"{run} is complete: nothing is missing; `calib report {run}` reports it, another -o "
             "begins a new one"
         )
     doctored(ranks, options.launcher)
@@ -212,7 +204,7 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
             f"{now.fingerprint}); choose another -o"
         )
     night.failed.clear()
-    night.failed.update(predict(run, points, begun.parameters))
+    night.failed.update(predict(run, points, parameters))
     begun.night = night.model_copy(update={"finished": "", **asdict(options.settled)})
     begun.night.write(run)
     return begun

@@ -14,7 +14,7 @@ from calib.reports.drift.versions import changed
 
 
 def ranks_in(cluster: Cluster) -> int:
-    """The ranks that a cluster was probed with."""
+    """How many ranks a cluster was probed with."""
     return cluster.ranks_per_node * len(cluster.hosts)
 
 
@@ -26,9 +26,9 @@ def doctored(ranks: int, launcher: str) -> list[DoctorFinding]:
 
 
 def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluster:
-    """The cluster as it is now, written to `path`; with the racks that `like` knows by hand.
+    """The cluster as it is now, written to `path`, with the racks that `like` knows by hand.
 
-    It is looked at by as many ranks as then: how many share a node is part of what it is.
+    Probed with as many ranks as then: how many share a node is part of a cluster.
     """
     found = probe(path, launcher, ranks_in(like), name or like.name)
     found = found.in_racks(like.racks)
@@ -37,7 +37,7 @@ def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluste
 
 
 def refuse_other_machine(now: Cluster, then: Cluster, calibration: Path) -> None:
-    """A calibration says nothing of other hardware; other versions are what a night is there for."""
+    """Refuse other hardware, of which a calibration says nothing; other versions are welcome."""
     if now.machine == then.machine:
         return
     before, after = hardware_words(then), hardware_words(now)
@@ -48,7 +48,7 @@ def refuse_other_machine(now: Cluster, then: Cluster, calibration: Path) -> None
 
 
 def refuse_other_parameters(parameters: Parameters, then: Cluster, path: Path) -> None:
-    """Parameters of another cluster than was calibrated (merged, or copied there) score no night."""
+    """Refuse parameters of another cluster than was calibrated (merged, or copied there)."""
     of = parameters.provenance
     if of.cluster_fingerprint != then.fingerprint:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Options of a night, and what is known once it has begun."""
+"""Options of a night, how it is judged, and what is known once it has begun."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.points import NightPoint
 from calib.reports.night import Night
 from calib.reports.scoring.pairing import why_not_scored
+from calib.scoring.findings import LEAST_ACCURACY
 from calib.training.run.record import TrainingRun
 
 
 @dataclass(frozen=True)
 class Settled:
-    """How a night is measured; `hang_s` is how long ranks may make no progress."""
+    """How a night is measured; `hang_s`: how long ranks may make no progress."""
 
     iterations: int = 30
     check_budget_s: float = 60.0
@@ -29,7 +30,7 @@ class Settled:
 class NightOptions:
     """What a night is asked for. `ranks` None: as many as in the calibration.
 
-    Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
+    None of iterations, check_budget_s, seed and hang_s is what the night was begun with, or the
     default.
     """
 
@@ -51,9 +52,9 @@ class NightOptions:
         return Settled(**{name: value for name, value in asked.items() if value is not None})
 
     def going_on(self, run: Path, night: Night) -> NightOptions:
-        """With what a night was begun with. Raises InputError where something else is asked for.
+        """The options that a night was begun with. Raises InputError where others are asked for.
 
-        Only the time to wait for ranks may be another one: it changes nothing that is measured.
+        Only the time to wait for ranks may differ: it changes nothing that is measured.
         """
         begun = {field.name: getattr(night, field.name) for field in fields(Settled)}
         for name, value in begun.items():
@@ -69,9 +70,23 @@ class NightOptions:
         )
 
 
+@dataclass(frozen=True)
+class Judging:
+    """How a night is judged, and where it is remembered.
+
+    `history` is a file or a URL, by default calib.db beside the night; `since` and `baseline` say which
+    steps and nights count, `least_accuracy` which mean of a strategy is enough.
+    """
+
+    history: str | None = None
+    since: str = ""
+    baseline: str = ""
+    least_accuracy: float = LEAST_ACCURACY
+
+
 @dataclass
 class Begun:
-    """A night that has begun: its directory and what stands in it. `said` is for people."""
+    """A night that has begun: its directory and what is in it. `said` is for people."""
 
     run: Path
     night: Night
@@ -80,18 +95,15 @@ class Begun:
     cluster: Cluster
     calibrated_on: Cluster
     said: list[str]
-    settled: Settled = Settled()
+    launcher: str = "local"
 
     def missing(self) -> list[NightPoint]:
-        """The points that have no whole run yet, or one whose result is wrong."""
+        """The points without a complete run, or with one whose result is wrong."""
         return [point for point in self.points if not is_whole(point.path(self.run))]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a training run is there, from its first line to its last, and can be scored.
-
-    One whose gradients are wrong never is: it is trained again.
-    """
+    """Whether a training run is complete and can be scored; one with wrong gradients is not."""
     try:
         return path.exists() and why_not_scored(TrainingRun.read(path)) is None
     except FileError:

@@ -59,7 +59,7 @@ class NightPoint:
 
 
 def of_calibration(request: Request, ranks: int) -> Request:
-    """The request whose points a calibration trains: serial and data, on the p that there are."""
+    """The request whose points a calibration trains: serial and data, on the available p."""
     sizes = tuple(p for p in request.p if p <= ranks)
     if not sizes:
         raise InputError(
@@ -74,9 +74,9 @@ def points_of(
 ) -> tuple[list[NightPoint], list[Missing]]:
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
-    One rank is serial, and of data parallelism too, which says how well a run repeats. Raises
-    InputError for what cannot be trained at all: an unknown model, more ranks than `ranks`, other
-    items than float32, a GPU, and where no point is left.
+    One rank runs serial and data parallelism, which says how well a run repeats. Raises InputError for
+    what cannot be trained at all (an unknown model, more than `ranks` ranks, other items than float32,
+    a GPU), and where no point is left.
     """
     _refuse(request, ranks)
     points: dict[str, NightPoint] = {}
@@ -117,7 +117,7 @@ def _refuse(request: Request, ranks: int) -> None:
 
 
 def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
-    """(model, strategy, p) of the request, each once: the models one after the other."""
+    """(model, strategy, p) of the request, each once, model by model."""
     seen = set()
     for model in request.models:
         for p in request.p:
@@ -138,11 +138,6 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     return layout.division(
         Variant(strategy), p, batch, layers, ranks_per_node(launcher), Settings()
     )
-
-
-def settings_of(point: NightPoint, iterations: int, seed: int, hang_s: float) -> Settings:
-    """How a point is trained. The seed is of weights and data."""
-    return Settings(optimizer=point.optimizer, iterations=iterations, seed=seed, hang_s=hang_s)
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

@@ -25,7 +25,7 @@ CHECK_COLUMNS = ["what", "cases", "change", "farthest case"]
 def announce(begun: Begun) -> None:
     """What the night is, and what is to be known before it begins."""
     say(
-        f"night {begun.run}: {len(begun.missing())} points of {begun.settled.iterations} iterations, "
+        f"night {begun.run}: {len(begun.missing())} points of {begun.night.iterations} iterations, "
         f"with the parameters of {begun.night.calibration}"
     )
     for line in begun.said:
@@ -35,7 +35,7 @@ def announce(begun: Begun) -> None:
 
 
 def show(begun: Begun, findings: Findings, whole: bool) -> None:
-    """The short report, as a mail has it: check, accuracy, verdict with what is missing."""
+    """The short report, as in a mail: check, accuracy, verdict with what is missing."""
     if begun.night.checks:
         table("Check of the calibration", CHECK_COLUMNS, check_rows(begun.night.checks))
     for line in summary_lines(findings.summary):
@@ -66,9 +66,9 @@ def as_content(begun: Begun, findings: Findings, whole: bool, code: int) -> dict
 
 
 def check_rows(checks: Sequence[Check]) -> list[list[str]]:
-    """One row for what several cases are of: their geometric mean change, and the farthest one.
+    """A row per kind of case: the geometric mean change, and the farthest case with its two times.
 
-    That one with its two times: of the parameters, and of tonight.
+    The first of these is the calibration's, the second tonight's.
     """
     groups: dict[str, list[tuple[float, Check]]] = {}
     for check in checks:
@@ -91,7 +91,7 @@ def check_rows(checks: Sequence[Check]) -> list[list[str]]:
 
 
 def case_words(check: Check) -> str:
-    """The case in few words: of a layer its shapes and direction, not all of its key."""
+    """A case in few words: a layer by its shapes and direction, not its whole key."""
     key, _, direction = check.case.rpartition(", ")
     words = key.split("|")
     return f"{words[1]}, {direction}" if check.kind == "kernels" and len(words) > 1 else check.case

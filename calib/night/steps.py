@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from signal import SIGTERM
@@ -26,7 +26,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.night.cases import Known, chosen, planned_cases
 from calib.night.check import CHECK, begin, check_plan, read_checks
 from calib.night.options import Begun, NightOptions
-from calib.night.points import NightPoint, settings_of
+from calib.night.points import NightPoint
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
@@ -34,10 +34,12 @@ from calib.planning.request import Request
 from calib.predicting.file import write_predictions
 from calib.process.interrupts import INTERRUPTS, SIGNALS
 from calib.reports.scoring.accuracy import Missing
+from calib.terminal.printing import say
+from calib.training.job import Settings
 from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
-# of a request, what says which points there are; the rest says how they are measured
+# fields of a request that say which points there are; the others say how they are measured
 OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_rank", "segments", "optimizers")
 
 
@@ -47,7 +49,7 @@ def specs_of_points(points: list[NightPoint]) -> dict[str, ModelSpec]:
 
 
 def predict(run: Path, points: list[NightPoint], parameters: Parameters) -> dict[str, str]:
-    """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
+    """Write predictions.json of all points; returns label -> why for those without a prediction."""
     machine, specs = Machine(parameters), specs_of_points(points)
     projections, unpredicted = [], {}
     for point in points:
@@ -72,25 +74,26 @@ def plan_check(
     parameters: Parameters,
     cluster: Cluster,
 ) -> list[Missing]:
-    """Choose the cases of the check and write their plan; returns what it cannot hold.
+    """Choose the cases of the check and write their plan; returns what it cannot check.
 
-    They are the points' of `request`, at sizes of `base`, which the parameters were measured by.
+    The cases are of the points of `request`, at the sizes of `base`, by which the parameters were
+    measured.
     """
     asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
     specs = specs_of_points(points)
-    cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
+    cases = chosen(planned_cases(asked, cluster, specs), points, Known(parameters), specs)
     if not cases:
         why = "the parameters hold no measured case of these points"
         return [Missing(what="the check", why=why)]
-    budget_s, seed = options.settled.check_budget_s, options.settled.seed
-    begin(run / CHECK, check_plan(cases, budget_s, seed), cluster)
+    settled = options.settled
+    begin(run / CHECK, check_plan(cases, settled.check_budget_s, settled.seed), cluster)
     return []
 
 
-def check(begun: Begun, options: NightOptions) -> None:
+def check(begun: Begun) -> None:
     """Measure the cases of the check and keep how they compare, whatever ends the measuring.
 
-    Raises Interrupted, after what is there was kept.
+    Raises Interrupted, after the results so far were kept.
     """
     run = begun.run / CHECK
     if not (run / PLAN_FILE).exists():
@@ -98,21 +101,21 @@ def check(begun: Begun, options: NightOptions) -> None:
     why = ""
     try:
         with steps_in(begun.run / NIGHT_LOG_FILE):
-            measure(run, read_plan(run), options.launcher, begun.settled.hang_s)
+            measure(run, read_plan(run), begun.launcher, begun.night.hang_s)
     except (MeasurementError, MachineError) as error:
         why = str(error)
     finally:
-        checks, unchecked = read_checks(run, Known.of(begun.parameters))
+        checks, unchecked = read_checks(run, Known(begun.parameters))
         if why and not checks:
             unchecked = [Missing(what="the check", why=why)]
         begun.night.checks[:], begun.night.unchecked[:] = checks, unchecked
         begun.night.write(begun.run)
 
 
-def train_all(begun: Begun, options: NightOptions, say: Callable[[str], None]) -> int:
-    """Train every point that has no whole run; returns how many have one then.
+def train_all(begun: Begun) -> None:
+    """Train every point that has no complete run.
 
-    A point that fails is said, kept in night.json with the reason, and the rest goes on. Raises
+    A point that fails is reported and kept in night.json with the reason; the others go on. Raises
     Interrupted, and FileError where nothing can be written any more.
     """
     night = begun.night
@@ -120,18 +123,19 @@ def train_all(begun: Begun, options: NightOptions, say: Callable[[str], None]) -
         if point.label in night.failed:  # it has no prediction
             say(f"not run: {point.label}: {night.failed[point.label]}")
             continue
-        why = _train(begun, point, options)
+        why = _train(begun, point)
         if why:
             say(f"failed: {point.label}: {why}")
             night.failed[point.label] = why
             night.write(begun.run)
-    return len(begun.points) - len(begun.missing())
 
 
-def _train(begun: Begun, point: NightPoint, options: NightOptions) -> str:
+def _train(begun: Begun, point: NightPoint) -> str:
     """Train one point; returns why it failed, or nothing."""
-    how = begun.settled
-    settings = settings_of(point, how.iterations, how.seed, how.hang_s)
+    night = begun.night
+    settings = Settings(
+        optimizer=point.optimizer, iterations=night.iterations, seed=night.seed, hang_s=night.hang_s
+    )
     try:
         with steps_in(begun.run / NIGHT_LOG_FILE):
             train(
@@ -139,7 +143,7 @@ def _train(begun: Begun, point: NightPoint, options: NightOptions) -> str:
                 point.model,
                 point.division,
                 settings,
-                options.launcher,
+                begun.launcher,
                 begun.cluster.fingerprint,
             )
     except RanksEnded as error:
@@ -151,7 +155,7 @@ def _train(begun: Begun, point: NightPoint, options: NightOptions) -> str:
 
 @contextmanager
 def steps_in(log: Path) -> Iterator[None]:
-    """Where stderr is no terminal, what the steps say goes to a file: a mail of cron is short."""
+    """Where stderr is no terminal, output of the steps goes to a file: a mail of cron is short."""
     if sys.stderr.isatty():
         yield
         return
@@ -159,15 +163,15 @@ def steps_in(log: Path) -> Iterator[None]:
         yield
 
 
-def measured(begun: Begun, options: NightOptions, say: Callable[[str], None]) -> bool:
+def measured(begun: Begun) -> bool:
     """The check and the trainings; False where somebody stopped them.
 
-    After SIGTERM a second one is ignored: a batch system sends several, and a partial report, which is
-    quick, comes first.
+    After SIGTERM a second one is ignored: a batch system sends several, and the partial report, which
+    is quick, comes first.
     """
     try:
-        check(begun, options)
-        train_all(begun, options, say)
+        check(begun)
+        train_all(begun)
     except (Interrupted, KeyboardInterrupt):
         INTERRUPTS.ignore(SIGTERM)
         say("stopped: interrupted")  # the steps' own advice is of other verbs
@@ -177,10 +181,10 @@ def measured(begun: Begun, options: NightOptions, say: Callable[[str], None]) ->
 
 @contextmanager
 def report_first() -> Iterator[None]:
-    """In the block, which makes the report of what was measured, SIGTERM and one Ctrl-C only say so.
+    """In the block, which makes the report, SIGTERM and one Ctrl-C only say so.
 
-    The second Ctrl-C ends it: a history far away may not answer. After the block both are ignored, as
-    nothing but the end of the process follows: its exit code says what was found.
+    The second Ctrl-C ends it: a remote history may not answer. After the block both are ignored: only
+    the end of the process follows, and its exit code says what was found.
     """
     before = INTERRUPTS.hold_back("interrupted: the report comes first, a moment")
     try:

@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM: whenever they come, they end a verb as KeyboardInterrupt.
 
-Python raises it wherever the main thread is. In the middle of an import it is lost, or becomes another
-error: libraries try what they can import, and C code drops what it did not expect. So while a module is
-being imported a signal is only noted, and a timer raises it as soon as that is over.
+Python raises it wherever the main thread is. In the middle of an import it is lost or becomes another
+error: libraries catch whatever an import raises, and C code drops exceptions. So during an import a
+signal is only noted, and a timer raises it as soon as the import is over.
 
 This module imports next to nothing: until it is there, Ctrl-C ends in a traceback.
 """
@@ -34,9 +34,9 @@ IMPORTS = "<frozen importlib._bootstrap>"
 
 
 class Interrupts:
-    """Handlers of signals, and when one came that has not been raised yet.
+    """Handlers of signals, and when one came that was not raised yet.
 
-    A `rank` has nothing to tidy up and nothing to say: whoever ended the ranks knows why.
+    A `rank` has nothing to tidy up or to say: whoever ended the ranks knows why.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Interrupts:
         self._since: float | None = None
 
     def listen(self) -> None:
-        """From here on both signals raise KeyboardInterrupt, but in an import.
+        """From here on both signals raise KeyboardInterrupt, except during an import.
 
-        One that is ignored stays so: nohup and shells ignore them for what runs in the background.
+        An ignored signal stays ignored: nohup and shells ignore them for background jobs.
         """
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -63,7 +63,7 @@ class Interrupts:
         sys.unraisablehook = again
 
     def over(self) -> bool:
-        """From here on a signal ends the process as it is; whether one was noted that is not raised."""
+        """From here on a signal ends the process at once; returns whether one was noted before."""
         for number in SIGNALS:
             if signal.getsignal(number) == self._came:
                 signal.signal(number, signal.SIG_DFL)
@@ -102,9 +102,9 @@ class Interrupts:
             signal.signal(number, signal.SIG_IGN)
 
     def end(self) -> NoReturn:
-        """Say so and end at once, as after a kill, which costs nothing that is kept.
+        """Say so and end at once, as after a kill; nothing that is kept is lost.
 
-        Python may have noted for its own end that a KeyboardInterrupt was never caught.
+        Without Python's own clean-up, which may report a KeyboardInterrupt that was never caught.
         """
         if not self.rank:
             _write("calib: error: interrupted")
@@ -144,13 +144,13 @@ INTERRUPTS = Interrupts()
 
 
 def importing(frame: FrameType | None) -> bool:
-    """Whether what runs in a frame is part of an import."""
+    """Whether a frame runs as part of an import."""
     while frame is not None and frame.f_code.co_filename != IMPORTS:
         frame = frame.f_back
     return frame is not None
 
 
 def _write(line: str) -> None:
-    """Not by sys.stderr, which a signal may have come into the middle of."""
+    """Not by sys.stderr, which the signal may have interrupted."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())

@@ -1,7 +1,7 @@
-"""stdout and stderr that may fail: closed, full disk, a reader that left.
+"""stdout and stderr that may fail: closed, a full disk, a reader that left.
 
-A line that nobody can read (`2>&1 | head -1`) ends no measurement, and a table that cannot be printed
-keeps no file from being written: the work goes on, and at its end main says what was not printed.
+A line that nobody reads (`2>&1 | head -1`) must not end a measurement, nor a table that cannot be
+printed keep a file from being written: the work goes on, and main says at the end what was not printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STDERR = 2
 
 
 class Outlet(io.FileIO):
-    """A file descriptor whose first failure is kept and not raised; what follows it is dropped."""
+    """A file descriptor whose first failure is kept, not raised; later output is dropped."""
 
     lost: OSError | None = None
 
@@ -41,7 +41,7 @@ class Outlet(io.FileIO):
 
 
 class Streams:
-    """The streams of a verb. `may_close`: the reader of stdout may have seen enough (head)."""
+    """The streams of a verb. `may_close`: the reader of stdout may leave early (head)."""
 
     may_close = True
 
@@ -69,7 +69,7 @@ class Streams:
         return self._outlet.lost if self._outlet else None
 
     def require_written(self) -> None:
-        """Raise FileError where stdout is not whole and somebody is to know."""
+        """Raise FileError where stdout is incomplete and that matters."""
         sys.stdout.flush()
         lost = self.lost
         if lost is not None and not (self.may_close and isinstance(lost, BrokenPipeError)):
@@ -80,9 +80,9 @@ STREAMS = Streams()
 
 
 def hold_descriptors() -> None:
-    """Where 0, 1 or 2 is closed, let no file that is opened get its number: others write to those.
+    """Where descriptor 0, 1 or 2 is closed, keep opened files from getting its number.
 
-    /dev/null is opened for reading alone: what is written to it fails, as to a closed one.
+    /dev/null is opened for reading only: writing to it fails, as to a closed descriptor.
     """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= STDERR:
         os.set_inheritable(descriptor, True)
@@ -90,9 +90,9 @@ def hold_descriptors() -> None:
 
 
 def guarded(stream: TextIO | None, closed: int) -> tuple[Outlet | None, TextIO]:
-    """A stream over an Outlet, and that; one that is over no file descriptor (of a test) as it is.
+    """(Outlet, the stream over it); a stream without a file descriptor (in a test) stays as it is.
 
-    None is one that was `closed` from the start. What an encoding does not have is escaped.
+    None is a stream that was closed from the start. Characters outside the encoding are escaped.
     """
     if stream is None:
         outlet = Outlet(closed, "w", closefd=False)

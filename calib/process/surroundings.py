@@ -31,7 +31,7 @@ def require_directory() -> None:
 
 
 class AddressSpace:
-    """Stands before the finders of modules: refuses large libraries where ulimit -v leaves no room."""
+    """A finder of modules that refuses large libraries where ulimit -v leaves no room."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -58,7 +58,7 @@ def used_bytes() -> int:
 
 
 def watch_address_space() -> None:
-    """Have large libraries refused, in one line, where the address space is limited too far."""
+    """Refuse large libraries in one line where the address space is limited too far."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         sys.meta_path.insert(0, AddressSpace(limit))

@@ -12,7 +12,10 @@ from calib.reports.replay.published_tables import PublishedPoint
 from calib.reports.replay.training_times import Expected
 from calib.terminal.printing import say, table
 
+Row = dict[str, str]  # heading -> cell
 SHOWN_FORMS = 6
+INSIDE = {None: "-", True: "yes", False: "NO"}
+CAUSE = "communication with the cause"
 TREATMENT = (
     "validation, input and compute are what the one-node time holds beside its exchange, and shrink "
     "with the nodes; start-up and ends of epochs are not told apart",
@@ -23,26 +26,9 @@ TREATMENT = (
 
 def show(done: Replay) -> None:
     """A row for every run, the scores, and how the form was chosen."""
-    columns = [
-        "model",
-        "strategy",
-        "p",
-        "unit",
-        "known p",
-        "predicted",
-        "90% interval",
-        "measured",
-        "accuracy",
-        "in it",
-        "authors",
-        "note",
-    ]
-    table(
-        "Published runs, predicted from smaller or other runs",
-        columns,
-        [_row(forecast) for forecast in done.forecasts],
-        (["authors"], ["unit"], ["known p"], ["in it"]),
-    )
+    rows = [_row(forecast) for forecast in done.forecasts]
+    least = (["authors"], ["unit"], ["known p"], ["in it"])
+    _table("Published runs, predicted from smaller or other runs", rows, least)
     for strategy, value in done.scores().items():
         say(f"{strategy}: accuracy {value:.1%}")
     mean, covered = done.mean_of_five(), done.covered()
@@ -75,22 +61,31 @@ def show(done: Replay) -> None:
         say(f"left out: {point.model} {point.strategy} p={point.p}: {why}")
 
 
-def _row(forecast: Forecast) -> list[str]:
-    point, measured = forecast.run.point, forecast.run.measured
-    return [
-        point.model,
-        point.strategy,
-        str(point.p),
-        point.unit,
-        str(forecast.predicted.known_p),
-        f"{forecast.predicted.seconds:.4g}",
-        f"{forecast.low:.4g} to {forecast.high:.4g}",
-        "-" if measured is None else f"{measured:.4g}",
-        "-" if forecast.accuracy is None else f"{forecast.accuracy:.1%}",
-        {None: "-", True: "yes", False: "NO"}[forecast.inside],
-        f"{point.projected['total']:.4g}" if "total" in point.projected else "-",
-        "; ".join([*forecast.predicted.notes, *([point.note] if point.note else [])]),
-    ]
+def _table(title: str, rows: Sequence[Row], least: Sequence[Sequence[str]] | None = None) -> None:
+    """A table whose headings are the keys of its rows (at least one)."""
+    table(title, list(rows[0]), [list(row.values()) for row in rows], least)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _row(forecast: Forecast) -> Row:
+    point = forecast.run.point
+    return {
+        "model": point.model,
+        "strategy": point.strategy,
+        "p": str(point.p),
+        "unit": point.unit,
+        "known p": str(forecast.predicted.known_p),
+        "predicted": f"{forecast.predicted.seconds:.4g}",
+        "90% interval": f"{forecast.low:.4g} to {forecast.high:.4g}",
+        "measured": _or_dash(forecast.run.measured, ".4g"),
+        "accuracy": _or_dash(forecast.accuracy, ".1%"),
+        "in it": INSIDE[forecast.inside],
+        "authors": _or_dash(point.projected.get("total"), ".4g"),
+        "note": "; ".join(filter(None, [*forecast.predicted.notes, point.note])),
+    }
 
 
 def trainings_content(found: Sequence[Expected], model: str, samples: int) -> dict[str, Any]:
@@ -126,38 +121,22 @@ def trainings_content(found: Sequence[Expected], model: str, samples: int) -> di
 
 def show_trainings(found: Sequence[Expected], model: str) -> None:
     """A row for every training, and the mean."""
-    columns = [
-        "nodes",
-        "GPUs",
-        "batch per GPU",
-        "exchange ms",
-        "basis",
-        "predicted s",
-        "interval s",
-        "measured s",
-        "accuracy",
-        "in it",
-    ]
     rows = [
-        [
-            str(row.trained.nodes),
-            str(row.trained.gpus),
-            str(row.trained.batch_per_gpu),
-            f"{row.exchange.value * 1e3:.1f}",
-            row.exchange.basis,
-            f"{row.seconds.value:.0f}",
-            f"{row.seconds.low:.0f} to {row.seconds.high:.0f}",
-            "-" if row.trained.seconds is None else f"{row.trained.seconds:.0f}",
-            "-" if row.accuracy is None else f"{row.accuracy:.1%}",
-            {None: "-", True: "yes", False: "NO"}[row.inside],
-        ]
+        {
+            "nodes": str(row.trained.nodes),
+            "GPUs": str(row.trained.gpus),
+            "batch per GPU": str(row.trained.batch_per_gpu),
+            "exchange ms": f"{row.exchange.value * 1e3:.1f}",
+            "basis": row.exchange.basis,
+            "predicted s": f"{row.seconds.value:.0f}",
+            "interval s": f"{row.seconds.low:.0f} to {row.seconds.high:.0f}",
+            "measured s": _or_dash(row.trained.seconds, ".0f"),
+            "accuracy": _or_dash(row.accuracy, ".1%"),
+            "in it": INSIDE[row.inside],
+        }
         for row in found
     ]
-    table(
-        f"{model}: {found[0].trained.epochs} epochs, from the one-node time and the logs",
-        columns,
-        rows,
-    )
+    _table(f"{model}: {found[0].trained.epochs} epochs, from the one-node time and the logs", rows)
     accurate = [row.accuracy for row in found if row.accuracy is not None]
     inside = [row.inside for row in found if row.inside is not None]
     if accurate:
@@ -204,47 +183,30 @@ def show_authors(done: Sequence[Replayed], left_out: Sequence[tuple[PublishedPoi
     """A row for every point, and the mean difference of every strategy."""
 
     def pair(ours: float, theirs: float | None) -> str:
-        return f"{ours:.4g} / {'-' if theirs is None else f'{theirs:.4g}'}"
+        return f"{ours:.4g} / {_or_dash(theirs, '.4g')}"
+
+    def with_cause(r: Replayed) -> str:
+        found = None if r.cause is None else r.cause.with_cause
+        return "" if found is None else pair(found, r.point.projected.get("comm"))
 
     rows = [
-        [
-            r.point.model,
-            r.strategy,
-            str(r.point.p),
-            str(r.batch),
-            r.point.unit,
-            pair(r.compute, r.point.projected.get("comp")),
-            pair(r.communication, r.point.projected.get("comm")),
-            pair(r.seconds, r.point.projected.get("total")),
-            "-" if r.difference is None else f"{r.difference:+.1%}",
-            f"{r.point.measured['total']:.4g}" if "total" in r.point.measured else "-",
-            ""
-            if r.cause is None or r.cause.with_cause is None
-            else pair(r.cause.with_cause, r.point.projected.get("comm")),
-        ]
+        {
+            "model": r.point.model,
+            "strategy": r.strategy,
+            "p": str(r.point.p),
+            "B": str(r.batch),
+            "unit": r.point.unit,
+            "compute": pair(r.compute, r.point.projected.get("comp")),
+            "communication": pair(r.communication, r.point.projected.get("comm")),
+            "total": pair(r.seconds, r.point.projected.get("total")),
+            "difference": _or_dash(r.difference, "+.1%"),
+            "measured": _or_dash(r.point.measured.get("total"), ".4g"),
+            CAUSE: with_cause(r),
+        }
         for r in done
     ]
-    columns = [
-        "model",
-        "strategy",
-        "p",
-        "B",
-        "unit",
-        "compute",
-        "communication",
-        "total",
-        "difference",
-        "measured",
-        "communication with the cause",
-    ]
-    least = (
-        ["compute"],
-        ["communication"],
-        ["communication with the cause"],
-        ["unit"],
-        ["measured"],
-    )
-    table("Published runs: our paper form / the authors' projection", columns, rows, least)
+    least = (["compute"], ["communication"], [CAUSE], ["unit"], ["measured"])
+    _table("Published runs: our paper form / the authors' projection", rows, least)
     differences: dict[str, list[float]] = defaultdict(list)
     for r in done:
         if r.difference is not None:

@@ -222,7 +222,7 @@ def begun_by_hand(run: Path, of: Path, asked: Request, settled: Settled = DEFAUL
         **asdict(settled),
     )
     night.write(run)
-    return Begun(run, night, points, parameters, cluster, cluster, [], settled)
+    return Begun(run, night, points, parameters, cluster, cluster, [])
 
 
 def content(path: Path) -> object:

@@ -37,10 +37,11 @@ from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.night.ahead import look_ahead
 from calib.night.directory import night_of
+from calib.night.history import look_ahead
 from calib.night.hold import code_of, hold, report_on
 from calib.night.machine import version_changes
+from calib.night.options import Judging
 from calib.night.shown import check_rows
 from calib.night.steps import predict, report_first
 from calib.reports.drift.verdict import Verdict
@@ -152,7 +153,7 @@ def test_a_whole_night_is_not_begun_again(known: Path, tmp_path: Path) -> None:
     for each in begun.points:
         trained(begun.run, each)
     line = nightly(tmp_path, "-o", "runs/night")
-    assert "runs/night is whole" in line and "`calib report runs/night` reports it" in line
+    assert "runs/night is complete" in line and "`calib report runs/night` reports it" in line
 
 
 def test_a_run_with_a_wrong_result_is_trained_again(known: Path, tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_a_partial_night_says_what_is_missing(known: Path, tmp_path: Path) -> No
     empty.path(begun.run).write_text("")
     assert begun.missing() == begun.points[1:]
 
-    made_report, remembered = report_on(begun, None, "", "", 0.01)
+    made_report, remembered = report_on(begun, Judging(least_accuracy=0.01))
     findings = made_report.findings
     assert remembered and findings.verdict is not None and findings.verdict.code == 2
     assert [(a.model, a.strategy) for a in findings.accuracies] == [(whole.model, "serial")]
@@ -247,13 +248,13 @@ def test_a_partial_night_says_what_is_missing(known: Path, tmp_path: Path) -> No
     assert "rank 1 on n2 died" in lines and "was not run" in lines
     assert f"{failed.label}: rank 1 on n2 died" in lines.splitlines()
     # too low is worse than not known
-    assert report_on(begun, None, "", "", 0.99)[0].findings.verdict.code == 1
+    assert report_on(begun, Judging(least_accuracy=0.99))[0].findings.verdict.code == 1
 
 
 def test_a_night_with_nothing(known: Path, tmp_path: Path) -> None:
     """As `kill -9` leaves it before the first training is done."""
     begun = begun_by_hand(tmp_path / "runs/night", known, request())
-    made, _ = report_on(begun, None, "", "", 0.8)
+    made, _ = report_on(begun, Judging())
     verdict = made.findings.verdict
     assert verdict is not None and verdict.code == 2
     text = "\n".join(verdict.lines)
@@ -270,21 +271,21 @@ def test_a_history_that_cannot_be_reached_costs_no_night(
         trained(begun.run, each)
     (tmp_path / "notes.txt").write_text("this is no database, but a longer text\n" * 100)
     notes = str(tmp_path / "notes.txt")
-    made, remembered = report_on(begun, notes, "", "", 0.01)
+    made, remembered = report_on(begun, Judging(notes, least_accuracy=0.01))
     assert not remembered and len(made.findings.accuracies) == 2
     assert "not remembered: " in capsys.readouterr().err
     # nor does a date that the judge does not take
-    made, remembered = report_on(begun, None, "2026-11-22T01:00", "", 0.01)
+    made, remembered = report_on(begun, Judging(None, "2026-11-22T01:00"))
     assert not remembered and len(made.findings.accuracies) == 2
     # and it is said before the night begins
-    said: list[str] = []
-    look_ahead(options(known), notes, "", "", said.append)
-    assert len(said) == 1 and "notes.txt" in said[0] and "may not be remembered" in said[0]
-    look_ahead(options(known, output=tmp_path / "new/n"), None, "", "", said.append)
-    look_ahead(options(known), str(tmp_path / "new.db"), "", "", said.append)
-    assert len(said) == 1, "a history that is yet to be made"
-    look_ahead(options(known), str(tmp_path / "none/new.db"), "", "", said.append)
-    assert len(said) == 2 and "none/new.db cannot be written" in said[1]
+    look_ahead(options(known), Judging(notes))
+    said = capsys.readouterr().err
+    assert said.count("note: ") == 1 and "notes.txt" in said and "may not be remembered" in said
+    look_ahead(options(known, output=tmp_path / "new/n"), Judging())
+    look_ahead(options(known), Judging(str(tmp_path / "new.db")))
+    assert not capsys.readouterr().err, "a history that is yet to be made"
+    look_ahead(options(known), Judging(str(tmp_path / "none/new.db")))
+    assert "none/new.db cannot be written" in capsys.readouterr().err
 
 
 def test_versions_that_changed(known: Path, tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_the_exit_code_is_never_that_of_a_drift_by_accident(
 
 def test_what_is_wrong_stays_so_where_a_night_was_stopped(known: Path, tmp_path: Path) -> None:
     begun = begun_by_hand(tmp_path / "runs/night", known, request())
-    found = report_on(begun, None, "", "", 0.8)[0].findings
+    found = report_on(begun, Judging())[0].findings
     for of, done, code in (
         (0, True, 0),
         (1, True, 1),
@@ -360,7 +361,7 @@ def test_a_signal_is_never_silent(
     assert coded(stopped) == 2 and capsys.readouterr().err == "interrupted\n"
     as_it_is(monkeypatch)
     monkeypatch.setattr("calib.night.hold.measured", stopped)
-    assert hold(options(known, output=tmp_path / "runs/n"), None, "", "", 0.8) == 2
+    assert hold(options(known, output=tmp_path / "runs/n"), Judging()) == 2
     assert f"interrupted; `calib report {tmp_path / 'runs/n'}`" in capsys.readouterr().err
 
 

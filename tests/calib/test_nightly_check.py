@@ -36,7 +36,7 @@ def parameters() -> Parameters:
 
 def choose(content: Parameters | None = None, asked: Request = ASKED) -> list[Case]:
     specs = specs_of(asked)
-    known = Known.of(content or parameters())
+    known = Known(content or parameters())
     return chosen(planned_cases(asked, CLUSTER, specs), known_points(asked, 2), known, specs)
 
 
@@ -155,7 +155,7 @@ def check(
 ) -> tuple[list[Check], list[Missing]]:
     plan: Plan = check_plan(cases, 60.0, 0)
     assert plan.launches == 2
-    return checks_of(plan, as_samples(measured), ends, Known.of(parameters()))
+    return checks_of(plan, as_samples(measured), ends, Known(parameters()))
 
 
 def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:

@@ -133,16 +133,14 @@ def test_trainings_on_another_machine(tmp_path: Path) -> None:
         (tmp_path / f"{p}.txt").write_text(log_of(p, 8))
     times = tmp_path / "times.csv"
     times.write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n1,8,100,40\n2,16,100,20.4\n")
-    done = calib(
-        tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000", "--json"
-    )
-    content = json.loads(done.stdout)
+    said = ("--logs", "8.txt", "16.txt", "--samples", "80000", "-o", "out.json")
+    done = calib(tmp_path, "replay", "times.csv", *said)
+    content = json.loads((tmp_path / "out.json").read_text())
     (row,) = content["rows"]
     added = 161 * 1e-5 + 102228128 * (2 * 15 / 16 - 2 * 7 / 8) * 1e-10
     # 2 x 100 iterations of 0.2 s on one node, 2 x 50 on two
     assert row["predicted"] == pytest.approx(100 * (0.2 + added), rel=5e-3)
     assert (row["iterations"], row["inside"], content["covered"]) == (100, True, 1.0)
-    done = calib(tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000")
     assert "mean accuracy" in done.stderr and "validation, input and compute" in done.stderr
 
 

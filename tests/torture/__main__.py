@@ -109,10 +109,9 @@ def fuzz(options: argparse.Namespace, home: Path, failures: Failures) -> None:
                     found = future.result(timeout=PATIENCE_S)
                 except (BrokenProcessPool, TimeoutError):
                     stop(pool)
-                    todo = without_killer(numbers, home, options, failures)
-                    todo += [of for of, other in running if not other.done() or other.exception()][
-                        1:
-                    ]
+                    without_killer(numbers, home, options, failures)
+                    todo = [of for of, other in running if not other.done() or other.exception()]
+                    todo = todo[1:]
                     break
                 failures.done += len(numbers)
                 for number, line, why in found:
@@ -136,7 +135,7 @@ def stop(pool: ProcessPoolExecutor) -> None:
 
 def without_killer(
     numbers: range, home: Path, options: argparse.Namespace, failures: Failures
-) -> list[range]:
+) -> None:
     """Each of a batch in a process of its own; those that end it have failed."""
     for number in numbers:
         context = multiprocessing.get_context("spawn")
@@ -149,7 +148,6 @@ def without_killer(
         failures.done += 1
         for each, line, why in found:
             failures.add(str(each), line, why, home / f"kept-{each}")
-    return []
 
 
 def only(seed: str, number: int, home: Path) -> int:

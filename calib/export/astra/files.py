@@ -1,18 +1,18 @@
 """ASTRA-sim (astra-sim.github.io): network.yml of its analytical backend, and system.json.
 
-Keys as in its examples/network/analytical and inputs/system; what they do is in
-calib/export/astra/times.py. Every dimension is a Switch, whose latency is written by halves, as a
-message passes two links: so a step costs one latency between any two ranks, and its formulas are those
-of the oracle's laws (in a Ring a step costs as many as the ranks are apart). The algorithm of a
-dimension is the ring, or halving and doubling where that is closer. It holds for the congestion-unaware
-backend. A GB is 2^30 B there (astra-network-analytical, NetworkFunction.cc).
+Keys as in its examples/network/analytical and inputs/system; calib/export/astra/times.py says what they
+do. Every dimension is a Switch with half the latency, as a message passes two links: so a step costs one
+latency between any two ranks, and the formulas are those of the oracle's laws (in a Ring a step costs
+one latency per rank that it passes). The algorithm of a dimension is the ring, or halving and doubling
+where that is closer. The files are for the congestion-unaware backend. A GB is 2^30 B there
+(astra-network-analytical, NetworkFunction.cc).
 
-An all-gather's size in a workload is what each rank gives (Ring.cc), that of calib all that there is in
-the end: the numbers are fitted so that an ASTRA-sim all-gather of m / p takes what calib's of m does.
+The size of an all-gather in a workload is what each rank gives (Ring.cc), in calib the whole result: the
+numbers are fitted so that ASTRA-sim's all-gather of m / p takes as long as calib's of m.
 
-What it cannot hold: more than one latency and one bandwidth of a dimension (no pieces, no algorithm that
-changes with the size or p), intervals, contention of groups, layers' times (they are in the workload's
-trace), broadcasts, halos.
+The files cannot hold more than one latency and bandwidth of a dimension (no pieces, no algorithm by
+size or p), intervals, contention of groups, layer times (they are in the workload's trace), broadcasts,
+halos.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calib.export.about import lines, ranks_in_words
-from calib.export.astra.memory import memory_of
 from calib.export.astra.times import (
     DIRECT,
     ENDPOINT_NS,
     GB,
     HALVING,
+    PASSES,
+    RING,
     AstraTime,
     Dimension,
     fitted,
     seconds_of,
     sizes_of,
+    work_of,
 )
 from calib.export.collapse import bounded, collapse_of
-from calib.export.devices import COPIES
+from calib.export.devices import COPIES, at_work, bytes_bound, copies, one_rate, points_of
 from calib.export.machine_levels import (
     MachineLevel,
     apart,
-    by_operation,
+    collapses_of,
     held,
     left_out,
     machine,
@@ -51,6 +53,7 @@ from calib.export.machine_levels import (
 from calib.export.reference import Reference
 from calib.export.target import Collapse, Exported, ExportRequest
 from calib.foundation.errors import InputError
+from calib.foundation.words import number
 
 NAME = "astra-sim"
 FILENAME = "astra-sim"
@@ -70,6 +73,14 @@ OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "all_to_all")
 NETWORK, SYSTEM_FILE = "network.yml", "system.json"
+# a memory that takes no time, where none was measured: reductions are in the network's times then
+NO_TIME_GB_PER_S = 1e9
+# reductions are of large buffers; small copies measure start-up times, not a rate
+LARGE_NBYTES = 1 << 20
+NO_TIME_WORDS = (
+    "local-mem-bw stands for a memory that takes no time, so that what reductions take stays in the "
+    "network's times"
+)
 MOST_NPUS = 2**31 - 1  # it counts them in a C++ int
 UNIT_NOTE = (
     "bandwidths of network.yml are in units of 2^30 B/s, as astra-network-analytical reads them; a copy "
@@ -113,16 +124,7 @@ def export(request: ExportRequest) -> Exported:
         dimensions.append(fitted(mine, level.size, dimensions, memory))
         values = [seconds_of(one, dimensions, memory) for one in mine]
         into = f"latency and bandwidth of the {level.name}'s dimension"
-        collapses += [
-            collapse_of(
-                operation,
-                into,
-                dimensions[-1].words,
-                [points[k] for k in its],
-                [values[k] for k in its],
-            )
-            for operation, its in by_operation(points)
-        ]
+        collapses += collapses_of(points, values, into, dimensions[-1].words)
         holds += held(reference, points, levels, at)
         notes += bounded(f"the {level.name}", 1 / dimensions[-1].bandwidth / GB, points)
         if dimensions[-1].algorithm == HALVING:
@@ -152,9 +154,9 @@ def export(request: ExportRequest) -> Exported:
 
 
 def levels_of(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel]:
-    """The dimensions: of the whole machine, or as many ranks of it as the request's largest p.
+    """The dimensions of the whole machine, or of as many ranks as the request's largest p.
 
-    Raises InputError for p that are no whole nodes, and for more than ASTRA-sim can count.
+    Raises InputError for p that fill no whole levels, and for more ranks than ASTRA-sim can count.
     """
     each = request.parameters.ranks_per_node
     if request.ranks and not request.nodes:
@@ -183,7 +185,7 @@ def levels_of(request: ExportRequest, ranks: Sequence[int]) -> list[MachineLevel
 def times(
     reference: Reference, levels: Sequence[MachineLevel], ranks: dict[str, tuple[int, ...]]
 ) -> tuple[list[AstraTime], list[int]]:
-    """What is asked of the file, and the p that are left out as they do not fill whole levels."""
+    """The times that the file is fitted to, and the p left out as they do not fill whole levels."""
     found, left = [], set()
     for operation, counts in ranks.items():
         if operation == "p2p":
@@ -200,7 +202,7 @@ def times(
 
 
 def messages(reference: Reference, levels: Sequence[MachineLevel], at: int) -> list[AstraTime]:
-    """p2p between two ranks that are apart at the level `at` only."""
+    """p2p between two ranks that differ at the level `at` only."""
     sizes = (*[1] * at, 2)
     points = reference.points("p2p", [2], stride=apart(reference.request, levels, at))
     return [AstraTime(point, sizes) for point in points]
@@ -209,7 +211,7 @@ def messages(reference: Reference, levels: Sequence[MachineLevel], at: int) -> l
 def filling(
     reference: Reference, levels: Sequence[MachineLevel], operations: Sequence[str], at: int
 ) -> list[AstraTime]:
-    """What fills the levels up to `at`, where none of the p that were asked for does."""
+    """Operations that fill the levels up to `at`, where none of the p asked for does."""
     sizes = tuple(level.size for level in levels[: at + 1])
     p = math.prod(sizes)
     return [
@@ -217,6 +219,46 @@ def filling(
         for operation in operations
         for point in reference.points(operation, [p])
     ]
+
+
+def memory_of(
+    reference: Reference, asked: Sequence[AstraTime]
+) -> tuple[float, list[Collapse], list[str]]:
+    """local-mem-bw in GB/s (the rate of reductions), the error of having one rate, and notes.
+
+    It is of the device that has the library's buffers. On a CPU: of layers that only move bytes, as a
+    reduction does (two reads and a write, like an add), else of copies; on a GPU of copies alone, as
+    layers are timed on the CPU.
+    """
+    device = next((fit.device for fit in reference.fits), "cpu")
+    known = [copies(reference.parameters, device)]
+    if device == "cpu":
+        known.insert(0, bytes_bound(reference.parameters))
+    large = [[kernel for kernel in each if kernel.nbytes >= LARGE_NBYTES] for each in known]
+    kernels = next((each for each in large + known if each), [])
+    if not kernels:
+        why = f"no pass that moves bytes was measured on {device}"
+        return NO_TIME_GB_PER_S, [], [f"{why}: {NO_TIME_WORDS}"]
+    rate = one_rate(kernels)
+    collectives = [one for one in asked if one.point.operation != "p2p"]
+    if over := sum(reductions_s(one, rate) > one.point.seconds for one in collectives):
+        why = (
+            f"by the passes measured on {device} the memory alone would take longer than {over} of "
+            f"{len(asked)} collectives"
+        )
+        return NO_TIME_GB_PER_S, [], [f"{why}: {NO_TIME_WORDS}"]
+    points = points_of(kernels, at_work(reference.parameters))
+    values = [kernel.nbytes / rate for kernel in kernels]
+    kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
+    written = f"{number(rate / 1e9)} GB/s"
+    what = f"bytes of {kinds} ({device})"
+    return rate / 1e9, [collapse_of(what, "local-mem-bw", written, points, values)], []
+
+
+def reductions_s(one: AstraTime, rate: float) -> float:
+    """Seconds that a collective's reductions take at so many bytes per second, by rings."""
+    work = work_of(one.point.operation, one.sizes, [RING] * len(one.sizes))
+    return PASSES * work.reduced * one.point.nbytes / rate
 
 
 def rounding(ranks: int) -> str:
@@ -230,7 +272,7 @@ def rounding(ranks: int) -> str:
 def lost(
     reference: Reference, operations: Sequence[str], left: Sequence[int], made: Sequence[Collapse]
 ) -> tuple[str, ...]:
-    """What these parameters have and the files have not."""
+    """What these parameters have and the files lack."""
     copied = any(name in collapse.what for collapse in made for name in COPIES)
     found = left_out(reference, operations, COPIES if copied else ())
     if left:

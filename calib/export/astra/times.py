@@ -32,7 +32,7 @@ BETTER = 0.005
 
 
 class AstraWork(NamedTuple):
-    """What a collective does: messages and bytes of a buffer of 1 B in each dimension, in a row."""
+    """Messages in a row, and their bytes for a buffer of 1 B, in each dimension."""
 
     steps: tuple[int, ...]
     bytes: tuple[float, ...]
@@ -59,7 +59,7 @@ class Dimension:
 
 
 class AstraTime(NamedTuple):
-    """One time that the file is fitted to, and how many compartments of every level it fills."""
+    """A time that the file is fitted to, and how many compartments of each level it fills."""
 
     point: ExportPoint
     sizes: tuple[int, ...]
@@ -68,10 +68,10 @@ class AstraTime(NamedTuple):
 def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> AstraWork:
     """The work among sizes[d] compartments of every dimension d, of a whole buffer of 1 B.
 
-    A ring of n has n - 1 steps, halving and doubling of n = 2^k has k; both send (n - 1) / n of what
-    there is, and an allreduce does it twice. Of the halving's messages the first is not reduced in
-    ASTRA-sim. An all-to-all is `direct1`: to one after the other. A dimension of 1 is no phase. p2p is
-    one message over the last dimension.
+    A ring of n has n - 1 steps, halving and doubling of n = 2^k has k; both send (n - 1) / n of the
+    data, an allreduce twice. ASTRA-sim does not reduce the first message of the halving. An all-to-all
+    is `direct1`: to one rank after the other. A dimension of 1 is no phase. p2p is one message over the
+    last dimension.
     """
     if operation == "p2p":
         last = len(sizes) - 1
@@ -94,7 +94,7 @@ def work_of(operation: str, sizes: Sequence[int], algorithms: Sequence[str]) -> 
 
 
 def delays_s(work: AstraWork, nbytes: float, memory_gb_per_s: float) -> float:
-    """What does not depend on the network: endpoint delays, and passes of local memory."""
+    """The part that does not depend on the network: endpoint delays, and passes of local memory."""
     # p2p is sent by the workload itself, without the system layer's endpoint delay
     endpoints = sum(work.steps) + work.phases if work.phases else 0
     return endpoints * ENDPOINT_NS * NS + PASSES * work.reduced * nbytes / (memory_gb_per_s * 1e9)
@@ -114,7 +114,7 @@ def seconds_of(asked: AstraTime, dimensions: Sequence[Dimension], memory_gb_per_
 def fitted(
     asked: Sequence[AstraTime], size: int, below: Sequence[Dimension], memory_gb_per_s: float
 ) -> Dimension:
-    """The dimension above those `below` that makes these times the least wrong, with its algorithm."""
+    """The dimension above those `below` with the least error on these times, and its algorithm."""
 
     def error(dimension: Dimension) -> float:
         found = [seconds_of(one, [*below, dimension], memory_gb_per_s) for one in asked]
@@ -132,7 +132,7 @@ def fitted(
 def fitted_as(
     algorithm: str, asked: Sequence[AstraTime], size: int, below: Sequence[Dimension], memory: float
 ) -> Dimension:
-    """The latency and bandwidth that make these times the least wrong by this algorithm."""
+    """The latency and bandwidth with the least error on these times by this algorithm."""
     at, algorithms = len(below), [*(each.algorithm for each in below), algorithm]
     features, fixed = [], []
     nothing = Dimension(size, 0.0, math.inf, algorithm)

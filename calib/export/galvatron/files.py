@@ -17,8 +17,8 @@ galvatron/core/cost_model uses it. N nodes of G ranks, p = N G, N G / 2, ... 2; 
   backward of B and an exchange of C <= B take B + (coe - 1) C (bct_dp_overlap); here they take
   B + C - eta C. So coe = 2 - eta.
 
-It cannot hold start-up times of allreduce and p2p, pieces, other operations, levels, contention of
-other layouts, layers and memory, nor any interval.
+The files cannot hold start-up times of allreduce and p2p, pieces, other operations, levels, contention
+of other layouts, layers, memory, or intervals.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from calib.export.measured import (
     SECTIONS,
     WHERE,
     extrapolated,
+    farthest,
     other_sections,
     other_times,
-    places,
     sizes_in_words,
     stands_in,
     where,
@@ -46,7 +46,7 @@ from calib.export.target import Collapse, Exported, ExportPoint, ExportRequest
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.words import counted, number
 from calib.oracle.costs.collectives import CollectiveCosts
-from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
+from calib.oracle.costs.levels import NODE, GroupLayout, Levels
 from calib.oracle.projection import BASIS_ORDER
 
 NAME = "galvatron"
@@ -66,18 +66,6 @@ HALVED = ("allgather", "reduce_scatter")  # what half an allreduce of sp_time st
 OPENED = "Galvatron opens that file before a search, so keep one of its own there"
 
 
-@dataclass
-class Parts:
-    """What has been made so far."""
-
-    files: dict[str, str] = field(default_factory=dict)
-    holds_for: list[str] = field(default_factory=list)
-    collapses: list[Collapse] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    written: set[str] = field(default_factory=set)  # operations
-
-
 def export(request: ExportRequest) -> Exported:
     """Up to four JSON files.
 
@@ -85,62 +73,26 @@ def export(request: ExportRequest) -> Exported:
     """
     reference = Reference(request)
     reference.needed(NAME, "allreduce")
-    parts = Parts()
-    nodes, ranks = _machine(request, parts)
-    if lack := _lack(reference, "allreduce", nodes, ranks):
-        raise MissingParameter(
-            f"{NAME} describes {counted(nodes, 'node')} of {counted(ranks, 'rank')}, and {lack}"
-        )
-    name = f"{nodes}nodes_{ranks}gpus_per_node"
-    sizes = _sizes(reference, "allreduce")
-    _put(
-        parts,
-        f"allreduce_bandwidth_{name}.json",
-        dict(_allreduce(reference, nodes, ranks, sizes, parts)),
-    )
-    # of several nodes it is the message between two of them that is written
-    if lack := _lack(reference, "p2p", nodes, ranks if nodes == 1 else 1):
-        parts.notes.append(f"p2p_bandwidth_{name}.json is not written: {lack}; {OPENED}")
-    else:
-        ends = _sizes(reference, "p2p")
-        _put(parts, f"p2p_bandwidth_{name}.json", dict(_p2p(reference, nodes, ranks, ends, parts)))
-    if times := _times(reference, nodes, ranks, parts):
-        _put(parts, f"sp_time_{name}.json", times)
-    else:
-        parts.notes.append(f"sp_time_{name}.json is not written; {OPENED}")
-    _overlap(request, reference, nodes * ranks, parts)
-    _leave_out(reference, halves(nodes * ranks), parts)
+    notes: list[str] = []
+    profile = Profile(reference, *_machine(request, notes), notes)
+    profile.allreduce()
+    profile.p2p()
+    profile.times()
+    profile.overlap()
     return Exported(
-        parts.files,
-        tuple(parts.holds_for),
-        tuple(parts.collapses),
-        tuple(parts.lost),
-        tuple(parts.notes),
-        reference.library,
+        files=profile.files,
+        holds_for=tuple(profile.holds_for),
+        collapses=tuple(profile.collapses),
+        lost=(*profile.left_out(), *profile.lost),
+        notes=tuple(profile.notes),
+        library=reference.library,
     )
 
 
-def _leave_out(reference: Reference, ranks: list[int], parts: Parts) -> None:
-    """What these parameters have and the files have not."""
-    bandwidths = " and ".join(sorted(parts.written & {"allreduce", "p2p"}))
-    found = [f"start-up times of {bandwidths}: a bandwidth has none"]
-    found += other_times(reference, parts.written)
-    for operation in sorted(parts.written - {"p2p"}):
-        known = {p for place in places(reference, operation) for p in place.ranks}
-        if others := sorted(known.difference(ranks)):
-            found.append(f"times of {operation} on {ranks_in_words(others)} ranks")
-    sections = [name for name in SECTIONS if name not in ("overlap", "contention")]
-    parts.lost[:0] = [*found, *other_sections(reference.parameters, *sections)]
+def _machine(request: ExportRequest, notes: list[str]) -> tuple[int, int]:
+    """(nodes, ranks of a node), all ranks together a power of two, as Galvatron halves them.
 
-
-def _put(parts: Parts, name: str, content: dict[str, float]) -> None:
-    parts.files[name] = json.dumps(content, indent=4, allow_nan=False) + "\n"
-
-
-def _machine(request: ExportRequest, parts: Parts) -> tuple[int, int]:
-    """(nodes, ranks of a node), of which all ranks together are a power of two.
-
-    Galvatron halves them. Nodes that nobody asked for are rounded down to such a number.
+    Nodes that nobody asked for are rounded down to such a number.
     """
     nodes, ranks = whole_machine(request)
     if ranks & (ranks - 1):
@@ -149,7 +101,7 @@ def _machine(request: ExportRequest, parts: Parts) -> tuple[int, int]:
         if request.nodes:
             raise InputError(f"{NAME} halves its ranks: --nodes {nodes} is no power of two")
         fewer = 1 << (nodes.bit_length() - 1)
-        parts.notes.append(f"the machine has {nodes} nodes: written for {fewer}, a power of two")
+        notes.append(f"the machine has {nodes} nodes: written for {fewer}, a power of two")
         nodes = fewer
     if nodes * ranks < 2:
         raise InputError(f"{NAME} describes groups of ranks, and there is one rank; give --nodes 2")
@@ -158,195 +110,237 @@ def _machine(request: ExportRequest, parts: Parts) -> tuple[int, int]:
     return nodes, ranks
 
 
-def _lack(reference: Reference, operation: str, nodes: int, ranks: int) -> str:
-    """What of an operation was not measured on such a machine, and what measures it; "" if nothing."""
-    levels = {place.level for place in places(reference, operation)}
-    if not levels:
-        return f"no {operation} was measured"
-    if nodes > 1 and levels == {NODE}:
-        return (
-            f"no {operation} between nodes was measured (on two nodes `calib calibrate --launcher "
-            "slurm` measures it; --nodes 1 needs none)"
-        )
-    if ranks > 1 and NODE not in levels:
-        return f"no {operation} inside a node was measured (`calib measure -n 2 -o RUN` does)"
-    return ""
+@dataclass
+class Profile:
+    """The files of `nodes` nodes of `ranks` ranks, one method each; `written` are their operations."""
 
+    reference: Reference
+    nodes: int
+    ranks: int
+    notes: list[str]
+    files: dict[str, str] = field(default_factory=dict)
+    holds_for: list[str] = field(default_factory=list)
+    collapses: list[Collapse] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
 
-def _sizes(reference: Reference, operation: str) -> tuple[int, int]:
-    """The sizes asked for; else of those that were measured the ones from 1 MiB on, if any.
+    @property
+    def world(self) -> int:
+        return self.nodes * self.ranks
 
-    A bandwidth says nothing of small messages, and Galvatron measures it from 16 MB on.
-    """
-    low, high = reference.nbytes(operation)
-    if reference.request.nbytes is not None or high <= MIB:
-        return low, high
-    return max(low, MIB), high
+    @property
+    def halves(self) -> list[int]:
+        """p of Galvatron's groups, the largest first: 8, 4, 2."""
+        return [self.world >> k for k in range(self.world.bit_length() - 1)]
 
+    def name(self, kind: str) -> str:
+        """What Galvatron calls a file of this machine."""
+        return f"{kind}_{self.nodes}nodes_{self.ranks}gpus_per_node.json"
 
-def halves(world: int) -> list[int]:
-    """p of Galvatron's groups, the largest first: 8, 4, 2."""
-    return [world >> k for k in range(world.bit_length() - 1)]
+    def put(self, name: str, content: dict[str, float]) -> None:
+        """Add a file."""
+        self.files[name] = json.dumps(content, indent=4, allow_nan=False) + "\n"
 
+    def lack(self, operation: str, ranks: int) -> str:
+        """What was not measured of an operation, and what measures it; "" if all was."""
+        levels = {place.level for place in self.reference.places(operation)}
+        if not levels:
+            return f"no {operation} was measured"
+        if self.nodes > 1 and levels == {NODE}:
+            return (
+                f"no {operation} between nodes was measured (on two nodes `calib calibrate --launcher "
+                "slurm` measures it; --nodes 1 needs none)"
+            )
+        if ranks > 1 and NODE not in levels:
+            return f"no {operation} inside a node was measured (`calib measure -n 2 -o RUN` does)"
+        return ""
 
-def _bandwidth(
-    parts: Parts, points: Sequence[ExportPoint], share: float, what: str, key: str
-) -> tuple[str, float]:
-    """The key's MiB/ms: of time = share m / bandwidth, with the least mean relative error."""
-    moved = [[share * point.nbytes] for point in points]
-    (per_byte,) = least_relative(moved, [point.seconds for point in points]).tolist()
-    found = [row[0] * per_byte for row in moved]
-    bandwidth = 1.0 / per_byte / MIB / 1e3
-    written = f"{number(bandwidth)} MiB/ms"
-    parts.collapses.append(collapse_of(what, key, written, points, found))
-    return key, bandwidth
+    def sizes(self, operation: str) -> tuple[int, int]:
+        """The sizes asked for; else the measured ones, from 1 MiB on if there are such.
 
+        A bandwidth says nothing about small messages, and Galvatron measures it from 16 MB on.
+        """
+        low, high = self.reference.nbytes(operation)
+        if self.reference.request.nbytes is not None or high <= MIB:
+            return low, high
+        return max(low, MIB), high
 
-def _allreduce(
-    reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
-) -> Iterator[tuple[str, float]]:
-    world, every, layouts = nodes * ranks, list[ExportPoint](), list[GroupLayout]()
-    for p in halves(world):
-        groups = world // p
-        for consecutive in (1, 0) if groups > 1 else (1,):
-            stride = 1 if consecutive else groups
-            points = [reference.seconds("allreduce", m, p, stride, groups) for m in steps(ends)]
+    def bandwidth(
+        self, points: Sequence[ExportPoint], share: float, what: str, key: str
+    ) -> tuple[str, float]:
+        """The key's MiB/ms: of time = share m / bandwidth, with the least mean relative error."""
+        moved = [[share * point.nbytes] for point in points]
+        (per_byte,) = least_relative(moved, [point.seconds for point in points]).tolist()
+        found = [row[0] * per_byte for row in moved]
+        bandwidth = 1.0 / per_byte / MIB / 1e3
+        written = f"{number(bandwidth)} MiB/ms"
+        self.collapses.append(collapse_of(what, key, written, points, found))
+        return key, bandwidth
+
+    def allreduce(self) -> None:
+        """allreduce_bandwidth. Raises MissingParameter where it cannot be."""
+        machine = f"{counted(self.nodes, 'node')} of {counted(self.ranks, 'rank')}"
+        if lack := self.lack("allreduce", self.ranks):
+            raise MissingParameter(f"{NAME} describes {machine}, and {lack}")
+        ends = self.sizes("allreduce")
+        content, every, layouts = dict[str, float](), list[ExportPoint](), list[GroupLayout]()
+        for p in self.halves:
+            groups = self.world // p
+            for consecutive in (1, 0) if groups > 1 else (1,):
+                layout = GroupLayout(p, 1 if consecutive else groups, groups)
+                points = self._points("allreduce", ends, layout)
+                every += points
+                layouts.append(layout)
+                apart = "side by side" if consecutive else f"{layout.stride} apart"
+                what = f"allreduce by {counted(groups, 'group')} of {p} {apart}"
+                key = f"allreduce_size_{p}_consec_{consecutive}"
+                content |= [self.bandwidth(points, 2 * (p - 1) / p, what, key)]
+        self._made("allreduce", self.name("allreduce_bandwidth"), content, layouts)
+        beyond = extrapolated(every, self.reference.places("allreduce"))
+        self.holds_for.append(f"allreduce of {sizes_in_words(ends)} on {machine}{beyond}")
+
+    def p2p(self) -> None:
+        """p2p_bandwidth, if it was measured; of several nodes of the message between two of them."""
+        file = self.name("p2p_bandwidth")
+        if lack := self.lack("p2p", self.ranks if self.nodes == 1 else 1):
+            self.notes.append(f"{file} is not written: {lack}; {OPENED}")
+            return
+        parameters, ends = self.reference.parameters, self.sizes("p2p")
+        # where there are several nodes (or racks), some stage sends to the next node (rack)
+        least, _, of_where = farthest(parameters, self.nodes)
+        content, every, layouts = dict[str, float](), list[ExportPoint](), list[GroupLayout]()
+        for stages in reversed(self.halves):
+            pipelines = self.world // stages
+            layout = GroupLayout(2, max(pipelines, least), pipelines)
+            points = self._points("p2p", ends, layout)
             every += points
-            layouts.append(GroupLayout(p, stride, groups))
-            apart = "side by side" if consecutive else f"{stride} apart"
-            what = f"allreduce by {counted(groups, 'group')} of {p} {apart}"
-            key = f"allreduce_size_{p}_consec_{consecutive}"
-            yield _bandwidth(parts, points, 2 * (p - 1) / p, what, key)
-    parts.notes += stands_in(reference, "allreduce", layouts)
-    parts.written.add("allreduce")
-    parts.holds_for.append(
-        f"allreduce of {sizes_in_words(ends)} on {counted(nodes, 'node')} of "
-        f"{counted(ranks, 'rank')}{extrapolated(every, places(reference, 'allreduce'))}"
-    )
+            layouts.append(layout)
+            what = f"p2p by {counted(pipelines, 'pipeline')} of {stages}"
+            content |= [self.bandwidth(points, 1.0, what, f"pp_size_{stages}")]
+        self._made("p2p", file, content, layouts)
+        places, names = self.reference.places("p2p"), Levels.of(parameters).names
+        unused = {place.level for place in places}.difference(*map(names, layouts))
+        lost = dict.fromkeys(where(parameters, level) for level in WHERE if level in unused)
+        self.lost += [f"times of p2p {place}" for place in lost]
+        beyond = extrapolated(every, places)
+        self.holds_for.append(f"p2p of {sizes_in_words(ends)} {of_where}{beyond}")
 
+    def _points(
+        self, operation: str, ends: tuple[int, int], layout: GroupLayout
+    ) -> list[ExportPoint]:
+        of = (layout.size, layout.stride, layout.groups)
+        return [self.reference.seconds(operation, m, *of) for m in steps(ends)]
 
-def _p2p(
-    reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
-) -> Iterator[tuple[str, float]]:
-    world, per_rack, every = nodes * ranks, reference.parameters.nodes_per_rack, list[ExportPoint]()
-    # where there are several nodes (or racks), some stage sends to the next node (rack)
-    farthest, level = (1, NODE) if nodes == 1 else (ranks, RACK)
-    if 0 < per_rack < nodes:
-        farthest, level = ranks * per_rack, SYSTEM
-    of_where = "between nodes" if level == RACK else where(reference.parameters, level)
-    layouts = []
-    for stages in reversed(halves(world)):
-        pipelines = world // stages
-        stride = max(pipelines, farthest)
-        points = [reference.seconds("p2p", m, 2, stride, pipelines) for m in steps(ends)]
-        every += points
-        layouts.append(GroupLayout(2, stride, pipelines))
-        what = f"p2p by {counted(pipelines, 'pipeline')} of {stages}"
-        yield _bandwidth(parts, points, 1.0, what, f"pp_size_{stages}")
-    parts.notes += stands_in(reference, "p2p", layouts)
-    parts.written.add("p2p")
-    used = {
-        level for names in map(Levels.of(reference.parameters).names, layouts) for level in names
-    }
-    unused = {place.level for place in places(reference, "p2p")} - used
-    lost = dict.fromkeys(where(reference.parameters, level) for level in WHERE if level in unused)
-    parts.lost += [f"times of p2p {place}" for place in lost]
-    parts.holds_for.append(
-        f"p2p of {sizes_in_words(ends)} {of_where}{extrapolated(every, places(reference, 'p2p'))}"
-    )
+    def _made(
+        self, operation: str, file: str, content: dict[str, float], layouts: Sequence[GroupLayout]
+    ) -> None:
+        self.put(file, content)
+        self.notes += stands_in(self.reference, operation, layouts)
+        self.written.add(operation)
 
+    def times(self) -> None:
+        """sp_time: milliseconds on those p whose times Galvatron's line can describe."""
+        names, content = {"allreduce": "allreduce"}, dict[str, float]()
+        if lack := self.lack("all_to_all", self.ranks):
+            self.notes.append(
+                f"sp_time has no all2all times: {lack}; Galvatron ends where it weighs Ulysses' "
+                "sequence parallelism, so search without it"
+            )
+        else:
+            names["all_to_all"] = "all2all"
+        for operation, name in names.items():
+            every = [times_of(self.reference, operation, p, self.world // p) for p in self.halves]
+            chosen = [times for times in every if times.points]
+            for times in chosen:
+                content |= {
+                    f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time": point.seconds * 1e3
+                    for point in times.points
+                }
+                self.collapses.append(times.collapse(name))
+            self._about_times(operation, name, every)
+            if chosen and operation == "allreduce":
+                self.notes.append(self._about_halves(chosen))
+        if content:
+            self.put(self.name("sp_time"), content)
+        else:
+            self.notes.append(f"{self.name('sp_time')} is not written; {OPENED}")
 
-def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[str, float]:
-    """The milliseconds of sp_time, of those p whose times Galvatron's line describes."""
-    world, found = nodes * ranks, dict[str, float]()
-    names = {"allreduce": "allreduce"}
-    if lack := _lack(reference, "all_to_all", nodes, ranks):
-        parts.notes.append(
-            f"sp_time has no all2all times: {lack}; Galvatron ends where it weighs Ulysses' sequence "
-            "parallelism, so search without it"
+    def _about_times(self, operation: str, name: str, every: Sequence[Chosen]) -> None:
+        """What sp_time holds for, and what it lacks of an operation."""
+        points = [point for times in every for point in times.points]
+        if points:
+            self.written.add(operation)
+            sizes = sizes_in_words((min(p.nbytes for p in points), max(p.nbytes for p in points)))
+            rest = extrapolated(points, self.reference.places(operation))
+            self.holds_for.append(f"sp_time: {name} of {sizes}{rest}")
+        beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
+        if beyond:
+            self.notes.append(
+                f"sp_time: {len(beyond)} of {len(points)} {name} times are extrapolated beyond the "
+                f"measured sizes, ranks or groups at once, first {beyond[0].nbytes // MIB} MB on "
+                f"{beyond[0].ranks} ranks"
+            )
+        for why in dict.fromkeys(times.why for times in every if times.why):
+            ranks = ranks_in_words(sorted(times.ranks for times in every if times.why == why))
+            self.notes.append(f"sp_time, {name} on {ranks} ranks: {why}")
+
+    def _about_halves(self, chosen: Sequence[Chosen]) -> str:
+        """What Galvatron makes of the allreduce times, beside the operations that they stand for."""
+        found = []
+        for operation in HALVED:
+            if self.lack(operation, self.ranks):
+                continue
+            ratios = [
+                point.seconds
+                / 2
+                / self.reference.seconds(operation, point.nbytes, p, 1, groups).seconds
+                for p, groups, points in ((of.ranks, of.groups, of.points) for of in chosen)
+                for point in points
+            ]
+            found.append(f"{min(ratios):.2g} to {max(ratios):.3g} times the {operation}")
+        beside = (
+            f": that is {' and '.join(found)} here"
+            if found
+            else ", of which none was measured here"
         )
-    else:
-        names["all_to_all"] = "all2all"
-    for operation, name in names.items():
-        every = [times_of(reference, operation, p, world // p) for p in halves(world)]
-        chosen = [times for times in every if times.points]
-        for times in chosen:
-            found |= {
-                f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time": point.seconds * 1e3
-                for point in times.points
-            }
-            parts.collapses.append(times.collapse(name))
-        _about_times(reference, operation, name, every, parts)
-        if chosen and operation == "allreduce":
-            known = [of for of in HALVED if not _lack(reference, of, nodes, ranks)]
-            parts.notes.append(_about_halves(reference, chosen, known))
-    return found
+        halved = " or a ".join(HALVED)
+        return f"sp_time: half an allreduce is what Galvatron takes for an {halved}{beside}"
 
-
-def _about_times(
-    reference: Reference, operation: str, name: str, every: Sequence[Chosen], parts: Parts
-) -> None:
-    """What sp_time holds for, and what of an operation it has not."""
-    points = [point for times in every for point in times.points]
-    if points:
-        parts.written.add(operation)
-        sizes = sizes_in_words((min(p.nbytes for p in points), max(p.nbytes for p in points)))
-        rest = extrapolated(points, places(reference, operation))
-        parts.holds_for.append(f"sp_time: {name} of {sizes}{rest}")
-    beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
-    if beyond:
-        parts.notes.append(
-            f"sp_time: {len(beyond)} of {len(points)} {name} times are extrapolated beyond the measured "
-            f"sizes, ranks or groups at once, first {beyond[0].nbytes // MIB} MB on {beyond[0].ranks} "
-            "ranks"
+    def overlap(self) -> None:
+        """overlap_coefficient.json, where eta was measured."""
+        costs = CollectiveCosts(self.reference.parameters)
+        law = costs.overlap(self.world)
+        if law is None:
+            self.notes.append(
+                f"overlap_coefficient.json is not written: no overlap was measured; {OPENED}"
+            )
+            return
+        eta = law.eta
+        self.put("overlap_coefficient.json", {"overlap_coe": 2.0 - eta.value})
+        if any(record.eta.value != eta.value for record in self.reference.parameters.overlap):
+            self.lost.append(
+                f"eta of other ranks: overlap_coe is of {eta.value:.3f}, that nearest {self.world}"
+            )
+        if law.slowdown.value > 0:
+            self.lost.append(
+                f"iterations with overlap took {law.slowdown.value:.1%} longer than without: "
+                "overlap_coe is that of two parts one after the other"
+            )
+        beyond = "" if costs.knows_overlap(self.world) else f" (not measured on {self.world} ranks)"
+        self.notes.append(
+            f"overlap_coe is 2 - eta = {2 - eta.value:.3f}, from {2 - eta.high:.3f} to "
+            f"{2 - eta.low:.3f}{beyond}; it is right where the exchange takes no longer than the "
+            "backward"
         )
-    for why in dict.fromkeys(times.why for times in every if times.why):
-        ranks = ranks_in_words(sorted(times.ranks for times in every if times.why == why))
-        parts.notes.append(f"sp_time, {name} on {ranks} ranks: {why}")
 
-
-def _about_halves(reference: Reference, chosen: Sequence[Chosen], known: Sequence[str]) -> str:
-    """What Galvatron makes of the allreduce times, beside what it stands for where that was measured."""
-    found = []
-    for operation in known:
-        ratios = [
-            point.seconds
-            / 2
-            / reference.seconds(operation, point.nbytes, point.ranks, 1, times.groups).seconds
-            for times in chosen
-            for point in times.points
-        ]
-        found.append(f"{min(ratios):.2g} to {max(ratios):.3g} times the {operation}")
-    beside = (
-        f": that is {' and '.join(found)} here" if found else ", of which none was measured here"
-    )
-    return (
-        f"sp_time: half an allreduce is what Galvatron takes for an {' or a '.join(HALVED)}{beside}"
-    )
-
-
-def _overlap(request: ExportRequest, reference: Reference, world: int, parts: Parts) -> None:
-    """overlap_coefficient.json, where eta was measured."""
-    costs = CollectiveCosts(request.parameters)
-    law = costs.overlap(world)
-    if law is None:
-        parts.notes.append(
-            f"overlap_coefficient.json is not written: no overlap was measured; {OPENED}"
-        )
-        return
-    eta = law.eta
-    _put(parts, "overlap_coefficient.json", {"overlap_coe": 2.0 - eta.value})
-    if {record.eta.value for record in request.parameters.overlap} - {eta.value}:
-        parts.lost.append(
-            f"eta of other ranks: overlap_coe is of {eta.value:.3f}, that nearest {world}"
-        )
-    if law.slowdown.value > 0:
-        parts.lost.append(
-            f"iterations with overlap took {law.slowdown.value:.1%} longer than without: overlap_coe "
-            "is that of two parts one after the other"
-        )
-    beyond = "" if costs.knows_overlap(world) else f" (not measured on {world} ranks)"
-    parts.notes.append(
-        f"overlap_coe is 2 - eta = {2 - eta.value:.3f}, from {2 - eta.high:.3f} to {2 - eta.low:.3f}"
-        f"{beyond}; it is right where the exchange takes no longer than the backward"
-    )
+    def left_out(self) -> Iterator[str]:
+        """What these parameters have and no file holds."""
+        bandwidths = " and ".join(sorted(self.written & {"allreduce", "p2p"}))
+        yield f"start-up times of {bandwidths}: a bandwidth has none"
+        yield from other_times(self.reference, self.written)
+        for operation in sorted(self.written - {"p2p"}):
+            known = {p for place in self.reference.places(operation) for p in place.ranks}
+            if others := sorted(known.difference(self.halves)):
+                yield f"times of {operation} on {ranks_in_words(others)} ranks"
+        sections = [name for name in SECTIONS if name not in ("overlap", "contention")]
+        yield from other_sections(self.reference.parameters, *sections)

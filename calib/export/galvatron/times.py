@@ -7,10 +7,10 @@ where that size is not there; so the large sizes say what a small tensor costs, 
 times that bend upwards begins below 0. Allreduce times are halved first, for an allgather or a
 reduce-scatter.
 
-So sizes are written that lie among the measured ones, or that --bytes asks for; where those are fewer
-than eight, also the next ones, to twice as large and half as small. Of these as many, from the smallest
-on, as have a line that is nowhere below 0 and near the oracle; where there is none, one that is above 0
-down to a quarter of the smallest.
+So the sizes that are written lie among the measured ones, or are those of --bytes; where they are fewer
+than eight, they go on to twice the largest and half the smallest. Of these, from the smallest on, as
+many are written as give a line that is nowhere below 0 and near the oracle; where none is, a line that
+is above 0 down to a quarter of the smallest size.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from calib.foundation.words import bytes_words, number
 MIB = 1 << 20
 LEAST_SIZES = 8  # that remap_config asserts
 MOST_MEBIBYTES = 1024  # to which Galvatron's own profile goes
-# a line with this mean error or less is near enough not to give up sizes for a nearer one
+# a line with at most this mean error is near enough: no sizes are given up for a nearer one
 NEAR = 0.5
 LEAST_PART = 4  # of the smallest size: a tensor smaller than that may cost less than nothing
 MOST_HALVINGS = 11  # of what lies between two powers of two
@@ -52,7 +52,7 @@ class GalvatronLine:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The times that are written for one operation on so many ranks; none, and why.
+    """The times that are written for one operation on so many ranks; or none, and why.
 
     `line` is Galvatron's through them, before it halves anything; `measured` the oracle's times that
     it is compared with.
@@ -67,7 +67,7 @@ class Chosen:
     why: str = ""
 
     def collapse(self, name: str) -> Collapse:
-        """What becomes of a size that is not in the file."""
+        """The error for a size that is not in the file."""
         half = 0.5 if self.operation in HALVES else 1.0
         start, slope = (number(half * ms) for ms in (self.line.start_ms, self.line.slope_ms))
         found = [self.line.seconds(point.nbytes) for point in self.measured]
@@ -81,7 +81,7 @@ class Chosen:
 
 
 def times_of(reference: Reference, operation: str, ranks: int, groups: int) -> Chosen:
-    """Those of `groups` groups of so many adjacent ranks at once."""
+    """The times of `groups` groups of so many adjacent ranks at once."""
     ends, asked = reference.nbytes(operation), reference.request.nbytes is not None
     if not asked and ends[0] < MOST_MEBIBYTES * MIB:
         ends = ends[0], min(ends[1], MOST_MEBIBYTES * MIB)
@@ -136,9 +136,9 @@ def line_through(points: Sequence[ExportPoint]) -> GalvatronLine:
 
 
 def whole_mebibytes(ends: tuple[int, int], asked: bool) -> tuple[int, int]:
-    """(first, last) MB of these bytes, and unless they were `asked` for the next ones up to eight.
+    """(first, last) whole MB of these bytes; unless they were `asked` for, widened to eight sizes.
 
-    No more than twice the largest and no less than half the smallest.
+    To twice the largest and half the smallest at most.
     """
     low, high = max(1, -(-ends[0] // MIB)), ends[1] // MIB
     if not asked:
@@ -148,7 +148,7 @@ def whole_mebibytes(ends: tuple[int, int], asked: bool) -> tuple[int, int]:
 
 
 def spread(low: int, high: int) -> list[int]:
-    """The powers of two between these; where those are too few the halves between them, and so on."""
+    """The powers of two between these; where they are too few, also the halves between, and so on."""
     for parts in (1 << k for k in range(MOST_HALVINGS)):
         found = [
             (parts + part << k) // parts
@@ -162,7 +162,7 @@ def spread(low: int, high: int) -> list[int]:
 
 
 def choices(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """All of them, then those to ever smaller ones, closer together, as long as they are enough."""
+    """All sizes, then ever shorter ranges with closer sizes, as long as they are enough."""
     for most in reversed(sizes):
         found = spread(sizes[0], most)
         if len(found) >= LEAST_SIZES:

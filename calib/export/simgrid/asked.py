@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from calib.export.reference import Reference
 from calib.export.simgrid.factors import MOST_BYTES, Algorithm, sizes
-from calib.export.simgrid.topology import SimGridHosts, machine_of
+from calib.export.simgrid.topology import LINKS_OF_A_HOST, SimGridHosts, machine_of
 from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError
@@ -19,10 +19,10 @@ ALLREDUCE, P2P = "allreduce", "p2p"
 
 @dataclass(frozen=True)
 class SimGridTimes:
-    """The ranks and machine that are asked for, and the oracle's times of them.
+    """The ranks and the machine that are asked for, and the oracle's times on them.
 
-    `links` of the routes of a ring by its p: 0 inside a host. `main`: the p whose messages the factors
-    are of, those over several hosts if there are any.
+    `links`: p -> links of the routes of a ring, 0 inside a host. `main`: the p that the factors are
+    fitted to, those over several hosts if there are such.
     """
 
     reference: Reference
@@ -43,12 +43,17 @@ class SimGridTimes:
         return self.spanning or self.ranks
 
     @property
+    def route(self) -> int:
+        """Links of the routes that the factors are fitted on; 2 where all is inside a host."""
+        return self.links[max(self.main)] or LINKS_OF_A_HOST
+
+    @property
     def shared(self) -> bool:
         """Whether a ring over hosts has messages inside one, too."""
         return bool(self.spanning) and self.per_node > 1
 
     def measured(self, operation: str, spanning: bool) -> list[int]:
-        """The p of an operation that was measured between hosts, or inside one."""
+        """The p at which an operation was measured between hosts, or inside one."""
         return [
             fit.ranks
             for fit in self.reference.fits
@@ -62,7 +67,7 @@ class SimGridTimes:
     def steps(
         self, ranks: Sequence[int], algorithm: Algorithm, knows_alone: bool = False
     ) -> dict[int, list[tuple[int, float]]]:
-        """By the bytes of a step, rising: (p, what the oracle gives a step) of each p."""
+        """Bytes of a step, rising -> (p, the oracle's seconds for a step) of each p."""
         low, high = self.reference.nbytes(ALLREDUCE)
         top = max(high, MOST_BYTES)
         parts = {p: algorithm.parts(p) for p in ranks}
@@ -107,13 +112,13 @@ class SimGridTimes:
 
 
 def own_sizes(fit: CollectiveFit) -> list[float]:
-    """Those that were measured, and where a piece of the law begins and ends."""
+    """The measured sizes, and where pieces of the law begin and end."""
     ends = [end for piece in fit.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
     return [*(point.nbytes for point in fit.points), *ends]
 
 
 def asked_of(request: ExportRequest, reference: Reference, operation: str) -> SimGridTimes:
-    """Those of a request, whose p are of this operation. Raises InputError."""
+    """What a request asks for, at the p of this operation. Raises InputError."""
     per_node = request.parameters.ranks_per_node
     ranks = [p for p in reference.ranks(operation) if p > 1]
     if request.ranks and not ranks:
@@ -122,7 +127,7 @@ def asked_of(request: ExportRequest, reference: Reference, operation: str) -> Si
         ranks = [p for p in ranks if p <= request.nodes * per_node]
     machine = machine_of(request, -(-max(ranks, default=1) // per_node))
     if not ranks or (not request.ranks and machine.nodes > 1 and max(ranks) <= per_node):
-        # nothing says what goes on between the hosts but the oracle's word on all of them
+        # only the oracle's time on all hosts says anything about messages between them
         ranks.append(machine.nodes * per_node)
     if max(ranks) < 2:
         raise InputError("simgrid: a machine of one rank sends nothing; give --nodes 2 or more")

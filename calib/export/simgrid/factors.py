@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ HEADER_BYTES = 16  # that SMPI adds to every message
 DETACHED_BYTES = 65536  # SimGrid's own smpi/send-is-detached-thresh
 # a line may be off by this from the times of its sizes before it is cut in two
 TOLERANCE = 0.01
-# a stretch of equal times has no endless bandwidth but at most the largest one over this
+# a stretch of equal times has no infinite bandwidth, but at most the largest one over this
 LEAST_SHARE = 0.1
 MOST_BYTES = 1 << 28  # factors are fitted up to here, by the oracle's extrapolation
 LEAST_S = 1e-9  # SimGrid's own surf/precision, with which smpirun starts it
@@ -38,9 +38,9 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of SMPI's for an allreduce: messages in a row, and each one's part of m is 1 / `parts`.
+    """One of SMPI's for an allreduce: `steps` messages in a row, each of m / `parts`.
 
-    What is left over goes afterwards, or (`whole`) with the largest part.
+    A remainder is sent afterwards, or (`whole`) with the largest part.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Algorithm:
     def step_of(
         self, seconds: float, ranks: int, smallest_s: float, alone_s: float | None = None
     ) -> float:
-        """What a step takes of an allreduce, whose time of the fewest bytes is `smallest_s`.
+        """Seconds of a step of an allreduce that takes `smallest_s` at its fewest bytes.
 
-        Few sizes are multiples of a p that is no power of two: then their rest goes, too.
+        Few sizes are multiples of a p that is no power of two: others have a remainder to send, too.
         """
         steps = self.steps(ranks)
         if self.whole or ranks & (ranks - 1) == 0:
@@ -73,12 +73,12 @@ DOUBLING = Algorithm(
 
 
 def rest_steps(ranks: int) -> int:
-    """Messages in a row of SMPI's own default for what p does not divide (from its times)."""
+    """Messages in a row that SMPI sends for what p does not divide (found from its times)."""
     return ranks.bit_length()
 
 
 class FactorLine(NamedTuple):
-    """start_s + s_per_byte * bytes, from messages of so many bytes on."""
+    """start_s + s_per_byte * bytes, for messages of `from_nbytes` and more."""
 
     from_nbytes: int
     start_s: float
@@ -86,20 +86,11 @@ class FactorLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a message of `nbytes` is to take: [n] in a collective, and [n] alone, NaN where unknown."""
-
-    nbytes: NDArray[np.int64]
-    step_s: Floats
-    alone_s: Floats
-
-
-@dataclass(frozen=True)
 class Messages:
-    """What SimGrid gives a message; lines are of a route of `links` links.
+    """SimGrid's times of messages; lines are for a route of `links` links.
 
-    `route`: by bytes + HEADER_BYTES. `isend`, `send`: what collectives and MPI_Send take besides.
-    `loopback`: (times the route's start, times its seconds per byte) between ranks of one host.
+    `route`: by bytes + HEADER_BYTES. `isend`, `send`: what collectives and MPI_Send add. `loopback`:
+    factors on the route's start and seconds per byte between ranks of one host.
     """
 
     route: tuple[FactorLine, ...]
@@ -107,7 +98,7 @@ class Messages:
     send: tuple[FactorLine, ...]
     links: int
     loopback: tuple[float, float] = (1.0, 1.0)
-    algorithm: Algorithm = field(default=RING)
+    algorithm: Algorithm = RING
 
     @property
     def words(self) -> str:
@@ -138,7 +129,7 @@ class Messages:
         return found + extra(self.isend, nbytes)
 
     def allreduce(self, nbytes: int, ranks: int, links: int, shared: bool) -> float:
-        """m bytes on p ranks, m of 4 p at least; of what p does not divide the rest goes alone."""
+        """m >= 4 p bytes on p ranks; what p does not divide is sent by itself."""
         part, rest = divmod(nbytes // ITEM_BYTES, self.algorithm.parts(ranks))
         if self.algorithm.whole:
             part, rest = part + rest, 0
@@ -148,7 +139,7 @@ class Messages:
         return found
 
     def _rest(self, nbytes: int, ranks: int, links: int, shared: bool) -> float:
-        """What p does not divide: MPI_Send to the first rank, one after the other over its link."""
+        """What p does not divide: MPI_Sends to the first rank, one after the other over its link."""
         per_byte = line_at(self.route, nbytes).s_per_byte * (1.0 if links else self.loopback[1])
         isend = extra(self.isend, nbytes)
         one = self.step(nbytes, links, shared) - isend + extra(self.send, nbytes)
@@ -179,30 +170,35 @@ def sizes(low: int, high: int, more: Iterable[float] = ()) -> list[int]:
 
 
 def middle(times: Sequence[float]) -> float:
-    """The t with the least sum of |t / time - 1|: the median, weighted by 1 / time."""
+    """The t with the least sum of |t / time - 1|: the median weighted by 1 / time."""
     ordered = sorted(times)
     weights = np.cumsum(1.0 / np.array(ordered))
     return ordered[int(np.searchsorted(weights, weights[-1] / 2))]
 
 
-def messages_of(wanted: Wanted, links: int, algorithm: Algorithm = RING) -> Messages:
+def messages_of(
+    nbytes: NDArray[np.int64],
+    step_s: Floats,
+    alone_s: Floats,
+    links: int,
+    algorithm: Algorithm = RING,
+) -> Messages:
     """The factors that give these times, in as few pieces as TOLERANCE allows.
 
-    Raises InputError where no time is above LEAST_S.
+    A message of `nbytes` [n] takes `step_s` [n] in a collective and `alone_s` [n] alone, NaN where
+    unknown. Raises InputError where a step takes no longer than LEAST_S.
     """
-    if not (wanted.step_s > LEAST_S).all():
+    if not (step_s > LEAST_S).all():
         raise InputError(
             f"a step of these times takes under {LEAST_S:g} s, which SimGrid cannot hold"
         )
-    known = np.isfinite(wanted.alone_s)
-    alone = np.where(known, wanted.alone_s, wanted.step_s)
-    least = np.minimum(wanted.step_s, alone)
-    eager = wanted.nbytes < DETACHED_BYTES
-    x = wanted.nbytes.astype(float)
-    steepest = least_slope(x, least)
-    route = _lines(wanted.nbytes, x + HEADER_BYTES, least, least, steepest)
-    isend = _lines(wanted.nbytes, x, wanted.step_s - least, wanted.step_s, 0.0)
-    send = _lines(wanted.nbytes[eager], x[eager], (alone - least)[eager], alone[eager], 0.0)
+    alone = np.where(np.isfinite(alone_s), alone_s, step_s)
+    least = np.minimum(step_s, alone)
+    eager = nbytes < DETACHED_BYTES
+    x = nbytes.astype(float)
+    route = _lines(nbytes, x + HEADER_BYTES, least, least, least_slope(x, least))
+    isend = _lines(nbytes, x, step_s - least, step_s, 0.0)
+    send = _lines(nbytes[eager], x[eager], (alone - least)[eager], alone[eager], 0.0)
     return Messages(route, isend, send, links, algorithm=algorithm)
 
 
@@ -225,8 +221,8 @@ def _lines(
         ):
             end += 1
         border = 0 if start == 0 else int(nbytes[start - 1] + nbytes[start]) // 2 + 1
-        # what is between the sizes of a short stretch, the sizes next to it say; what is below all
-        # sizes is as the smallest ones
+        # between the sizes of a short stretch the sizes next to it decide; below all sizes the
+        # smallest ones
         near = slice(start - 1, end + 1) if start else slice(0, end)
         own = slice(start - near.start, end - near.start)
         lines.append(FactorLine(border, *_line(x[near], y[near], scale[near], least, own)))
@@ -242,9 +238,9 @@ def _is_line(x: Floats, y: Floats, scale: Floats, least: float) -> bool:
 def _line(x: Floats, y: Floats, scale: Floats, least: float, own: slice) -> tuple[float, float]:
     """(a >= 0, b >= least) with the least sum |a + b x - y| / scale, x rising from above 0.
 
-    Of its `own` points; of lines that are equally good there, that which is nearest to all. The best
-    line goes through two points, or through one with a or b at its end (least absolute deviations are
-    a linear program, whose solution is a corner).
+    Over its `own` points; of equally good lines the one nearest to all points. The best line goes
+    through two points, or through one with a or b at its bound (least absolute deviations are a linear
+    program, whose solution is a corner).
     """
     first, second = np.triu_indices(len(x), 1)
     slopes = (y[second] - y[first]) / (x[second] - x[first])
@@ -263,10 +259,9 @@ def _line(x: Floats, y: Floats, scale: Floats, least: float, own: slice) -> tupl
 def refitted(
     messages: Messages, nbytes: Floats, seconds: Floats, links: Floats, least_s_per_byte: float
 ) -> Messages:
-    """The route's lines again, each with the least mean relative error of all its messages [n].
+    """The route's lines, fitted again to the messages [n] of several p: least mean relative error.
 
-    Of several p, whose routes may have different numbers of links; only where nothing but the route
-    takes time.
+    Their routes may have different numbers of links. Only where nothing but the route takes time.
     """
     borders = [line.from_nbytes for line in messages.route]
     piece = np.searchsorted(borders, nbytes, side="right") - 1
@@ -279,23 +274,16 @@ def refitted(
             lines.append(FactorLine(line.from_nbytes, float(a), float(b)))
         else:
             lines.append(line)
-    return Messages(
-        tuple(lines),
-        messages.isend,
-        messages.send,
-        messages.links,
-        messages.loopback,
-        messages.algorithm,
-    )
+    return replace(messages, route=tuple(lines))
 
 
 def loopback_of(
     messages: Messages, nbytes: Sequence[int], seconds: Sequence[float], slowest: float | None
 ) -> tuple[float, float]:
-    """What messages inside a host take of the route's start and seconds per byte, each.
+    """Factors on the route's start and seconds per byte for messages inside a host.
 
-    With the least mean relative error; `slowest`: no more than this part of a route's, so that a ring
-    over several hosts does not wait for the messages inside one.
+    With the least mean relative error, and at most `slowest`, so that a ring over several hosts does
+    not wait for the messages inside one.
     """
     lines = [line_at(messages.route, size) for size in nbytes]
     rows = np.array(

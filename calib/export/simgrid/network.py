@@ -18,7 +18,6 @@ from calib.export.simgrid.factors import (
     RING,
     Algorithm,
     Messages,
-    Wanted,
     extra,
     least_slope,
     loopback_of,
@@ -41,7 +40,7 @@ ODD_NBYTES = 1 << 16  # near which the time of a rest is stated
 
 @dataclass(frozen=True)
 class Network:
-    """Messages on a machine. `ranks`: p of the allreduce that they were made for, () without one."""
+    """Messages on a machine; `ranks`: p of the allreduce that they are fitted to, () without one."""
 
     machine: SimGridHosts
     messages: Messages
@@ -107,21 +106,18 @@ def network_of(request: ExportRequest) -> Network:
 
 
 def _of_allreduce(asked: SimGridTimes, algorithm: Algorithm) -> Messages:
-    """The messages whose steps make the allreduce's time by this algorithm."""
+    """The messages whose steps add up to the allreduce's time by this algorithm."""
     spanning = bool(asked.spanning)
     knows_alone = bool(asked.measured(P2P, spanning))
     steps = asked.steps(asked.main, algorithm, knows_alone)
     alone = [asked.alone(size, spanning).seconds if knows_alone else np.nan for size in steps]
-    wanted = Wanted(
-        np.array(list(steps)),
-        np.array([middle([seconds for _, seconds in found]) for found in steps.values()]),
-        np.array(alone),
+    step = [middle([seconds for _, seconds in found]) for found in steps.values()]
+    messages = messages_of(
+        np.array(list(steps)), np.array(step), np.array(alone), asked.route, algorithm
     )
-    links = asked.links[max(asked.main)] or 2
-    messages = messages_of(wanted, links, algorithm)
     if len(asked.main) > 1 and not knows_alone:
         rows = [
-            (size, seconds, asked.links[p] or links)
+            (size, seconds, asked.links[p] or asked.route)
             for size, found in steps.items()
             for p, seconds in found
         ]
@@ -138,15 +134,15 @@ def _of_alone(asked: SimGridTimes) -> Messages:
     more = [size for fit in asked.reference.fits if fit.operation == P2P for size in own_sizes(fit)]
     nbytes = sizes(max(ITEM_BYTES, low - low % ITEM_BYTES), max(ITEM_BYTES, high), more)
     seconds = np.array([asked.alone(size, spanning).seconds for size in nbytes])
-    wanted = Wanted(np.array(nbytes), seconds, np.full(len(nbytes), np.nan))
-    messages = messages_of(wanted, asked.links[max(asked.main)] or 2)
+    unknown = np.full(len(nbytes), np.nan)
+    messages = messages_of(np.array(nbytes), seconds, unknown, asked.route)
     return _with_loopback(asked, messages, None) if asked.shared else messages
 
 
 def _with_loopback(
     asked: SimGridTimes, messages: Messages, algorithm: Algorithm | None
 ) -> Messages:
-    """With what messages inside a host take; as those between hosts where nobody measured them."""
+    """With the times of messages inside a host; where not measured, as those between hosts."""
     samples: list[tuple[int, float]] = []
     if algorithm is not None:
         inside = {p for p in asked.measured(ALLREDUCE, False) if p <= asked.per_node}
@@ -171,7 +167,7 @@ def _with_loopback(
 
 
 def _points(asked: SimGridTimes, messages: Messages) -> list[ExportPoint]:
-    """The allreduces that are compared: those that have an item for each rank."""
+    """The allreduces that are compared: those with an item for each rank."""
     return [
         point
         for point in asked.reference.points(ALLREDUCE, asked.ranks)
@@ -194,7 +190,7 @@ def _collapse(asked: SimGridTimes, messages: Messages, points: Sequence[ExportPo
 
 
 def _collapses_alone(asked: SimGridTimes, messages: Messages) -> list[Collapse]:
-    """What became of point-to-point, where it was measured."""
+    """The error on point-to-point, where it was measured."""
     collapses = []
     machine = asked.machine
     between = machine.route(machine.place(0), machine.place(1)) if machine.nodes > 1 else 0
@@ -211,7 +207,7 @@ def _collapses_alone(asked: SimGridTimes, messages: Messages) -> list[Collapse]:
 
 
 def _of_a_rest(asked: SimGridTimes, messages: Messages, ranks: int) -> tuple[float, int, int]:
-    """(share that one item more adds, to how many bytes, ranks) near 64 KiB."""
+    """(share that one more item adds, bytes before, ranks) near 64 KiB."""
     whole = -(-ODD_NBYTES // (ITEM_BYTES * ranks)) * ITEM_BYTES * ranks
     even, odd = (
         messages.allreduce(nbytes, ranks, asked.links[ranks], asked.shared)
@@ -225,26 +221,26 @@ def _notes_of_allreduce(asked: SimGridTimes, messages: Messages) -> list[str]:
     if messages.algorithm is RING:
         share, whole, p = max(_of_a_rest(asked, messages, p) for p in asked.main)
         notes.append(
-            "of an allreduce whose items the number of ranks does not divide SimGrid sends the rest "
-            f"by its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
+            "where the number of ranks does not divide an allreduce's items, SimGrid sends the rest by "
+            f"its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
         )
     high = asked.reference.nbytes(ALLREDUCE)[1]
     if high < MOST_BYTES:
         notes.append(
             f"an allreduce of over {bytes_words(high)} takes the oracle's extrapolation to "
-            f"{bytes_words(MOST_BYTES)}, and that rate beyond: the error that is told is not of these"
+            f"{bytes_words(MOST_BYTES)}, then its rate: the stated error does not cover these sizes"
         )
     parts = messages.algorithm.parts(max(asked.main))
     if parts > 1:
         notes.append(
-            f"an allreduce of under {bytes_words(ITEM_BYTES * parts)} (an item of each rank) goes by "
+            f"an allreduce of under {bytes_words(ITEM_BYTES * parts)} (an item per rank) runs by "
             "SimGrid's own default algorithm, whose time is not the oracle's"
         )
     between = max(asked.spanning, default=0)
     if between and not asked.reference.measured_at(between):
         notes.append(
-            "no link between nodes was measured: messages between hosts are what the oracle makes of "
-            "those inside one, a guess"
+            "no link between nodes was measured: messages between hosts are the oracle's guess from "
+            "those inside one"
         )
     if asked.shared and not (asked.measured(ALLREDUCE, False) or asked.measured(P2P, False)):
         notes.append("nothing inside a host was measured: messages there are as between hosts")

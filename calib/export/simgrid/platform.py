@@ -1,10 +1,10 @@
 """SimGrid: a platform of version 4.1 with the factors of its MPI simulator (SMPI), and a host file.
 
-Loaded by SimGrid 3.32 as `smpirun -np P -platform FILE -hostfile FILE.hosts ./program`. What the format
-cannot hold: intervals; a law of its own for each route (a message inside a host differs by one latency
-and one bandwidth); a contention that was measured (SimGrid shares links in its own way); times of other
-collectives than the allreduce, which follow from the same messages; more than one speed of a host. An
-allreduce takes the oracle's time (calib/export/simgrid/factors.py), its sums included.
+Loaded by SimGrid 3.32 as `smpirun -np P -platform FILE -hostfile FILE.hosts ./program`. The format
+cannot hold intervals; a law for each route (a message inside a host differs by one latency and one
+bandwidth); measured contention (SimGrid shares links in its own way); times of collectives other than
+the allreduce, which follow from the same messages; more than one speed of a host. An allreduce takes
+the oracle's time, sums included (calib/export/simgrid/factors.py).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _link_of(messages: Messages) -> tuple[float, float]:
-    """(latency in s, bandwidth in bytes/s) of a route: of its shortest and of its longest messages."""
+    """(latency in s, bandwidth in bytes/s) of a route: of its shortest and its longest messages."""
     starts = [line.start_s for line in messages.route if line.start_s > LEAST_S]
     # no link may be under SimGrid's precision: it warns
     least = LEAST_S * max(messages.links, 1 / messages.loopback[0]) * (1 + 1e-9)
@@ -126,7 +126,7 @@ def _overheads(lines: Sequence[FactorLine]) -> str:
 
 
 def _model(speed: float | None) -> list[Property]:
-    """What the times of messages rest on, whoever gives them."""
+    """Options that the times of messages rest on, whoever gives them."""
     found = [
         ("network/TCP-gamma", "0", "no TCP window: it would bound the bandwidth by the latency"),
         ("network/crosstraffic", "0", "measured times have the acknowledgements in them"),
@@ -156,7 +156,7 @@ def _speed_of(request: ExportRequest) -> tuple[float | None, str]:
     if not found:
         return None, (
             f"no conv or linear layer was measured: the speed of a host, {UNIT_SPEED:g} flop/s, is a "
-            "unit and no measurement, and computations take no time (smpi/simulate-computation)"
+            "unit, not a measurement, and computations take no time (smpi/simulate-computation)"
         )
     _, speed, law = max(found, key=lambda entry: entry[:2])
     return speed, (
@@ -195,9 +195,9 @@ def _holds_for(network: Network) -> str:
 
 
 def _lost(request: ExportRequest) -> list[str]:
-    """What these parameters have beside it."""
+    """What else these parameters have."""
     times = other_times(Reference(request), (ALLREDUCE, P2P))
-    # of the laws of layers the speed of a host is taken
+    # the speed of a host comes from the laws of layers
     sections = [name for name in SECTIONS if name != "work"]
     return [*times, *other_sections(request.parameters, *sections)]
 
@@ -236,7 +236,7 @@ def _cluster(
 
 
 def _platform(comment: Sequence[str], properties: Sequence[Property], cluster: list[str]) -> str:
-    """The file. Of a link's latency a route has as many as links, which is why it is a part."""
+    """The file. A route has the latency of each of its links, so a link has a part of it."""
     lines = [
         "<?xml version='1.0'?>",
         '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',

@@ -1,10 +1,10 @@
 """Hosts of a SimGrid platform: flat, fat tree or dragonfly; links of a route.
 
-SimGrid wants exactly as many hosts as a tree or dragonfly has places: those without a host are padded.
-A route's latency is the sum of its links', which in one <cluster> are all equal, so it matters how many
-there are: as SimGrid 3.32 routes (FatTreeZone::get_local_route, d mod k; DragonflyZone::get_local_route,
-minimal; in a flat cluster each host has its own link). Links between switches are as many as hosts below
-them, so that none is narrower than what it serves: how much narrower a machine's are was not measured.
+SimGrid wants exactly as many hosts as a tree or dragonfly has places: the rest are padding. A route's
+latency is the sum of its links', which are all equal in one <cluster>, so their number matters: as
+SimGrid 3.32 routes (FatTreeZone::get_local_route, d mod k; DragonflyZone::get_local_route, minimal; in a
+flat cluster each host has its own link). There are as many links between switches as hosts below them,
+so that none is a bottleneck: how narrow a machine's are was not measured.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def machine_of(request: ExportRequest, needed: int) -> SimGridHosts:
 
 
 def nodes_per_rack(request: ExportRequest) -> int:
-    """Of the largest rack; 0 where nobody knows."""
+    """Nodes of the largest rack; 0 where unknown."""
     cluster = request.cluster
     if cluster is not None:
         for level in cluster.levels:

@@ -25,7 +25,7 @@ PLAN = Plan(cases=CASES, launches=3, budget_seconds=9.0)
 HEAD = """
 import json, os, sys
 from pathlib import Path
-from calib.fitting.measured_run import read_plan
+from calib.microbench.cases import read_plan
 from calib.microbench.records.parts import cases_done, write_part
 from calib.microbench.rows import case_end
 from tests.helpers.rows import sample, table_of

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from tests.helpers.filled import collective
+import pytest
+from tests.helpers.filled import collective, filled, loop
 
 from calib.export.target import ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, HockneyPiece
-from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.file import Parameters, TensorLoop
+from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.records import Estimate
 
 SIZES = (2**6, 2**24)
+# the sections that are about neither the network, layers nor copies
+NO_MORE: dict[str, Any] = {
+    name: [] for name in ("work", "composition", "memory", "overlap", "partitions")
+}
 
 
 def exactly(value: float) -> Estimate:
@@ -31,6 +38,26 @@ def law(operation: str, p: int, a: float, b: float, level: str = "node") -> Coll
         for m in SIZES
     ]
     return collective(p, operation=operation, level=level, nodes=0, pieces=[piece], points=points)
+
+
+def of(*fits: CollectiveFit, **changes: Any) -> Parameters:
+    """Nodes of 4 ranks, these collectives, and no other times of the network, of layers or copies."""
+    none = {name: [] for name in ("structural", "contention", "layers", "tensor_loops")}
+    return filled(**(none | {"collectives": list(fits), "ranks_per_node": 4} | changes))
+
+
+def copying(s_per_byte: float, active_ranks: int = 4, **changes: Any) -> TensorLoop:
+    """Packing at one rate, without any start-up time."""
+    rate = {"call_s": 0.0, "s_per_tensor": 0.0, "s_per_byte": s_per_byte}
+    return loop(**({"operation": "pack", "active_ranks": active_ranks} | rate | changes))
+
+
+def refusal(export: Callable[[ExportRequest], object], parameters: Parameters, **asked: Any) -> str:
+    """The one line of an export that is refused."""
+    with pytest.raises((MissingParameter, InputError)) as caught:
+        export(asking(parameters, **asked))
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
 
 
 def asking(parameters: Parameters, **changes: Any) -> ExportRequest:

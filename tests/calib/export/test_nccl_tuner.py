@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calib.export.asked import NO_MORE, asking, of
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import collective, filled, near
@@ -17,13 +18,12 @@ from tests.microbench.importers.logs import END, HEADER, row, start
 from tests.microbench.importers.made.nccl_json import document, half
 
 from calib.export.nccl_tuner import export
-from calib.export.target import Exported, ExportRequest, Source
+from calib.export.target import Exported
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
 
-SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 # microseconds at no bytes, and per byte: tree/ll, ring/ll128 and ring/simple cross at these sizes
 LAWS = {
     ("tree", "ll"): (8.0, 1e-3),
@@ -127,8 +127,8 @@ def fitted(here: Path) -> Parameters:
     return fit_runs([here / f"{a}_{p}" for a, p in LAWS])
 
 
-def exported(parameters: Parameters, **asked: Any) -> Exported:
-    return export(ExportRequest(parameters, SOURCE, **asked))
+def exported(made: Parameters, **asked: Any) -> Exported:
+    return export(asking(made, **asked))
 
 
 def test_forced_runs_are_laws_of_their_own(here: Path, fitted: Parameters) -> None:
@@ -203,16 +203,14 @@ def law(
     )
 
 
-def parameters(*fits: CollectiveFit) -> Parameters:
-    return filled(collectives=list(fits), structural=[], contention=[])
-
-
 TREE, RING = "allreduce algorithm=tree protocol=ll", "allreduce algorithm=ring protocol=simple"
+# they meet at 20 000 B
+CROSSING = of(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9))
 
 
 def test_the_border_is_exact() -> None:
     """10 us + 1 ns/B and 20 us + 0.5 ns/B meet at 20 000 B; there the first by name stays."""
-    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9)))
+    found = exported(CROSSING)
     first, second = read(found.files[""])
     assert second.low == first.high + 1
     assert abs(second.low - 20_000) <= 1
@@ -223,23 +221,23 @@ def test_nccls_own_choice_keeps_what_it_does_as_well() -> None:
     """Own: 12 us + 0.5 ns/B to a factor of 1.1. tree/ll: 6 us + 1 ns/B, surely faster while
     6 + m < (12 + m / 2) / 1.1, so up to m = 9000 B; ring/simple is never."""
     own = law("allreduce", 12e-6, 0.5e-9, factor=1.1)
-    found = exported(parameters(law(TREE, 6e-6, 1e-9), law(RING, 20e-6, 0.5e-9), own))
+    found = exported(of(law(TREE, 6e-6, 1e-9), law(RING, 20e-6, 0.5e-9), own))
     (line,) = read(found.files[""])
     assert (line.low, line.algorithm, line.protocol) == (1024, "tree", "ll")
     # 6000 + m = (12000 + m / 2) / 1.1 in nanoseconds
     assert abs(line.high - (12000 / 1.1 - 6000) / (1 - 0.5 / 1.1)) <= 1
-    nothing = exported(parameters(law(RING, 20e-6, 0.5e-9), own))
+    nothing = exported(of(law(RING, 20e-6, 0.5e-9), own))
     assert read(nothing.files[""]) == [] and any("no line" in note for note in nothing.notes)
 
 
 def test_only_sizes_of_two_measured_choices() -> None:
     short = law(TREE, 10e-6, 1e-9, sizes=[4096, 65536])
-    lines = read(exported(parameters(short, law(RING, 20e-6, 0.5e-9))).files[""])
+    lines = read(exported(of(short, law(RING, 20e-6, 0.5e-9))).files[""])
     assert (lines[0].low, lines[-1].high) == (4096, 65536)
-    asked = exported(parameters(short, law(RING, 20e-6, 0.5e-9)), nbytes=(5000, 10_000))
+    asked = exported(of(short, law(RING, 20e-6, 0.5e-9)), nbytes=(5000, 10_000))
     assert [(x.low, x.high) for x in read(asked.files[""])] == [(5000, 10_000)]
     with pytest.raises(InputError, match="--bytes"):
-        exported(parameters(short, law(RING, 20e-6, 0.5e-9)), nbytes=(1, 10))
+        exported(of(short, law(RING, 20e-6, 0.5e-9)), nbytes=(1, 10))
 
 
 def test_neighbouring_ranges_with_one_choice_are_one_line() -> None:
@@ -249,19 +247,17 @@ def test_neighbouring_ranges_with_one_choice_are_one_line() -> None:
         law(TREE, 10e-6, 1e-9, ranks=8, nodes=2, level="system"),
         law(RING, 20e-6, 2e-9, ranks=8, nodes=2, level="system"),
     ]
-    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), slow, *two))
+    found = exported(of(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), slow, *two))
     assert [(x.ranks, x.nodes, x.low, x.high) for x in read(found.files[""])] == [
         (4, 1, 1024, 16 << 20),
         (8, 2, 1024, 16 << 20),
     ]
-    only = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), *two), ranks=(8,))
+    only = exported(of(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), *two), ranks=(8,))
     assert [x.ranks for x in read(only.files[""])] == [8]
 
 
 def test_unsure_choices_are_said() -> None:
-    found = exported(
-        parameters(law(TREE, 10e-6, 1e-9, factor=1.2), law(RING, 11e-6, 2e-9, factor=1.2))
-    )
+    found = exported(of(law(TREE, 10e-6, 1e-9, factor=1.2), law(RING, 11e-6, 2e-9, factor=1.2)))
     (note,) = [note for note in found.notes if "may be as fast" in note]
     # 11 + 2 m <= 1.44 (10 + m) in ns up to 6071 B; the last size looked at before is 4096
     assert "ring/simple" in note and "at 1 KiB to 4 KiB" in note
@@ -269,7 +265,7 @@ def test_unsure_choices_are_said() -> None:
 
 def test_the_one_channel_of_the_plugin_is_said() -> None:
     """plugin.c sets 1 for every call, and -1 leaves it: a choice as it was measured needs 0 there."""
-    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9)))
+    found = exported(CROSSING)
     (note,) = [note for note in found.notes if "channel" in note]
     assert "*nChannels = 1" in note and "set it to 0 there before you build it" in note
     assert "".join(note.split()[:6]) in found.files[""].replace(" ", "")
@@ -277,7 +273,7 @@ def test_the_one_channel_of_the_plugin_is_said() -> None:
 
 def test_the_constants_that_the_plugin_overwrites_are_said() -> None:
     """pluginInit of plugin.c, from API v5 on: they move NCCL's own choices, where no line matches."""
-    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9)))
+    found = exported(CROSSING)
     (note,) = [note for note in found.notes if "constants" in note]
     for name in ("pluginInit", "perChMaxTreeBws", "perChMaxRingLL128Bws", "hwLatencies"):
         assert name in note and name in found.files[""]
@@ -306,7 +302,7 @@ def test_a_choice_that_lasts_for_no_power_of_two_is_found(
         law(RING, *ring),
         law("allreduce", own, 0.0, sizes=sizes),
     ]
-    (line,) = read(exported(parameters(*fits)).files[""])
+    (line,) = read(exported(of(*fits)).files[""])
     assert line.algorithm == "ring" and abs(line.low - low) <= 1 and abs(line.high - high) <= 1
 
 
@@ -316,7 +312,7 @@ def test_nodes_are_one_in_a_node_and_else_any_where_nobody_knows_them() -> None:
         fits = [
             law(name, s, 1e-9, level=level, nodes=nodes) for name, s in ((TREE, 1e-5), (RING, 2e-5))
         ]
-        found = exported(parameters(*fits))
+        found = exported(of(*fits))
         assert {line.nodes for line in read(found.files[""])} == {expected}
         assert ("any nodes" in found.holds_for[0]) == (expected == -1)
 
@@ -324,29 +320,28 @@ def test_nodes_are_one_in_a_node_and_else_any_where_nobody_knows_them() -> None:
 def test_the_file_is_of_one_library() -> None:
     """Of the first by name that has a choice; a lone algorithm of another is none."""
 
-    def of(library: str, *laws: tuple[str, float]) -> list[CollectiveFit]:
-        return [law(name, s, 1e-9).model_copy(update={"library": library}) for name, s in laws]
+    def laws(library: str, *of_library: tuple[str, float]) -> list[CollectiveFit]:
+        return [
+            law(name, s, 1e-9).model_copy(update={"library": library}) for name, s in of_library
+        ]
 
     both = (RING, 1e-5), (TREE, 2e-5)
     other = (TREE, 1e-5), (RING, 2e-5)
-    found = exported(parameters(*of("torch_nccl", *both), *of("nccl", *other)))
+    found = exported(of(*laws("torch_nccl", *both), *laws("nccl", *other)))
     assert [line.algorithm for line in read(found.files[""])] == ["tree"]
     assert found.library == "nccl" and "# times of nccl" in found.files[""]
     assert "the laws of torch_nccl: the file is of nccl" in found.lost
-    alone = exported(parameters(*of("nccl", (TREE, 1e-5)), *of("torch_nccl", *both)))
+    alone = exported(of(*laws("nccl", (TREE, 1e-5)), *laws("torch_nccl", *both)))
     assert [line.algorithm for line in read(alone.files[""])] == ["ring"]
     assert alone.library == "torch_nccl"
 
 
 def test_lost_is_what_these_parameters_have() -> None:
-    sections = ("layers", "work", "tensor_loops", "composition", "memory", "overlap", "partitions")
-    nothing: dict[str, list[Any]] = {name: [] for name in sections}
     fits = [law(TREE, 1e-5, 1e-9), law(RING, 2e-5, 1e-9)]
-    bare = exported(parameters(*fits).model_copy(update=nothing))
+    bare = exported(of(*fits, **NO_MORE))
     assert bare.lost == ("the times of ring/simple, tree/ll: only which is the fastest is written",)
-    more = parameters(*fits, law("all_to_all", 1e-5, 1e-9)).model_copy(
-        update=nothing | {"memory": filled().memory}
-    )
+    others = NO_MORE | {"memory": filled().memory}
+    more = of(*fits, law("all_to_all", 1e-5, 1e-9), **others)
     assert exported(more).lost[1:] == ("times of all_to_all", "laws of the peak of memory")
 
 
@@ -357,12 +352,12 @@ def test_all_five_operations_by_the_names_of_the_plugin() -> None:
         for name in names
         for a, s in (("tree", 1e-5), ("ring", 2e-5))
     ]
-    assert {x.collective for x in read(exported(parameters(*fits)).files[""])} == COLLECTIVES
+    assert {x.collective for x in read(exported(of(*fits)).files[""])} == COLLECTIVES
 
 
 def test_half_forced_runs_have_no_line() -> None:
     half_law = law("allreduce algorithm=nvls", 1e-6, 1e-10)
-    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9), half_law))
+    found = exported(of(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9), half_law))
     assert read(found.files[""]) == [] and any("nvls/any" in note for note in found.notes)
 
 
@@ -378,11 +373,11 @@ def test_half_forced_runs_have_no_line() -> None:
 )
 def test_refusals_say_how_to_measure_them(fits: list[CollectiveFit], text: str) -> None:
     with pytest.raises(MissingParameter, match=text) as caught:
-        exported(parameters(*fits))
+        exported(of(*fits))
     assert "NCCL_ALGO" in str(caught.value) and "calib import" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_ranks_without_a_choice() -> None:
     with pytest.raises(InputError, match="on 4 ranks"):
-        exported(parameters(law(TREE, 1e-5, 1e-9), law(RING, 2e-5, 1e-9)), ranks=(16,))
+        exported(of(law(TREE, 1e-5, 1e-9), law(RING, 2e-5, 1e-9)), ranks=(16,))

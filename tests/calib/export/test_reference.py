@@ -11,7 +11,7 @@ from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 
 from calib.export.about import in_words, times_in_words
 from calib.export.collapse import collapse_of
-from calib.export.csv.rows import CsvRow
+from calib.export.csv_table import CsvRow
 from calib.export.numbers_json import leaf
 from calib.export.reference import Reference, of_library, steps, whole_machine
 from calib.export.target import ExportRequest, Source

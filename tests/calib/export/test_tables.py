@@ -15,8 +15,7 @@ from tests.helpers import filled
 from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE
 
-from calib.export import numbers_json
-from calib.export.csv import tidy as tidy_csv
+from calib.export import csv_table, numbers_json
 from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
@@ -32,7 +31,7 @@ SECTIONS = tuple(
 RING_OF_TWO = (2.0, 1.0)
 
 
-def exported(parameters: Parameters, target: Any = tidy_csv) -> Exported:
+def exported(parameters: Parameters, target: Any = csv_table) -> Exported:
     found: Exported = target.export(ExportRequest(parameters, Source("parameters.json", "0" * 64)))
     assert found.files[""].endswith("\n")
     return found
@@ -351,6 +350,13 @@ def test_the_dict_says_what_it_leaves_out_of_this_file() -> None:
     assert exported(filled.filled(**bare), numbers_json).lost == ()
     one = filled.filled(**(bare | {"layers": [filled.layer()]}))
     assert exported(one, numbers_json).lost == ("measured times of layers (2)",)
+
+
+def test_an_operation_that_is_called_as_a_key_of_a_leaf() -> None:
+    """Its branch was taken for a number: what is not known was null in it, all in one line."""
+    fit = filled.collective(operation="unit", pieces=[], pieces_mean_relative_error=None)
+    found = dict(leaves(read(filled.filled(collectives=[fit]))))
+    assert found["collectives", "unit", "mpi, node, 2 ranks", "alpha"]["value"] == 4e-6
 
 
 def test_a_time_follows_from_alpha_and_beta() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from tests.calib.export.asked import asking, law, line
-from tests.helpers.filled import collective, contention, filled, layer, loop
+from tests.calib.export.asked import NO_MORE, asking, copying, law, line, of, refusal
+from tests.helpers.filled import collective, contention, layer, loop
 from tests.helpers.words import words_of
 
 from calib.export.astra.files import export
@@ -19,7 +18,6 @@ from calib.export.reference import Reference, steps
 from calib.export.target import Collapse, Exported
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters, TensorLoop
-from calib.foundation.errors import InputError, MissingParameter
 
 KEYS = set(
     words_of(
@@ -127,18 +125,6 @@ def filling(p: int, file: Read) -> list[int]:
         found.append(min(p, size))
         p //= found[-1]
     return found
-
-
-def of(*fits: CollectiveFit, **changes: Any) -> Parameters:
-    base = {
-        "collectives": list(fits),
-        "structural": [],
-        "contention": [],
-        "layers": [],
-        "tensor_loops": [],
-        "ranks_per_node": 4,
-    }
-    return filled(**(base | changes))
 
 
 # an MPI whose allreduce is no ring, and two operations that do not agree
@@ -269,7 +255,7 @@ def test_halving_and_doubling_where_the_times_are_its() -> None:
 
 def test_reductions_go_through_the_measured_memory() -> None:
     """2 GB/s of copies: 1 B read and 1 B written in 1 ns; a ring of 4 reduces 3/4 of the buffer."""
-    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=1)
+    pack = copying(1e-9, 1)
     a, b = line("allreduce", 4, 5e-6, 4e-9)
     through = 3 * 3 / 4 / 2e9
     file = read(export(asking(of(law("allreduce", 4, a, b + through), tensor_loops=[pack]))))
@@ -307,31 +293,14 @@ def test_one_rate_for_memory_is_the_closest_from_1_mib_on() -> None:
 
 
 def test_small_copies_where_there_are_no_others() -> None:
-    pack = loop(
-        operation="pack",
-        call_s=0.0,
-        s_per_tensor=0.0,
-        s_per_byte=1e-9,
-        active_ranks=1,
-        max_bytes=1000.0,
-    )
+    pack = copying(1e-9, 1, max_bytes=1000.0)
     result = export(asking(of(law("allreduce", 4, 1e-4, 1e-8), tensor_loops=[pack])))
     assert read(result).system["local-mem-bw"] == pytest.approx(2.0, rel=1e-9)
 
 
 def test_local_memory_is_that_of_the_librarys_device() -> None:
     """Review 8, point 4: NCCL's reductions at the pace of the host's memory."""
-    host, gpu = (
-        loop(
-            operation="pack",
-            call_s=0.0,
-            s_per_tensor=0.0,
-            s_per_byte=price,
-            device=device,
-            active_ranks=1,
-        )
-        for device, price in (("cpu", 1e-10), ("cuda", 1e-12))
-    )
+    host, gpu = copying(1e-10, 1), copying(1e-12, 1, device="cuda")
     mpi = law("allreduce", 4, 1e-5, 1e-9)
     nccl = law("allreduce", 4, 1e-5, 1e-11).model_copy(update={"library": "nccl", "device": "cuda"})
 
@@ -353,7 +322,7 @@ def test_layers_say_nothing_of_a_gpus_memory() -> None:
     assert file.system["local-mem-bw"] == pytest.approx(expected)
     assert read(export(asking(of(nccl, layers=[relu])))).system["local-mem-bw"] == NO_MEMORY_TIME
     # a pass of a layer moves bytes as a reduction does, and comes before copies; but not a small one
-    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=4)
+    pack = copying(1e-9)
     small = layer(key="relu()|8*4x8x8->4x8x8|-|float32", kind="relu", active_ranks=4)
     for layers, rate in (([relu, small], expected), ([small], 2.0)):
         result = export(asking(of(mpi, layers=layers, tensor_loops=[pack])))
@@ -363,7 +332,7 @@ def test_layers_say_nothing_of_a_gpus_memory() -> None:
 
 def test_a_memory_slower_than_the_collectives_takes_no_time() -> None:
     """3/4 of the buffer by three passes: at 2 GB/s 1.125 ns a byte."""
-    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=1)
+    pack = copying(1e-9, 1)
     for price, written in ((1.13e-9, 2.0), (1.12e-9, NO_MEMORY_TIME)):
         result = export(asking(of(law("allreduce", 4, 0.0, price), tensor_loops=[pack])))
         assert read(result).system["local-mem-bw"] == pytest.approx(written)
@@ -427,14 +396,14 @@ def named(result: Exported) -> str:
 def test_racks_are_a_dimension_where_they_are_whole() -> None:
     result = export(asking(RACKED))
     assert read(result).npus == [4, 4, 3] and named(result) == "node, rack, system"
-    assert not any("no whole racks" in note for note in result.notes)
+    assert not any("whole racks" in note for note in result.notes)
     # more racks than nodes of one
     many = export(asking(RACKED, nodes=20))
     assert read(many).npus == [4, 4, 5] and not any("whole racks" in note for note in many.notes)
     # three nodes of one rack
     one = export(asking(RACKED, ranks=(12,)))
     assert read(one).npus == [4, 3] and named(one) == "node, rack"
-    assert not any("no whole racks" in note for note in one.notes)
+    assert not any("whole racks" in note for note in one.notes)
 
 
 @pytest.mark.parametrize("asked", [{"nodes": 11}, {"ranks": (44,)}])
@@ -442,7 +411,7 @@ def test_racks_that_are_not_whole_are_told(asked: dict[str, Any]) -> None:
     """Review 8, point 19."""
     result = export(asking(RACKED, **asked))
     assert read(result).npus == [4, 11] and named(result) == "node, system"
-    assert any("11 nodes are no whole racks of 4" in note for note in result.notes)
+    assert any("11 nodes do not fill whole racks of 4" in note for note in result.notes)
 
 
 def test_messages_of_racks_that_are_not_whole_are_the_slowest() -> None:
@@ -462,21 +431,14 @@ def test_messages_alone_are_enough() -> None:
     assert simulated(file, "p2p", 2**20, [2]) == pytest.approx(6e-6 + 2**20 * 1e-10, rel=1e-6)
 
 
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises((MissingParameter, InputError)) as caught:
-        call()
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
-
-
 def test_what_is_refused() -> None:
-    assert "allreduce or reduce_scatter" in refusal(
-        lambda: export(asking(of(law("broadcast", 2, 1e-6, 1e-9))))
-    )
-    assert "6 ranks do not fill" in refusal(lambda: export(asking(MIXED, ranks=(6,))))
-    message = refusal(lambda: export(asking(MIXED, ranks=(16,), nodes=2)))
-    assert "more --nodes or fewer --ranks" in message
-    assert "can count" in refusal(lambda: export(asking(MIXED, nodes=10**9)))
+    broadcast = of(law("broadcast", 2, 1e-6, 1e-9))
+    assert "allreduce or reduce_scatter" in refusal(export, broadcast)
+    assert "6 ranks do not fill" in refusal(export, MIXED, ranks=(6,))
+    assert "more --nodes or fewer --ranks" in refusal(export, MIXED, ranks=(16,), nodes=2)
+    assert "can count" in refusal(export, MIXED, nodes=10**9)
+    # review 8, point 3; with two p of one size they are told apart
+    assert "--bytes" in refusal(export, RACKED, nbytes=(2**16, 2**16))
 
 
 def without(*levels: str) -> Parameters:
@@ -491,17 +453,12 @@ def test_a_network_that_nobody_measured_is_refused() -> None:
     assert read(export(asking(one))).npus == [4]
     several: list[dict[str, Any]] = [{"nodes": 4}, {"ranks": (4, 16)}]
     for asked in several:
-        message = refusal(partial(export, asking(one, **asked)))
+        message = refusal(export, one, **asked)
         assert "between 4 nodes" in message and "calib calibrate" in message
         assert "--nodes 1" in message and ("--ranks up to 4" in message) == ("ranks" in asked)
-    assert "between racks" in refusal(lambda: export(asking(without("system"), ranks=(4, 32))))
-    assert "of a rack" in refusal(lambda: export(asking(without("rack"))))
-    assert "inside a node" in refusal(lambda: export(asking(without("node"))))
-
-
-def test_one_size_is_no_latency_and_bandwidth() -> None:
-    """Review 8, point 3; with two p of one size they are told apart."""
-    assert "--bytes" in refusal(lambda: export(asking(RACKED, nbytes=(2**16, 2**16))))
+    assert "between racks" in refusal(export, without("system"), ranks=(4, 32))
+    assert "of a rack" in refusal(export, without("rack"))
+    assert "inside a node" in refusal(export, without("node"))
 
 
 def test_a_bandwidth_that_no_time_depends_on_is_a_bound() -> None:
@@ -537,31 +494,12 @@ def test_measured_to_the_largest_of_all_sizes() -> None:
 
 def test_what_is_lost_is_what_there_is() -> None:
     """Review 8, points 9 and 18."""
-    plain = export(
-        asking(
-            of(
-                law("allreduce", 4, 1e-5, 1e-9),
-                work=[],
-                composition=[],
-                memory=[],
-                overlap=[],
-                partitions=[],
-            )
-        )
-    )
+    one = law("allreduce", 4, 1e-5, 1e-9)
+    plain = export(asking(of(one, **NO_MORE)))
     assert plain.lost == ()
-    rest = export(
-        asking(
-            of(
-                law("allreduce", 4, 1e-5, 1e-9),
-                law("p2p", 2, 1e-6, 1e-9),
-                contention=[contention()],
-                layers=[layer()],
-                tensor_loops=[loop(operation="update")],
-                partitions=[],
-            )
-        )
-    )
+    more = {"contention": [contention()], "layers": [layer()], "partitions": []}
+    loops = [loop(operation="update")]
+    rest = export(asking(of(one, law("p2p", 2, 1e-6, 1e-9), tensor_loops=loops, **more)))
     assert set(rest.lost) == {
         "times of p2p",
         "how groups at once slow each other down",
@@ -572,18 +510,7 @@ def test_what_is_lost_is_what_there_is() -> None:
         "how much of an exchange a backward hides",
         "forward and backward times of layers (1)",
     }
-    bent = filled(
-        structural=[],
-        contention=[],
-        layers=[],
-        work=[],
-        composition=[],
-        memory=[],
-        tensor_loops=[],
-        overlap=[],
-        partitions=[],
-        collectives=[collective(4)],
-    )
+    bent = of(collective(4), ranks_per_node=8, **NO_MORE)
     assert any(words.startswith("bends") for words in export(asking(bent)).lost)
 
 

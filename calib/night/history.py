@@ -1,27 +1,68 @@
-"""Accept a step: somebody has looked at it, and its new level is normal from then on."""
+"""The history of nights: look at it before a night begins, and accept steps in it.
+
+An accepted step is one that somebody has looked at: its new level is normal from then on.
+"""
 
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from calib.foundation.errors import FileError, InputError
+from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.run_files import CLUSTER_FILE
+from calib.foundation.text import plain
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
-from calib.reports.drift.judge import drift
+from calib.night.options import Judging, NightOptions
+from calib.reports.drift.judge import baseline_nights, drift
 from calib.reports.drift.records import Step
+from calib.reports.history.address import address
 from calib.reports.history.records import Acceptance, Past, PastNight
 from calib.reports.history.store import History
 from calib.rundir import history_beside
+from calib.terminal.printing import say
 
 LEAST_ID = 8  # characters that name a night
 
 
-def accept(
-    calibration: Path, history: str | None, reason: str, night: str, since: str, baseline: str
-) -> list[Acceptance]:
+def look_ahead(options: NightOptions, judging: Judging) -> None:
+    """Check before a night begins, so that its report will not refuse after minutes of work.
+
+    Raises InputError for a --history, --since or --baseline that cannot be. A history that cannot be
+    opened is only said: the night is held all the same, and `calib report` can remember it later.
+    """
+    where = judging.history or history_beside(options.output or options.calibration)
+    at = address(where)
+    drift(Past([], []), since=judging.since)
+    nights: list[PastNight] = []
+    try:
+        if at.file is None or judging.history is not None or os.path.exists(at.file):
+            nights += _nights(where, at.file, options.calibration if judging.baseline else None)
+    except CalibError as error:
+        say(f"note: {plain(str(error))}; this night may not be remembered")
+    if judging.baseline:
+        tonight = PastNight("", "", utc_now(), True, "", "", "", "", "", 0)
+        baseline_nights([*nights, tonight], judging.baseline)
+
+
+def _nights(where: str, file: Path | None, calibration: Path | None) -> list[PastNight]:
+    """The nights of the calibration's machine in a history; none without a calibration or a file.
+
+    Raises CalibError where nothing can be recorded.
+    """
+    if file is not None:
+        there = os.path.exists(file)
+        if not os.access(file if there else file.resolve().parent, os.W_OK):
+            raise FileError(f"history {file} cannot be written")
+        if not there:
+            return []
+    with History.open(where) as store:
+        return list(store.past(machine_of(calibration)).nights) if calibration else []
+
+
+def accept(calibration: Path, judging: Judging, reason: str, night: str) -> list[Acceptance]:
     """Accept the open steps of the calibration's machine; with `night`, those of that night.
 
     `night` is an id or the beginning of one, the name of a run directory, or a date. Raises FileError
@@ -29,12 +70,12 @@ def accept(
     """
     if not reason.strip():
         raise InputError("--accept needs a reason, as --accept 'new driver 560, looked at it'")
-    where = history or history_beside(calibration)
-    if history is None and not Path(where).exists():
+    where = judging.history or history_beside(calibration)
+    if judging.history is None and not Path(where).exists():
         raise FileError(f"there is no history {where} yet; `calib report` or a night makes one")
     with History.open(where) as store:
         past = store.past(machine_of(calibration))
-        found = drift(past, since=since, baseline=baseline)
+        found = drift(past, since=judging.since, baseline=judging.baseline)
         steps = chosen([step for step in found.steps if step.is_open], past, night)
         accepted = [
             Acceptance(

@@ -1,1 +1,0 @@
-"""Every number of a parameter file in one tidy table."""
