@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any
+
+import numpy as np
 
 from calib.microbench.importers.lines.reading import Faults
 
 AT_ONCE = 16_384
-BatchPart = TypeVar("BatchPart")
 
 
-class Batches(Generic[BatchPart]):
+class Batches:
     """Rows of `width` tokens, kept until AT_ONCE are together; then they are numbers, in `parts`."""
 
     def __init__(self, width: int, faults: Faults) -> None:
@@ -18,7 +19,7 @@ class Batches(Generic[BatchPart]):
         self.tokens: list[str] = []
         self.lines: list[int] = []
         self.runs: list[int] = []
-        self.parts: list[BatchPart] = []
+        self.parts: list[dict[str, Any]] = []
 
     def extend(self, run: int, lines: list[int], tokens: list[str]) -> None:
         """Rows of one run, of `width` tokens each."""
@@ -33,12 +34,23 @@ class Batches(Generic[BatchPart]):
         self._keep(self.tokens, self.lines, self.runs)
         self.tokens, self.lines, self.runs = [], [], []
 
+    def columns(self) -> dict[str, Any]:
+        """All rows, column by column: "line", "run" and those of `numbers`; {} without rows."""
+        self.flush()
+        if len(self.parts) > 1:
+            # one by one: a million rows are not there twice
+            names = list(self.parts[0])
+            self.parts = [
+                {name: np.concatenate([part.pop(name) for part in self.parts]) for name in names}
+            ]
+        return self.parts[0] if self.parts else {}
+
     def _keep(self, flat: list[str], lines: list[int], runs: list[int]) -> None:
         """All rows, or both halves of them where one is no row."""
         if not lines:
             return
         try:
-            self.parts.append(self.numbers(flat, lines, runs))
+            found = self.numbers(flat, lines)
         except (ValueError, OverflowError):
             if len(lines) == 1:
                 self.faults.add(lines[0], "no row of this table: a column is no number")
@@ -46,7 +58,10 @@ class Batches(Generic[BatchPart]):
             half = len(lines) // 2
             self._keep(flat[: half * self.width], lines[:half], runs[:half])
             self._keep(flat[half * self.width :], lines[half:], runs[half:])
+            return
+        of = {"line": np.array(lines, dtype=np.int64), "run": np.array(runs, dtype=np.int64)}
+        self.parts.append({**of, **found})
 
-    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> BatchPart:
+    def numbers(self, flat: list[str], lines: list[int]) -> dict[str, Any]:
         """The tokens of some rows as columns. Raises ValueError or OverflowError where one is none."""
         raise NotImplementedError

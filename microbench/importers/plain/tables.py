@@ -24,7 +24,16 @@ from calib.microbench.importers.plain.header import (
     Header,
     header_of,
 )
-from calib.microbench.importers.said import TOO_FEW, UNSAID, Flags, choose, file_name, remark
+from calib.microbench.importers.said import (
+    TOO_FEW,
+    UNSAID,
+    Flags,
+    choose,
+    choose_nodes,
+    file_name,
+    overruled,
+    remark,
+)
 from calib.microbench.importers.table import Block, Imported, TableVariant
 
 NAME = "table"
@@ -88,8 +97,11 @@ class _TableReader:
     def units(self) -> str:
         """Set the units of the header, or of the flags; returns what is not said, or ""."""
         header, flags = self.header, self.flags
-        size = self._unit("size", SIZE_WORDS.get(header.size_unit, ""), flags.size_unit)
-        time = self._unit("time", TIME_WORDS.get(header.time_unit, ""), flags.time_unit)
+        own_size = SIZE_WORDS.get(header.size_unit, "")
+        own_time = TIME_WORDS.get(header.time_unit, "")
+        overruled(own_size, flags.size_unit, self.notes)
+        overruled(own_time, flags.time_unit, self.notes)
+        size, time = own_size or flags.size_unit, own_time or flags.time_unit
         for column, word, unit, what, choices in (
             (header.size, header.size_unit, size, "size", SIZE_UNITS),
             (header.time, header.time_unit, time, "time", TIME_UNITS),
@@ -104,11 +116,6 @@ class _TableReader:
                 self.notes, f"of {header.times} columns of times column {header.time + 1} is used"
             )
         return ""
-
-    def _unit(self, what: str, own: str, flag: str) -> str:
-        if own and flag and own != flag:
-            remark(self.notes, f"the file says {own}; {flag} is not used")
-        return own or flag
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
         """Line and cells of what stands below the header."""
@@ -223,22 +230,19 @@ class _TableReader:
         """Operation, ranks and nodes: the row's words, then the flags, then the file's name."""
         flags, notes, name = self.flags, self.notes, self.log.name
         operation = of.operation or flags.operation
-        if of.operation and flags.operation not in ("", of.operation):
-            remark(notes, f"the file says {of.operation}; {flags.operation} is not used")
+        overruled(of.operation, flags.operation, notes)
         if not operation and (operation := file_operation(name)):
             remark(notes, f"operation {operation}: from the file's name")
         if not operation:
             return UNSAID["operation"]
         named = file_name(name)
-        ranks = choose("ranks", of.ranks, flags.ranks, 0, named.ranks, notes)
+        ranks = choose("ranks", of.ranks, flags.ranks, named.ranks, notes)
         if ranks < 2:
             return TOO_FEW[ranks]
-        nodes = choose("nodes", of.nodes, flags.nodes, 0, named.nodes, notes)
-        if not nodes:
-            remark(notes, "the nodes are not said, taken as one")
+        nodes = choose_nodes(of.nodes, flags.nodes, named.nodes, notes)
         if KINDS[operation].per_rank:
             remark(notes, "sizes are taken as the parts of all ranks together")
-        return BlockOf(operation, ranks, max(1, min(nodes, ranks)))
+        return BlockOf(operation, ranks, min(nodes, ranks))
 
     def _mixed(self, rows: BlockRows) -> str:
         """Why rows of one size cannot be times of one thing, where a column tells them apart."""
