@@ -17,7 +17,6 @@ from calib.microbench.collectives.timing import (
     device_block,
     host_block,
     idle_block,
-    nothing,
 )
 from calib.microbench.communicator import Control
 from calib.microbench.groups import layout, machine_order
@@ -25,6 +24,7 @@ from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
+from calib.microbench.timing.stretches import nothing
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import idle
 

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 
-from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
-from calib.microbench.layers.work import Attempts, CallStretch, LayerWork, start_work
+from calib.microbench.layers.work import LayerWork, start_work
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import (
-    FIRST_SPIN_S,
     HeldStopwatch,
-    Lap,
     arithmetic,
     cuda_problem,
+    held_block,
     kernel_names,
-    next_spin_s,
 )
-from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
-from calib.microbench.timing.watchdog import beat
+from calib.microbench.timing.repeat import Repetitions, repeat
+from calib.microbench.timing.stretches import Attempts, CallStretch
 
-MAX_TRIES = 8  # the spin doubles at least from one to the next
 GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it
-
-
-class LapTimer(Protocol):
-    """What the timed loop needs of a stopwatch."""
-
-    def ready(self) -> None:
-        """Evict the caches if wanted; return when the device is idle."""
-
-    def lap(self, calls: Mapping[str, Callable[[], None]], spin_s: float) -> Lap:
-        """Time calls behind a spin of so many seconds."""
 
 
 def measure_on_cuda(
@@ -73,70 +58,6 @@ def measure_on_cuda(
     return result
 
 
-def held_block(
-    communicator: Control, label: str, stretches: Sequence[CallStretch], watch: LapTimer
-) -> RepeatedCalls:
-    """The timed loop of stretches of calls on this rank's device; `label` is for errors.
-
-    A repetition that the spin did not hold on some rank is made again by all of them, behind a
-    longer spin. Raises MeasurementError where MAX_TRIES do not do.
-    """
-    spin_s = FIRST_SPIN_S
-
-    def repetition(attempts: Attempts) -> list[Lap]:
-        laps: list[Lap] = []
-
-        def lap(stretch: CallStretch) -> None:
-            laps.append(watch.lap(stretch.calls, spin_s))
-
-        for stretch in stretches:
-            attempts.run(stretch.prepare)
-            attempts.run(watch.ready)
-            communicator.barrier()
-            attempts.run(partial(lap, stretch))
-        return laps
-
-    def block(n: int) -> Timings:
-        nonlocal spin_s
-        rows: dict[int, list[Lap]] = {}
-        todo = list(range(n))
-        for _ in range(MAX_TRIES):
-            attempts = Attempts(label)
-            rows.update({index: repetition(attempts) for index in todo})
-            attempts.agree(communicator)
-            laps = [lap for index in todo for lap in rows[index]]
-            wanted = max(next_spin_s(spin_s, lap.queue_s, lap.held) for lap in laps)
-            missed = [i for i in todo if not all(lap.held for lap in rows[i])]
-            everyone = communicator.allgather_object([missed, wanted])
-            beat()
-            # one length for all: the ranks' calls are to run at the same time
-            spin_s = max(wanted for _, wanted in everyone)
-            todo = sorted({index for missed, _ in everyone for index in missed})
-            if not todo:
-                return _timings([rows[index] for index in range(n)])
-        raise MeasurementError(
-            f"{label}: the calls cannot be queued ahead of the device (one waits for it), so "
-            "the device's own time is not known; try mode graph"
-        )
-
-    return block
-
-
-def _timings(rows: Sequence[Sequence[Lap]]) -> Timings:
-    """The laps of all repetitions by operation."""
-    names = [name for lap in rows[0] for name in lap.seconds]
-
-    def of(values: Callable[[Lap], dict[str, float]]) -> dict[str, list[float]]:
-        merged = [{k: v for lap in laps for k, v in values(lap).items()} for laps in rows]
-        return {name: [row[name] for row in merged] for name in names}
-
-    return Timings(
-        of(lambda lap: lap.seconds),
-        [laps[0].start for laps in rows],
-        of(lambda lap: lap.host_seconds),
-    )
-
-
 def graph_stretches(work: LayerWork, passes: str) -> list[CallStretch]:
     """What LayerWork.stretches gives, as replays of captured CUDA graphs.
 
@@ -168,17 +89,13 @@ def graph_stretches(work: LayerWork, passes: str) -> list[CallStretch]:
             replays[name] = partial(_replay, graph, gradients)
     torch.cuda.synchronize()
     if passes == "whole":
-        return [CallStretch(_nothing, {"forward": forward.replay, **replays})]
-    return [CallStretch(forward.replay, {name: replay}) for name, replay in replays.items()]
+        return [CallStretch({"forward": forward.replay, **replays})]
+    return [CallStretch({name: replay}, forward.replay) for name, replay in replays.items()]
 
 
 def _replay(graph: torch.cuda.CUDAGraph, _written: object) -> None:
     """Replay; the caller keeps the tensors that the graph writes, whose memory stays theirs so."""
     graph.replay()
-
-
-def _nothing() -> None:
-    """A replay needs no preparation: it writes where it wrote before."""
 
 
 def stretch_kernels(stretches: Sequence[CallStretch]) -> dict[str, list[str]]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from time import perf_counter
-
 import torch
 
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.layers.cuda import measure_on_cuda
-from calib.microbench.layers.work import Attempts, CallStretch, check_case, start_work
+from calib.microbench.layers.work import check_case, start_work
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
+from calib.microbench.timing.repeat import Repetitions, repeat
+from calib.microbench.timing.stretches import host_block, nothing
 
 
 def measure_layer(
@@ -40,43 +37,9 @@ def measure_layer(
     check_case(case)
     if case.device == "cuda":
         return measure_on_cuda(communicator, case, seed, budget_s, target, device_index, clock)
-    work, first_s = start_work(communicator, case, seed, torch.device("cpu"), lambda: None)
-    block = layer_block(communicator, case, work.stretches(case.passes))
+    work, first_s = start_work(communicator, case, seed, torch.device("cpu"), nothing)
+    before = evict if case.cold else nothing
+    block = host_block(communicator, case.label, work.stretches(case.passes), before)
     result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
     result.first_s = first_s
     return result
-
-
-def layer_block(
-    communicator: Control, case: LayerCase, stretches: Sequence[CallStretch]
-) -> RepeatedCalls:
-    """The timed loop of one layer on this rank's CPU."""
-    make_cold: Callable[[], None] | None = None
-    if case.cold:
-        make_cold = evict
-    barrier = communicator.barrier
-
-    def block(n: int) -> Timings:
-        seconds: dict[str, list[float]] = {name: [] for each in stretches for name in each.calls}
-        starts: list[float] = []
-        attempts = Attempts(case.label)
-
-        def time(stretch: CallStretch) -> None:
-            for name, call in stretch.calls.items():
-                start = perf_counter()
-                call()
-                seconds[name].append(perf_counter() - start)
-
-        for _ in range(n):
-            for number, stretch in enumerate(stretches):
-                attempts.run(stretch.prepare)
-                if make_cold is not None:
-                    make_cold()
-                barrier()
-                if number == 0:
-                    starts.append(perf_counter())
-                attempts.run(partial(time, stretch))
-        attempts.agree(communicator)
-        return Timings(seconds, starts)
-
-    return block

@@ -9,9 +9,9 @@ from calib.microbench.cases import SparseCase
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.mpi import mpi_control
 from calib.microbench.sparse.exchange import EXCHANGES, SparseExchange, expected
-from calib.microbench.tensors import TensorPass, host_block
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, repeat
+from calib.microbench.timing.stretches import CallStretch, host_block
 
 TOLERANCE = 1e-5  # of float32 sums of few terms, beside their largest item
 
@@ -32,7 +32,7 @@ def measure_sparse(
     exchange = EXCHANGES[case.method](case, seed, mpi_control(case.label, control).comm)
     try:
         check(control, exchange)
-        block = host_block(control, TensorPass({case.method: exchange.run}))
+        block = host_block(control, case.label, [CallStretch({case.method: exchange.run})])
         return repeat(control, block, budget_s, target, clock=clock)
     finally:
         exchange.close()
