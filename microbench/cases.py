@@ -152,7 +152,7 @@ class LayerCase(CaseBase):
     """One layer at one batch, all ranks at once.
 
     Times of `passes` "whole" are "forward" and "backward", of "parts" "backward_data" and
-    "backward_weight". On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
+    "backward_weight". On CUDA alone (microbench/layers/timing.py): `mode` "graph", and "tf32", which is
     float32 with TensorFloat-32 kernels allowed.
     """
 

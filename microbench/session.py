@@ -121,7 +121,7 @@ class Session:
 
             return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
         if isinstance(case, SparseCase):
-            from calib.microbench.sparse.measure import measure_sparse
+            from calib.microbench.sparse import measure_sparse
 
             # the plan's seed: the same rows are touched by every method, in any number of parts
             seed = abs(self.plan.seed)

@@ -15,11 +15,10 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from calib.microbench.cases import TensorsCase
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem, held_block
+from calib.microbench.timing.cuda import HeldStopwatch, held_block, on_gpu
 from calib.microbench.timing.repeat import Repetitions, repeat
-from calib.microbench.timing.stretches import Attempts, CallStretch, host_block
+from calib.microbench.timing.stretches import CallStretch, first_time, host_block
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -135,10 +134,7 @@ def measure_tensors(
         block = host_block(control, case.label, stretches)
         result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     else:
-        agree(control, cuda_problem())
-        # modulo: a launcher may show each rank its own GPU alone
-        device = torch.device("cuda", device_index % torch.cuda.device_count())
-        with torch.cuda.device(device), arithmetic(case.dtype == "tf32"):
+        with on_gpu(control, device_index, case.dtype == "tf32") as device:
             stretches, first_s = _begin(control, case, seed, device)
             block = held_block(control, case.label, stretches, HeldStopwatch(cold=False))
             result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
@@ -150,10 +146,8 @@ def _begin(
     control: Control, case: TensorsCase, seed: int, device: torch.device
 ) -> tuple[list[CallStretch], float]:
     """What the case times, and the seconds of its first time on the slowest rank. Collective."""
-    attempts = Attempts(case.label)
-    made: list[tuple[list[CallStretch], float]] = []
 
-    def begin() -> None:
+    def begin() -> tuple[list[CallStretch], float]:
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
         stretches = PASSES[case.operation](
@@ -169,12 +163,9 @@ def _begin(
                 call()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        made.append((stretches, perf_counter() - start))
+        return stretches, perf_counter() - start
 
-    attempts.run(begin)
-    attempts.agree(control)
-    ((stretches, seconds),) = made
-    return stretches, max(control.allgather_object(seconds))
+    return first_time(control, case.label, begin)
 
 
 def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:

@@ -13,7 +13,7 @@ from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
-from calib.microbench.timing.stretches import Attempts, CallStretch
+from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
 
 # dimensions of a batched tensor (batch, channels, ...) -> how torch keeps the channels last
@@ -171,14 +171,9 @@ def start_work(
 
     Collective. Raises InputError and MeasurementError.
     """
-    attempts = Attempts(case.label)
-    made: list[tuple[LayerWork, float]] = []
 
-    def start() -> None:
+    def begin() -> tuple[LayerWork, float]:
         work = make_work(case, seed, device)
-        made.append((work, first_call(work, case, seed, synchronize)))
+        return work, first_call(work, case, seed, synchronize)
 
-    attempts.run(start)
-    attempts.agree(communicator)
-    ((work, seconds),) = made
-    return work, max(communicator.allgather_object(seconds))
+    return first_time(communicator, case.label, begin)

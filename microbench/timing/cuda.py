@@ -17,6 +17,7 @@ import torch
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.communicator import Control
+from calib.microbench.communicators.devices import agree
 from calib.microbench.timing.repeat import RepeatedCalls, Timings
 from calib.microbench.timing.stretches import Attempts, CallStretch
 from calib.microbench.timing.watchdog import beat
@@ -204,6 +205,19 @@ def arithmetic(tf32: bool) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision = before
+
+
+@contextmanager
+def on_gpu(control: Control, index: int, tf32: bool) -> Iterator[torch.device]:
+    """This rank's GPU, current in the block, under `arithmetic`. Collective.
+
+    Raises MachineError on all ranks where one has no CUDA device.
+    """
+    agree(control, cuda_problem())
+    # modulo: a launcher may show each rank its own GPU alone
+    device = torch.device("cuda", index % torch.cuda.device_count())
+    with torch.cuda.device(device), arithmetic(tf32):
+        yield device
 
 
 def cuda_problem() -> str:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.communicator import Control
 from calib.microbench.timing.repeat import RepeatedCalls, Timings
 from calib.microbench.timing.watchdog import beat
+
+Made = TypeVar("Made")
 
 
 def nothing() -> None:
@@ -50,6 +52,21 @@ class Attempts:
         failures = [text for text in communicator.allgather_object(self.failure) if text]
         if failures:
             raise MeasurementError(failures[0])
+
+
+def first_time(
+    communicator: Control, label: str, begin: Callable[[], tuple[Made, float]]
+) -> tuple[Made, float]:
+    """What `begin` makes, and its seconds on the slowest rank. Collective.
+
+    Raises MeasurementError on every rank where it fails on any.
+    """
+    attempts = Attempts(label)
+    made: list[tuple[Made, float]] = []
+    attempts.run(lambda: made.append(begin()))
+    attempts.agree(communicator)
+    ((work, seconds),) = made
+    return work, max(communicator.allgather_object(seconds))
 
 
 def host_block(
