@@ -32,14 +32,14 @@ TRIALS = 5
 # of CUDA events: their resolution (CUDA Runtime API, cudaEventElapsedTime)
 EVENTS = Timer(resolution_s=0.5e-6, overhead_s=0.0)
 LONG_CALL_S = 1e-3
-# a window is set this far ahead: twice what its announcement takes, and the clocks' error
+# a window is set ahead by twice what its announcement and the clocks' error take
 LEAD_FACTOR = 2.0
 SHORTEST_LEAD_S = 50e-6
 
 
 @dataclass(frozen=True)
 class CollectiveSetting:
-    """What a session offers its collective cases."""
+    """What a session gives its collective cases."""
 
     control: Control
     pool: CommunicatorPool

@@ -53,13 +53,13 @@ class Flags:
 
 # how a fault begins that a flag would mend
 UNSAID = {
-    "operation": "the operation is not said",
-    "ranks": "the ranks are not said",
+    "operation": "the operation is not given",
+    "ranks": "the number of ranks is not given",
     "nodes": "the list of devices is not complete",
     "size_unit": "the unit of its sizes",
     "time_unit": "the unit of its times",
 }
-TOO_FEW = {0: UNSAID["ranks"], 1: "one rank alone communicates with nobody"}
+TOO_FEW = {0: UNSAID["ranks"], 1: "a single rank does not communicate"}
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def choose_nodes(own: int, flag: int, named: int, notes: list[str]) -> int:
     """The nodes by the same rule; 1, with a note, where nothing says how many."""
     nodes = choose("nodes", own, flag, named, notes)
     if not nodes:
-        remark(notes, "the nodes are not said, taken as one")
+        remark(notes, "the number of nodes is not given: taken as one")
     return nodes or 1
 
 

@@ -216,7 +216,7 @@ class Synchroniser:
 def wait_until(clock: Clock, common_s: float, now: Now = perf_counter) -> float:
     """Spin until the common clock shows `common_s`; returns how late this rank came, 0 if on time.
 
-    It spins because a sleep wakes up some 50 microseconds late.
+    A sleep would wake some 50 microseconds late.
     """
     target = clock.from_common(common_s)
     late = now() - target

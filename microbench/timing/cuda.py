@@ -67,7 +67,7 @@ class Lap:
 
 
 class LapTimer(Protocol):
-    """What the timed loop needs of a stopwatch."""
+    """What held_block needs of a stopwatch."""
 
     def ready(self) -> None:
         """Evict the caches if wanted; return when the device is idle."""

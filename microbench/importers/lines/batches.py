@@ -12,7 +12,7 @@ AT_ONCE = 16_384
 
 
 class Batches:
-    """Rows of `width` tokens, kept until AT_ONCE are together; then they are numbers, in `parts`."""
+    """Rows of `width` tokens; every AT_ONCE of them become numbers, in `parts`."""
 
     def __init__(self, width: int, faults: Faults) -> None:
         self.width, self.faults = width, faults
@@ -30,7 +30,7 @@ class Batches:
             self.flush()
 
     def flush(self) -> None:
-        """Turn the tokens into numbers; a row that is none is a fault."""
+        """Turn the tokens into numbers; a row with another word is a fault."""
         self._keep(self.tokens, self.lines, self.runs)
         self.tokens, self.lines, self.runs = [], [], []
 
@@ -38,7 +38,7 @@ class Batches:
         """All rows, column by column: "line", "run" and those of `numbers`; {} without rows."""
         self.flush()
         if len(self.parts) > 1:
-            # one by one: a million rows are not there twice
+            # one column at a time, so that a million rows are not held twice
             names = list(self.parts[0])
             self.parts = [
                 {name: np.concatenate([part.pop(name) for part in self.parts]) for name in names}
@@ -46,14 +46,14 @@ class Batches:
         return self.parts[0] if self.parts else {}
 
     def _keep(self, flat: list[str], lines: list[int], runs: list[int]) -> None:
-        """All rows, or both halves of them where one is no row."""
+        """Keep all rows, or try both halves where one of them is not a row."""
         if not lines:
             return
         try:
             found = self.numbers(flat, lines)
         except (ValueError, OverflowError):
             if len(lines) == 1:
-                self.faults.add(lines[0], "no row of this table: a column is no number")
+                self.faults.add(lines[0], "not a row of this table: a column is not a number")
                 return
             half = len(lines) // 2
             self._keep(flat[: half * self.width], lines[:half], runs[:half])
@@ -63,5 +63,5 @@ class Batches:
         self.parts.append({**of, **found})
 
     def numbers(self, flat: list[str], lines: list[int]) -> dict[str, Any]:
-        """The tokens of some rows as columns. Raises ValueError or OverflowError where one is none."""
+        """Tokens of rows as columns. Raises ValueError or OverflowError where one is not a number."""
         raise NotImplementedError

@@ -29,7 +29,7 @@ from calib.microbench.importers.said import NOT_SAID, Flags, SaidPlaces, each_wo
 from calib.microbench.importers.table import Block, Imported, TableVariant
 
 OTHER_TOOL = re.compile(r"\balgbw\b|#bytes\s+#repetitions|nccl-tests version|MPI Benchmarks")
-USUAL = 0.8  # what so many rows of a table have in common, the rest must have too
+USUAL = 0.8  # what this share of the rows has in common, the rest must have too
 GridColumn = tuple[Numbers, Numbers]  # numbers, and half a unit of the last digit of each
 # an MPI datatype, without MPI_ -> the dtype
 DTYPES = each_word(
@@ -99,7 +99,7 @@ class GridTable:
         self.faults = faults
 
     def refuse(self, bad: Mask, text: str) -> None:
-        """Good rows that are bad are good no longer; every one is a fault."""
+        """Bad rows among the good ones become faults."""
         for index in np.flatnonzero(self.good & bad):
             self.faults.add(int(self.lines[index]), text)
         self.good = self.good & ~bad
@@ -107,7 +107,7 @@ class GridTable:
     def check_sizes(self) -> None:
         """Decimals, whole bytes, and the series and the order of the sizes."""
         self.refuse(cut_short(self.halves), "a number has other decimals than its column")
-        self.refuse(~whole_bytes(self.sizes), "the size is no number of bytes")
+        self.refuse(~whole_bytes(self.sizes), "the size is not a whole number of bytes")
         if "size" not in self.columns:
             return
         series = np.where(self.good, self.sizes, 0)
@@ -131,7 +131,7 @@ class GridTable:
 
 
 def cut_short(halves: Numbers) -> Mask:
-    """Rows where a number has other decimals than its column: a digit of it is lost or added."""
+    """Rows with a number of other decimals than its column: it lost or gained a digit."""
     bad = np.zeros(len(halves), dtype=bool)
     for column in halves.T:
         units, counts = np.unique(column, return_counts=True)
@@ -140,7 +140,7 @@ def cut_short(halves: Numbers) -> Mask:
 
 
 def out_of_series(sizes: Numbers) -> Mask:
-    """Sizes that are not in the series of doublings that nearly all of a table are in.
+    """Sizes outside the series of doublings that nearly all sizes of a table are in.
 
     OSU doubles the size from the smallest on, and so does IMB by default: a size with a digit lost
     or added stands out, and nothing else in a line of OSU would tell.
@@ -291,11 +291,11 @@ class GridReader(Generic[HeadT]):
         self.head = self.grid = None
 
     def words(self, number: int, line: str, parts: list[str]) -> None:
-        """What a line says that is no row."""
+        """Read a line that is not a row."""
         raise NotImplementedError
 
     def loses_digits(self, grid: GridRows, parts: list[str]) -> bool:
-        """Whether a row may have lost digits, where the file ends inside its line."""
+        """Whether a row in which the file ends may have lost digits."""
         raise NotImplementedError
 
     def shape(self, head: HeadT, table: GridTable) -> TableShape | str:
@@ -320,11 +320,11 @@ class GridReader(Generic[HeadT]):
         table.check_sizes()
         timed = self.seconds(shape, table)
         if timed is None:
-            self.faults.add(line, "its columns are not ones that are known")
+            self.faults.add(line, "its columns are unknown")
             return
         empty = (table.sizes == 0) & (not shape.sends_when_empty)
         untimed = ~(np.isfinite(timed[0]) & (timed[0] > 0))
-        table.refuse(untimed & ~(empty & self.empty_untimed), "the time is no positive number")
+        table.refuse(untimed & ~(empty & self.empty_untimed), "the time is not a positive number")
         if (table.good & empty).any():
             remark(self.result.notes, "rows of size 0 are left out: nothing is sent")
         keep = table.good & ~empty

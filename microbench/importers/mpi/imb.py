@@ -129,7 +129,7 @@ class _ImbReader(GridReader[ImbHead]):
             self.head = replace(self.head, processes=int(processes[1]))
         elif self.grid is not None and parts[0].isdecimal() and parts[0].isascii():
             timeless = NO_TIME.search(line)
-            text = "no row of this table: it has other columns"
+            text = "not a row of this table: other columns"
             self.faults.add(number, "no time: out of memory or time" if timeless else text)
 
     def _header(self, number: int, parts: list[str]) -> None:
@@ -144,7 +144,7 @@ class _ImbReader(GridReader[ImbHead]):
         word = head.benchmark.lower().removesuffix("_pure")
         base = OPERATIONS.get(word) or OPERATIONS.get(word.removeprefix("i"), "")
         if not base:
-            return "a benchmark that is not imported" if word else "the benchmark is not said"
+            return "a benchmark that is not imported" if word else "the benchmark is not named"
         name = base if word in OPERATIONS else f"i{base}"
         overruled(name, flags.operation, notes)
         named, pair = file_name(self.log.name), base.startswith("p2p")

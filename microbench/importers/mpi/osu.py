@@ -124,7 +124,7 @@ def operation_of(what: str) -> tuple[str, str]:
     else:
         base = name = next((name for text, name in POINTS if re.search(text, words)), "")
     if not base:
-        return "", "a test that is not known"
+        return "", "an unknown test"
     return (f"{name}_persistent" if "persistent" in words else name), base
 
 
@@ -198,7 +198,7 @@ class _OsuReader(GridReader[OsuHead]):
         elif device := device_of(line):
             self.head = replace(self.head, device=device)
         elif parts[0].isdecimal() and parts[0].isascii():
-            self.faults.add(number, "no row of this table: it has other columns")
+            self.faults.add(number, "not a row of this table: other columns")
 
     def _title(self, number: int, title: tuple[str, str, str, str]) -> None:
         what, library, device, version = title
@@ -251,7 +251,7 @@ class _OsuReader(GridReader[OsuHead]):
         hint = named.nodes or (nodes_of_pair(file) if pair else 0)
         nodes = choose_nodes(launched.nodes, flags.nodes, hint, notes)
         if head.mixed and len(np.unique(table.values[:, 0])) < len(table.lines):
-            return "rows of two runs are mixed, and which is whose is not said"
+            return "rows of two runs are mixed, and nothing tells them apart"
         return TableShape(
             operation=name.replace("p2p_pairs", "p2p"),
             base=base,

@@ -36,9 +36,9 @@ def named(word: str, names: Mapping[str, str]) -> str:
 
 
 def forced(value: str, operation: str, names: Mapping[str, str]) -> str:
-    """The name that a value of NCCL_ALGO or NCCL_PROTO forces an operation to.
+    """What a value of NCCL_ALGO or NCCL_PROTO forces an operation to.
 
-    "" where it says nothing of the operation, SEVERAL where it leaves several, names none of `names`
+    "" where it does not concern the operation, SEVERAL where it leaves several, names none of `names`
     or is not understood.
     """
     general, own = "", ""

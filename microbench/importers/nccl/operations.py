@@ -1,4 +1,4 @@
-"""The programs of nccl-tests, and which of them a nameless table can come from."""
+"""The programs of nccl-tests, and which of them can have printed a table without a name."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def candidates(columns: Columns, ranks: int) -> list[OperationKind]:
 
 
 def _without_unlikely(found: Sequence[OperationKind], columns: Columns) -> list[OperationKind]:
-    """Drop what only looks alike.
+    """Drop what only looks the same.
 
     alltoall cannot run in place, so it alone leaves that unchecked; up to 2.12 it has a column redop
     that is blank, where allgather has none.

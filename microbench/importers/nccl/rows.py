@@ -1,7 +1,7 @@
 """Rows of nccl-tests from any format: checked for consistency, made into blocks.
 
 A row has a size, a count, a type, and out of place and in place each a time, an algorithm and a bus
-bandwidth and the number of wrong results. So every time is known twice and every bandwidth too.
+bandwidth and the number of wrong results. So every time and every bandwidth can be checked.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def half_of(columns: dict[str, Any], name: str) -> Half:
 
 
 def better_half(columns: dict[str, Any]) -> Half:
-    """The half that was measured out of place, and of rows that have none the other."""
+    """The half out of place, or in place for rows that have no other."""
     first, second = half_of(columns, "out"), half_of(columns, "in")
     lacking = np.isnan(first.seconds)
     return Half(

@@ -32,7 +32,7 @@ from calib.microbench.importers.said import (
 )
 from calib.microbench.importers.table import Imported
 
-UNIT_WANTED = "its times are of no unit that is said, and its bandwidths are too small to tell"
+UNIT_WANTED = "the unit of its times is not given, and its bandwidths are too small to tell"
 RANKS_WANTED = {
     0: UNSAID["ranks"],
     1: "one rank alone: processes that do not know each other (built without MPI)?",
@@ -83,12 +83,12 @@ def kind_of(
     found = {kind.name: kind for kind in allowed}
     if "hypercube" not in (*said.named, flag, by_file_name):
         found.pop("hypercube", None)  # an old allgather prints the same, and is not as rare
-    fits = f"its columns fit {', '.join(found)}" if found else "its columns fit none that is known"
+    fits = f"its columns fit {', '.join(found)}" if found else "its columns fit no known operation"
     own = [word for word in dict.fromkeys(said.named) if word in found]
     if len(own) == 1:
         return found[own[0]]
     if flag and flag not in found:
-        return f"it is no {flag}: {fits}"
+        return f"it is not {flag}: {fits}"
     word, source = flag, ""
     if not word and len(found) == 1:
         (word,), source = found, "the columns"

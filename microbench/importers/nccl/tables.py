@@ -25,7 +25,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What has been said before a table. "" and 0 were not said; `unknown` is a program not known.
+    """What was said before a table; "" and 0 where nothing was. `unknown` is an unknown program.
 
     `forced` are the values of NCCL_ALGO and NCCL_PROTO.
     """
@@ -48,10 +48,10 @@ class Context:
 
 @dataclass
 class AlikeRuns:
-    """Runs of a program that were alike; `line` is where the first begins, and a run's number its line.
+    """Runs of a program with equal settings; a run's number is its line, `line` that of the first.
 
-    `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows; `key` names
-    what the runs were forced to (nccl_forced.py).
+    `ranks` are those of a group, 0 while unknown. `dropped` runs give no rows; `key` names what the runs
+    were forced to (forced.py).
     """
 
     line: int
@@ -95,7 +95,7 @@ class AlikeRuns:
         )
 
     def set_unit(self) -> bool:
-        """Take the times for what they are in; False where neither a word nor a bandwidth tells."""
+        """Convert the times to seconds; False where neither a word nor a bandwidth tells their unit."""
         columns, scale = self.rows.columns(), UNITS.get(self.said.unit, 0.0)
         if not scale:
             half = better_half(columns)

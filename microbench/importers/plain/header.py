@@ -94,7 +94,7 @@ def header_of(log: Log) -> Header | None:
 
 
 def lacking(log: Log) -> str:
-    """What the first line of a table has not, with its line; "" of other files."""
+    """What the first line of a table lacks; "" for other files."""
     for number, line in enumerate(log.text[:HEAD].split("\n"), 1):
         columns = max(
             ([column_of(cell) for cell in cells_of(line, d)] for d in DELIMITERS.strip(" ")),

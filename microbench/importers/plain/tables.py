@@ -1,7 +1,7 @@
 """A plain table of sizes and times: CSV with a header, such as look-up tables of simulators.
 
-Sizes are those of the whole buffer. The units stand in the header or are given; nothing is guessed:
-a table whose units, operation or ranks are not said is not read.
+Sizes are those of the whole buffer. Nothing is guessed: units stand in the header or are given, and a
+table without units, operation or ranks is not read.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _TableReader:
         self.size_unit, self.time_unit = 0, 0.0
 
     def units(self) -> str:
-        """Set the units of the header, or of the flags; returns what is not said, or ""."""
+        """Set the units by the header or the flags; returns what is missing, or ""."""
         header, flags = self.header, self.flags
         own_size = SIZE_WORDS.get(header.size_unit, "")
         own_time = TIME_WORDS.get(header.time_unit, "")
@@ -107,13 +107,13 @@ class _TableReader:
             (header.time, header.time_unit, time, "time", TIME_UNITS),
         ):
             if not unit:
-                known = "can be 1000 or 1024" if word[1:] in ("B", "b") else "is not said"
+                known = "can be 1000 or 1024" if word[1:] in ("B", "b") else "is not given"
                 unsaid = UNSAID[f"{what}_unit"]
                 return f"{unsaid}, in column {column + 1}, {known}; one of {', '.join(choices)}"
         self.size_unit, self.time_unit = SIZE_UNITS[size], TIME_UNITS[time]
         if header.times > 1:
             remark(
-                self.notes, f"of {header.times} columns of times column {header.time + 1} is used"
+                self.notes, f"column {header.time + 1} is used, of {header.times} columns of times"
             )
         return ""
 
@@ -126,26 +126,28 @@ class _TableReader:
             cells = cells_of(line, self.header.delimiter)
             last, decimals = decimals, len(cells[-1].partition(".")[2]) if cells else 0
             if len(cells) != self.header.width:
-                self.faults.add(number, "no row: it has other columns than the header")
+                self.faults.add(number, "not a row: its columns are not those of the header")
             elif number == self.log.cut_line and not 0 < decimals == last:
                 self.faults.add(number, "the file ends inside this line: it may be cut short")
             else:
                 yield number, cells
 
     def rows(self) -> dict[BlockOf, list[PlainRow]]:
-        """The rows by what they are of; what is none is a fault."""
+        """The rows by block; what is not a row is a fault."""
         found: dict[BlockOf, list[PlainRow]] = {}
         for number, cells in self._cells():
             size, time = cells[self.header.size], cells[self.header.time]
             if not NUMBER.fullmatch(size) or not NUMBER.fullmatch(time):
-                self.faults.add(number, "no row: the size or the time is no number")
+                self.faults.add(number, "not a row: the size or the time is not a number")
                 continue
             nbytes = float(size) * self.size_unit
             if not nbytes or not whole_bytes(np.array([nbytes]))[0]:
-                self.faults.add(number, "the size is no number of bytes" if nbytes else "size 0")
+                self.faults.add(
+                    number, "the size is not a whole number of bytes" if nbytes else "size 0"
+                )
                 continue
             if not 0 < float(time) * self.time_unit < np.inf:
-                self.faults.add(number, "the time is no positive number")
+                self.faults.add(number, "the time is not a positive number")
                 continue
             of = self._of(cells)
             if isinstance(of, str):
@@ -171,12 +173,12 @@ class _TableReader:
             word = self._cell(cells, "operation").lower().replace("-", "_")
             operation = PROGRAMS.get(word.removesuffix("_perf"), "")
             if not operation:
-                return "its operation is not one that is known"
+                return "its operation is unknown"
         numbers = []
         for name in ("ranks", "nodes"):
             cell = cells[known[name]] if name in known else "0"
             if name in known and not WHOLE.fullmatch(cell):
-                return f"its {name} are no whole number"
+                return f"its {name} are not a whole number"
             numbers.append(int(cell))
         return BlockOf(operation, *numbers)
 

@@ -40,6 +40,14 @@ from calib.microbench.records.samples import Sample, read_table, write_table
 FAILED = "failed: rank 1 does not answer"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_fsync() -> Iterator[None]:
+    """Processes are killed here, and no machine: what was written is read without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 class Killed(BaseException):
     """Stands for the end of the process."""
 

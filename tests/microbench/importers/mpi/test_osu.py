@@ -172,9 +172,9 @@ def test_failed_validation_is_a_fault() -> None:
         ("\n64  ", "\n6   ", "size is not in the series"),
         ("\n64  ", "\n32  ", "not larger than the one before"),
         ("5.64", "5.6", "other decimals"),
-        ("5.64", "5.6x", "a column is no number"),
-        ("5.64", "0.00", "no positive number"),
-        ("5.64", "5_64", "a column is no number"),
+        ("5.64", "5.6x", "a column is not a number"),
+        ("5.64", "0.00", "not a positive number"),
+        ("5.64", "5_64", "a column is not a number"),
         ("5.64", "5.64 7", "other columns"),
     ],
 )

@@ -101,7 +101,7 @@ def test_published_tags_inside_rows() -> None:
     """Line 1 has lost its beginning; 24 ranks is the only number with busbw = 1.917 algbw."""
     found = published("nccl-tests/nccl1453_tagged_wrapped_excerpt.txt")
     block = one(found)
-    assert found.faults.listed() == [(1, "no row of nccl-tests: its beginning is lost")]
+    assert found.faults.listed() == [(1, "not a row of nccl-tests: its beginning is lost")]
     assert (block.operation, block.ranks, len(block)) == ("allreduce", 24, 20)
     assert times(block)[2097152] == pytest.approx(2325.3)
     assert times(block, "in_place")[2097152] == pytest.approx(416.7)
@@ -314,7 +314,7 @@ def test_operation_that_the_columns_leave_open() -> None:
     assert one(imported(text, operation="scatter")).operation == "scatter"
     assert one(imported(text, name="my_gather_log.txt")).operation == "gather"
     assert one(imported("$ srun ./scatter_perf -b 8\n" + text)).operation == "scatter"
-    assert "it is no allreduce" in faults(text, operation="allreduce")[0][1]
+    assert "it is not allreduce" in faults(text, operation="allreduce")[0][1]
 
 
 def test_flags_give_way_to_the_file() -> None:
@@ -338,7 +338,7 @@ def test_ranks_from_launch_line_and_name() -> None:
 
 
 def test_what_is_no_log() -> None:
-    with pytest.raises(FileError, match="no log that this program reads"):
+    with pytest.raises(FileError, match="not a log that this program reads"):
         imported("hello\nworld 1 2 3\n")
 
 
