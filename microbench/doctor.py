@@ -145,7 +145,6 @@ def torch_library() -> DoctorFinding:
     """PyTorch, without importing it."""
     if find_spec("torch") is None:
         return _bad("torch", "not installed", "install PyTorch; layers and training need it")
-
     return _ok("torch", version("torch"), "runs layers and training")
 
 

@@ -49,6 +49,10 @@ COLUMN = re.compile(
     r"(?:(?:[A-Z][\w.]*|P\d[\d.]*) ){0,2}(?:[A-Z][\w.]*|P\d[\d.]*) ?\((?:us|MB/s|%)\)"
     r"|MPI_\w+\(us\)|Iterations|Validation|MB/s|Messages/s|Transmit Size"
 )
+HEADER = re.compile(r"^[\s#]*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\))")
+PAIRS = re.compile(r"\[ *pairs: *(\d{1,7}) *\]")
+DATATYPE = re.compile(r"Datatype: *(?:MPI_)?(\w+)")
+VARIED = re.compile(r"\[ *window sizes?: *(?:varied|\d+ *,)")
 # words of a title -> operation; the first that fits. Titles of 5.x to 7.x, spelled alike
 COLLECTIVES = (
     ("all-to-allv|alltoallv", "alltoallv"),
@@ -126,12 +130,6 @@ def operation_of(what: str) -> tuple[str, str]:
     if not base:
         return "", "an unknown test"
     return (f"{name}_persistent" if "persistent" in words else name), base
-
-
-HEADER = re.compile(r"^[\s#]*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\))")
-PAIRS = re.compile(r"\[ *pairs: *(\d{1,7}) *\]")
-DATATYPE = re.compile(r"Datatype: *(?:MPI_)?(\w+)")
-VARIED = re.compile(r"\[ *window sizes?: *(?:varied|\d+ *,)")
 
 
 def recognise(log: Log) -> bool:

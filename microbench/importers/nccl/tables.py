@@ -13,6 +13,10 @@ from calib.microbench.importers.nccl.operations import INFORMATIVE, MEAN, Column
 from calib.microbench.importers.nccl.rows import RunRows, better_half, half_of, types_of
 from calib.microbench.importers.said import NOT_SAID, SaidPlaces
 
+UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
+UNKNOWN_UNIT = "?"  # versions of 2016 to 2018 print ms and do not say so
+RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
+
 
 class Where(NamedTuple):
     """A line of the list of devices."""
@@ -125,12 +129,3 @@ def gpus_of(ranks: Sequence[Where]) -> dict[str, list[str]]:
     for where in reversed(once(ranks)):
         found.setdefault(where.host, []).append(where.gpu or "unknown")
     return found
-
-
-UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
-
-
-UNKNOWN_UNIT = "?"  # versions of 2016 to 2018: ms, and no word of it
-
-
-RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
