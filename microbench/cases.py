@@ -34,12 +34,12 @@ from calib.foundation.quantities import (
 from calib.foundation.run_files import PLAN_FILE
 
 MAX_LAUNCHES = 1000
-# rows of whole iterations of data parallelism, whose gradients travel during the backward or after it
+# rows of iterations of data parallelism whose gradients travel during the backward, or after it
 OVERLAPPED, BLOCKING = "overlapped", "blocking"
 
 
 class CaseBase(BaseModel):
-    """What every case has. `tier` orders a launch (microbench/session.py)."""
+    """Common to all cases. `tier` orders a launch (microbench/session.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -152,7 +152,7 @@ class LayerCase(CaseBase):
     """One layer at one batch, all ranks at once.
 
     Times of `passes` "whole" are "forward" and "backward", of "parts" "backward_data" and
-    "backward_weight". On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
+    "backward_weight". On CUDA alone (microbench/layers/timing.py): `mode` "graph", and "tf32", which is
     float32 with TensorFloat-32 kernels allowed.
     """
 
@@ -235,10 +235,10 @@ class TensorsCase(CaseBase):
 class InPlaceCase(Divided, CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
-    Every rank runs its part under the strategy, and meets the others in messages of one item: what is
-    timed is its own work, and that ranks meet. With a library as its `exchange` it is another case:
-    data parallelism that exchanges all gradients, overlapped with the backward and after it, in
-    turns. Run by a runner of the training room that the front door hands in.
+    Every rank runs its part under the strategy and meets the others in messages of one item, so that
+    its own work and the meeting are timed, and no bytes. With a library as its `exchange` it is another
+    case: data parallelism that exchanges all gradients, in turns overlapped with the backward and after
+    it. Run by a runner of the training room that the front door hands in.
     """
 
     kind: Literal["in_place"] = Field(default="in_place", description="kind of case")

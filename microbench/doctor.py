@@ -1,12 +1,13 @@
-"""What this machine can do, and what will spoil its numbers; one line of advice each."""
+"""What this machine can do and what will spoil its numbers, with a line of advice each."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import psutil
 from pydantic import BaseModel, Field
@@ -38,6 +39,13 @@ class DoctorFinding(BaseModel):
 
 
 DoctorFindings = list[DoctorFinding]  # doctor.json
+
+
+def _finding(verdict: DoctorVerdict, name: str, found: str, advice: str) -> DoctorFinding:
+    return DoctorFinding(name=name, verdict=verdict, found=found, advice=advice)
+
+
+_ok, _warn, _bad = (partial(_finding, verdict) for verdict in get_args(DoctorVerdict))
 
 
 def examine(ranks: int, launcher: str) -> list[DoctorFinding]:
@@ -74,29 +82,22 @@ def cores(ranks: int) -> DoctorFinding:
     quota = cpu_quota()
     found = f"{usable} usable physical cores for {ranks} ranks"
     if quota is not None and quota < min(ranks, usable):
-        return DoctorFinding(
-            name="cores",
-            verdict="warn",
-            found=f"{found}, limited to {quota:.1f} cores by a cgroup",
-            advice="the quota throttles all ranks; raise it, or use fewer ranks",
+        return _warn(
+            "cores",
+            f"{found}, limited to {quota:.1f} cores by a cgroup",
+            "the quota throttles all ranks; raise it, or use fewer ranks",
         )
     if ranks > usable:
-        return DoctorFinding(
-            name="cores",
-            verdict="warn",
-            found=f"{found}: oversubscribed",
-            advice="rows will be marked and never calibrate anything; use one rank per core",
+        return _warn(
+            "cores",
+            f"{found}: oversubscribed",
+            "rows will be marked and never calibrate anything; use one rank per core",
         )
     if usable == 1:
-        return DoctorFinding(
-            name="cores",
-            verdict="warn",
-            found=found,
-            advice="one core runs one rank: only serial training can be calibrated here",
+        return _warn(
+            "cores", found, "one core runs one rank: only serial training can be calibrated here"
         )
-    return DoctorFinding(
-        name="cores", verdict="ok", found=found, advice="one rank per core, pinned"
-    )
+    return _ok("cores", found, "one rank per core, pinned")
 
 
 def cpu_quota() -> float | None:
@@ -115,12 +116,11 @@ def load() -> DoctorFinding:
     if hasattr(os, "getloadavg"):
         found += f", load average {os.getloadavg()[0]:.2f}"
     if busy <= BUSY_SHARE:
-        return DoctorFinding(name="load", verdict="ok", found=found, advice="the machine is idle")
-    return DoctorFinding(
-        name="load",
-        verdict="warn",
-        found=found,
-        advice="other processes take time from the ranks; stop them or expect wide intervals",
+        return _ok("load", found, "the machine is idle")
+    return _warn(
+        "load",
+        found,
+        "other processes take time from the ranks; stop them or expect wide intervals",
     )
 
 
@@ -128,13 +128,8 @@ def mpi() -> DoctorFinding:
     """The MPI library that mpi4py loads."""
     version = library_version()
     if version.startswith("none"):
-        return DoctorFinding(
-            name="mpi",
-            verdict="bad",
-            found=version,
-            advice="install the mpich wheel, or load your system's MPI module",
-        )
-    return DoctorFinding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
+        return _bad("mpi", version, "install the mpich wheel, or load your system's MPI module")
+    return _ok("mpi", version, "loaded by mpi4py")
 
 
 def launch(launcher: str, ranks: int) -> DoctorFinding:
@@ -142,43 +137,29 @@ def launch(launcher: str, ranks: int) -> DoctorFinding:
     try:
         line = launch_line(launcher, ranks)
     except CalibError as error:
-        return DoctorFinding(name="launcher", verdict="bad", found=launcher, advice=str(error))
-    return DoctorFinding(
-        name="launcher", verdict="ok", found=" ".join(line), advice="starts the ranks"
-    )
+        return _bad("launcher", launcher, str(error))
+    return _ok("launcher", " ".join(line), "starts the ranks")
 
 
 def torch_library() -> DoctorFinding:
     """PyTorch, without importing it."""
     if find_spec("torch") is None:
-        return DoctorFinding(
-            name="torch",
-            verdict="bad",
-            found="not installed",
-            advice="install PyTorch; layers and training need it",
-        )
-
-    return DoctorFinding(
-        name="torch", verdict="ok", found=version("torch"), advice="runs layers and training"
-    )
+        return _bad("torch", "not installed", "install PyTorch; layers and training need it")
+    return _ok("torch", version("torch"), "runs layers and training")
 
 
 def gpu() -> DoctorFinding:
     """NVIDIA GPUs and their driver."""
     devices = gpu_devices()
     if not devices:
-        return DoctorFinding(
-            name="gpu",
-            verdict="ok",
-            found="none visible",
-            advice="the CPU is calibrated; a GPU needs its driver and calib[gpu]",
+        return _ok(
+            "gpu", "none visible", "the CPU is calibrated; a GPU needs its driver and calib[gpu]"
         )
     names = ", ".join(sorted({device.name for device in devices}))
-    return DoctorFinding(
-        name="gpu",
-        verdict="warn",
-        found=f"{len(devices)} x {names}, driver {devices[0].driver}",
-        advice="this version calibrates the CPU only; the GPUs are recorded and left idle",
+    return _warn(
+        "gpu",
+        f"{len(devices)} x {names}, driver {devices[0].driver}",
+        "this version calibrates the CPU only; the GPUs are recorded and left idle",
     )
 
 
@@ -188,40 +169,32 @@ def clocks() -> DoctorFinding:
     try:
         governor = (base / "scaling_governor").read_text().strip()
     except OSError:
-        return DoctorFinding(
-            name="clocks",
-            verdict="ok",
-            found="frequency not visible (a virtual machine?)",
-            advice="clock changes cannot be seen; repeat a run to see how far two differ",
+        return _ok(
+            "clocks",
+            "frequency not visible (a virtual machine?)",
+            "clock changes cannot be seen; repeat a run to see how far two differ",
         )
     if governor == "performance":
-        return DoctorFinding(
-            name="clocks", verdict="ok", found=f"governor {governor}", advice="steady"
-        )
-    return DoctorFinding(
-        name="clocks",
-        verdict="warn",
-        found=f"governor {governor}",
-        advice="clocks follow the load; an administrator can set the performance governor",
+        return _ok("clocks", f"governor {governor}", "steady")
+    return _warn(
+        "clocks",
+        f"governor {governor}",
+        "clocks follow the load; an administrator can set the performance governor",
     )
 
 
 def timer() -> DoctorFinding:
     """Resolution and overhead of the clock."""
     clock = measure_timer()
-    found = (
-        f"resolution {clock.resolution_s * 1e9:.0f} ns, overhead {clock.overhead_s * 1e9:.0f} ns"
-    )
-    if max(clock.resolution_s, clock.overhead_s) > COARSE_TIMER_S:
-        return DoctorFinding(
-            name="timer",
-            verdict="warn",
-            found=found,
-            advice="coarse: short calls are timed many at once; check the kernel's clock source",
+    resolution_s, overhead_s = clock.resolution_s, clock.overhead_s
+    found = f"resolution {resolution_s * 1e9:.0f} ns, overhead {overhead_s * 1e9:.0f} ns"
+    if max(resolution_s, overhead_s) > COARSE_TIMER_S:
+        return _warn(
+            "timer",
+            found,
+            "coarse: short calls are timed many at once; check the kernel's clock source",
         )
-    return DoctorFinding(
-        name="timer", verdict="ok", found=found, advice="fine enough for single calls"
-    )
+    return _ok("timer", found, "fine enough for single calls")
 
 
 def memory(ranks: int) -> DoctorFinding:
@@ -229,12 +202,7 @@ def memory(ranks: int) -> DoctorFinding:
     share = psutil.virtual_memory().available / max(ranks, 1)
     found = f"{bytes_words(share)} available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:
-        return DoctorFinding(
-            name="memory",
-            verdict="warn",
-            found=found,
-            advice="under 2 GiB: larger models will swap and their times mean nothing",
+        return _warn(
+            "memory", found, "under 2 GiB: larger models will swap and their times mean nothing"
         )
-    return DoctorFinding(
-        name="memory", verdict="ok", found=found, advice="enough for the mini models"
-    )
+    return _ok("memory", found, "enough for the mini models")

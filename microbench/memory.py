@@ -1,7 +1,7 @@
 """Live bytes of one iteration, by what they are for.
 
 On a CPU a dispatch mode sees every tensor that an operation returns and counts its storage until it is
-freed; what an operation takes and gives back inside itself is not seen (peak RSS beside it holds it).
+freed; temporaries inside an operation are not seen (peak RSS has them).
 On a GPU the counts are PyTorch's caching allocator's, which holds the libraries' workspace too.
 """
 
@@ -51,8 +51,8 @@ def peak_rss_bytes() -> int:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts bytes of tensors on the CPU while it is entered: `live` now, `peak` at most.
 
-    It begins with `existing` tensors. Others that were made before are left out, also when an
-    operation changes them in place. Of one thread: a backward on the CPU runs on its caller's.
+    It begins with `existing` tensors. Other older ones are left out, also when an operation changes them
+    in place. It counts in one thread: a backward on the CPU runs on its caller's.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor] = ()) -> None:
@@ -106,7 +106,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class CudaBytes:
-    """The same of the caching allocator of one GPU: everything that it gave out, by whomever."""
+    """The same by the caching allocator of one GPU: everything allocated, whoever did it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

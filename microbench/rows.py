@@ -70,7 +70,7 @@ def to_table(
 
 
 def _known(values: list[float], size: int) -> Floats:
-    """`size` values; NaN of the repetitions after those that are known."""
+    """`size` values; NaN for repetitions without one."""
     return np.array((values + [math.nan] * size)[:size])
 
 
@@ -148,7 +148,7 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
 
 
 def rank_places(placement: Placement) -> list[RankPlace]:
-    """What the manifest says of where each rank ran, in the order of ranks."""
+    """Where each rank ran, for the manifest."""
     return [
         RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
         for host, cores, numa, gpu, rack in zip(

@@ -33,18 +33,18 @@ from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
 from calib.microbench.timing.watchdog import ProgressReport, beat
 
-# how much of the time a case may have beside another: a whole iteration takes long, and every
-# prediction is corrected by it; what no prediction looks up can wait
+# a case's share of the time, relative to others: a whole iteration takes long, and corrects every
+# prediction; what no prediction looks up can wait
 WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0, "sparse": 1.0}
 TIER_WEIGHTS = (1.0, 1.0, 0.5)
-# what a case takes beside its repetitions (making it, its check, keeping its rows), until seen
+# what a case takes beyond its repetitions (set-up, check, writing rows), until that is known
 FIRST_OVERHEAD_S = 0.02
-# a tier is left out when this many times the launch's share of the budget is spent; 0 never is
+# a tier is left out once this many times the launch's budget is spent; tier 0 never is
 OVERRUN = {1: 2.0}
 LATER_TIERS_OVERRUN = 1.0
 LEFT_OUT = f"{OUT_OF_TIME}; another run with a larger budget measures it"
 RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
-# the clocks are compared again after the first, and then after twice the time, at most the second
+# clocks are synchronised again after the first interval, which then doubles up to the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
 
 Runner = Callable[[Control, Any, int, float, float], Repetitions]
@@ -63,7 +63,7 @@ def case_seed(plan: Plan, case: Case) -> int:
 
 
 def weight_of(case: Case) -> float:
-    """How much of the time a case may have beside another."""
+    """A case's share of the time, relative to others."""
     return WEIGHTS[case.kind] * TIER_WEIGHTS[min(case.tier, len(TIER_WEIGHTS) - 1)]
 
 
@@ -83,7 +83,7 @@ def needs_torch(case: Case) -> bool:
 
 
 def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
-    """Whether the time that is spent is too much for a case of its tier."""
+    """Whether too much of the budget is spent for a case of this tier."""
     return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
 
 
@@ -121,7 +121,7 @@ class Session:
 
             return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
         if isinstance(case, SparseCase):
-            from calib.microbench.sparse.measure import measure_sparse
+            from calib.microbench.sparse import measure_sparse
 
             # the plan's seed: the same rows are touched by every method, in any number of parts
             seed = abs(self.plan.seed)
@@ -252,7 +252,7 @@ def run_session(
     manifest
         Of the run; updated as cases end.
     runners
-        How kinds of case are timed that microbench knows nothing of (in_place).
+        Time the kinds of case that microbench does not know (in_place).
     report
         Called with the progress, on rank 0.
     command
@@ -273,7 +273,7 @@ def run_session(
 
         torch.set_num_threads(1)
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
-        # torch loads it with the first optimizer: for seconds, in the middle of a case
+        # torch would load it with the first optimizer, for seconds, in the middle of a case
         import torch._dynamo
     timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)

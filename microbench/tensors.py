@@ -6,10 +6,8 @@ filter and channel parallelism are joined (concat) and cut (split).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
 
 import torch
 
@@ -17,13 +15,10 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from calib.microbench.cases import TensorsCase
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree
-from calib.microbench.layers.cuda import held_block
-from calib.microbench.layers.work import Attempts, CallStretch
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
-from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
-from calib.microbench.timing.watchdog import beat
+from calib.microbench.timing.cuda import HeldStopwatch, held_block, on_gpu
+from calib.microbench.timing.repeat import Repetitions, repeat
+from calib.microbench.timing.stretches import CallStretch, first_time, host_block
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -112,14 +107,6 @@ def split_shards(whole: torch.Tensor, parts: int) -> torch.Tensor:
     return flat
 
 
-@dataclass(frozen=True)
-class TensorPass:
-    """What is timed, by the names of the rows, and what is done untimed before each repetition."""
-
-    calls: Mapping[str, Callable[[], Any]]
-    prepare: Callable[[], None] = lambda: None
-
-
 def measure_tensors(
     control: Control,
     case: TensorsCase,
@@ -143,18 +130,12 @@ def measure_tensors(
             f"{case.operation} is of one tensor (batch, channels, ...), not of {case.shapes}"
         )
     if case.device == "cpu":
-        work, first_s = _begin(control, case, seed, torch.device("cpu"))
-        block = host_block(control, work)
+        stretches, first_s = _begin(control, case, seed, torch.device("cpu"))
+        block = host_block(control, case.label, stretches)
         result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     else:
-        agree(control, cuda_problem())
-        # modulo: a launcher may show each rank its own GPU alone
-        device = torch.device("cuda", device_index % torch.cuda.device_count())
-        with torch.cuda.device(device), arithmetic(case.dtype == "tf32"):
-            work, first_s = _begin(control, case, seed, device)
-            stretches = [
-                CallStretch(work.prepare, {name: call}) for name, call in work.calls.items()
-            ]
+        with on_gpu(control, device_index, case.dtype == "tf32") as device:
+            stretches, first_s = _begin(control, case, seed, device)
             block = held_block(control, case.label, stretches, HeldStopwatch(cold=False))
             result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     result.first_s = first_s
@@ -163,69 +144,41 @@ def measure_tensors(
 
 def _begin(
     control: Control, case: TensorsCase, seed: int, device: torch.device
-) -> tuple[TensorPass, float]:
+) -> tuple[list[CallStretch], float]:
     """What the case times, and the seconds of its first time on the slowest rank. Collective."""
-    attempts = Attempts(case.label)
-    made: list[tuple[TensorPass, float]] = []
 
-    def begin() -> None:
+    def begin() -> tuple[list[CallStretch], float]:
         generator = torch.Generator().manual_seed(seed)
         dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
-        work = PASSES[case.operation](
+        stretches = PASSES[case.operation](
             case,
             [torch.randn(s, generator=generator, dtype=dtype).to(device) for s in case.shapes],
             control.size,
         )
-        work.prepare()
+        for stretch in stretches:
+            stretch.prepare()
         start = perf_counter()
-        for call in work.calls.values():
-            call()
+        for stretch in stretches:
+            for call in stretch.calls.values():
+                call()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        made.append((work, perf_counter() - start))
+        return stretches, perf_counter() - start
 
-    attempts.run(begin)
-    attempts.agree(control)
-    ((work, seconds),) = made
-    return work, max(control.allgather_object(seconds))
+    return first_time(control, case.label, begin)
 
 
-def host_block(control: Control, work: TensorPass) -> RepeatedCalls:
-    """The timed loop on a CPU: every call starts on all ranks together.
-
-    What a call returns is let go after the clock was read: training keeps it for longer.
-    """
-    barrier = control.barrier
-
-    def block(n: int) -> Timings:
-        seconds: dict[str, list[float]] = {name: [] for name in work.calls}
-        starts: list[float] = []
-        for _ in range(n):
-            work.prepare()
-            for number, (name, call) in enumerate(work.calls.items()):
-                barrier()
-                start = perf_counter()
-                kept = call()
-                seconds[name].append(perf_counter() - start)
-                del kept
-                if number == 0:
-                    starts.append(start)
-            beat()
-        return Timings(seconds, starts)
-
-    return block
-
-
-def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
+def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     flat = flat_buffer(case.shapes, tensors[0].dtype, tensors[0].device)
     for gradient in tensors:
         gradient.zero_()  # other values, divided again and again, become denormal and so slow
-    return TensorPass(
-        {"pack": lambda: pack(tensors, flat), "unpack": lambda: unpack(flat, tensors, ranks)}
-    )
+    return [
+        CallStretch({"pack": lambda: pack(tensors, flat)}),
+        CallStretch({"unpack": lambda: unpack(flat, tensors, ranks)}),
+    ]
 
 
-def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
+def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     """Gradients are new before each repetition, as the backward leaves them."""
     weights = [tensor.requires_grad_() for tensor in tensors]
     optimizer = make_optimizer(weights, case.optimizer)
@@ -234,28 +187,28 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Ten
         for weight in weights:
             weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
 
-    return TensorPass({"update": lambda: update(optimizer)}, prepare)
+    return [CallStretch({"update": lambda: update(optimizer)}, prepare)]
 
 
-def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
+def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     """Zeros into gradients that stay: what a loop pays that accumulates gradients."""
     weights = [tensor.requires_grad_() for tensor in tensors]
     optimizer = make_optimizer(weights, case.optimizer)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
-    return TensorPass({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})
+    return [CallStretch({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})]
 
 
-def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
+def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     gathered = tensors[0].view(-1)
-    return TensorPass({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})
+    return [CallStretch({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})]
 
 
-def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
-    return TensorPass({"split": lambda: split_shards(tensors[0], case.parts)})
+def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
+    return [CallStretch({"split": lambda: split_shards(tensors[0], case.parts)})]
 
 
-PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], TensorPass]] = {
+PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], list[CallStretch]]] = {
     "pack": _packing,
     "update": _updating,
     "zero_grad": _zeroing,

@@ -17,7 +17,6 @@ from calib.microbench.collectives.timing import (
     device_block,
     host_block,
     idle_block,
-    nothing,
 )
 from calib.microbench.communicator import Control
 from calib.microbench.groups import layout, machine_order
@@ -25,6 +24,7 @@ from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
+from calib.microbench.timing.stretches import nothing
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import idle
 
@@ -32,14 +32,14 @@ TRIALS = 5
 # of CUDA events: their resolution (CUDA Runtime API, cudaEventElapsedTime)
 EVENTS = Timer(resolution_s=0.5e-6, overhead_s=0.0)
 LONG_CALL_S = 1e-3
-# a window is set this far ahead: twice what its announcement takes, and the clocks' error
+# a window is set ahead by twice what its announcement and the clocks' error take
 LEAD_FACTOR = 2.0
 SHORTEST_LEAD_S = 50e-6
 
 
 @dataclass(frozen=True)
 class CollectiveSetting:
-    """What a session offers its collective cases."""
+    """What a session gives its collective cases."""
 
     control: Control
     pool: CommunicatorPool

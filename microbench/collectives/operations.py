@@ -21,7 +21,7 @@ from calib.microbench.communicator import Communicator
 
 RANK_VALUES, ITEM_VALUES = 61, 7
 
-# what an output holds before the check: no pattern has it
+# in every output before the check; in no pattern
 NOT_SENT = -1.0
 
 NOTHING: Float32s = np.empty(0, np.float32)
@@ -79,7 +79,7 @@ class Exercise(ABC):
     def check(self) -> tuple[bool, float]:
         """Run once and compare every item with the closed form; also the seconds of the call.
 
-        The values are then let go: they are as large as the buffers.
+        The values are then freed: they are as large as the buffers.
         """
         for buffer, _ in self.outputs:
             self.comm.fill(buffer, NOT_SENT)  # memory that was free may hold what is expected

@@ -11,6 +11,7 @@ from calib.microbench.collectives.operations import Exercise
 from calib.microbench.communicator import Control, DeviceCommunicator
 from calib.microbench.timing.clock import Clock, next_window, wait_until
 from calib.microbench.timing.repeat import Timings
+from calib.microbench.timing.stretches import nothing
 from calib.microbench.timing.watchdog import beat
 
 TimedBlock = Callable[[int], Timings]
@@ -38,10 +39,6 @@ class Start:
             wait_until(clock, next_window(control, clock, lead_s))
 
         return window
-
-
-def nothing() -> None:
-    """No preparation."""
 
 
 def host_block(

@@ -14,7 +14,7 @@ NO_GPU = "no CUDA device is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES"
 def agree(control: Control, problem: str) -> None:
     """Raise MachineError on all ranks where any of them has a problem; collective.
 
-    Ranks that go on alone would wait for the others for ever.
+    Ranks that went on would wait for the others for ever.
     """
     problems = control.allgather_object(problem)
     for rank, found in enumerate(problems):

@@ -11,9 +11,10 @@ import ctypes
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class MpiCommunicator:
         try:
             mpi = _mpi()
         except (ImportError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else "no reason given"
+            reason = next(iter(str(error).splitlines()), "no reason given")
             raise MachineError(
                 f"no MPI library can be loaded ({reason}); "
                 "install the mpich wheel, or load your system's MPI module"
@@ -214,8 +215,22 @@ def library_version() -> str:
     try:
         mpi = _mpi()
     except (ImportError, RuntimeError) as error:
-        return f"none ({str(error).splitlines()[0] if str(error) else error!r})"
+        return f"none ({next(iter(str(error).splitlines()), repr(error))})"
     return " ".join(mpi.Get_library_version().splitlines()[0].rstrip("\0").split())
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _when_idle(method: _Method) -> _Method:
+    """The method, called when everything queued on the device is done."""
+
+    @wraps(method)
+    def call(self: CudaMpiCommunicator, *arguments: Any, **named: Any) -> None:
+        self.synchronize()
+        method(self, *arguments, **named)
+
+    return cast("_Method", call)
 
 
 class CudaMpiCommunicator(MpiCommunicator):
@@ -256,57 +271,16 @@ class CudaMpiCommunicator(MpiCommunicator):
         """Times by events of the stream; see stopwatch.py."""
         return CupyStopwatch(self._stream)
 
-    def allreduce(self, buffer: Any) -> None:
-        """MPI_Allreduce with MPI_SUM, in place."""
-        self._stream.synchronize()
-        super().allreduce(buffer)
-
-    def allgather(self, mine: Any, gathered: Any) -> None:
-        """MPI_Allgather."""
-        self._stream.synchronize()
-        super().allgather(mine, gathered)
-
-    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
-        """MPI_Allgatherv, the blocks side by side."""
-        self._stream.synchronize()
-        super().allgatherv(mine, gathered, counts)
-
-    def reduce_scatter(self, whole: Any, mine: Any) -> None:
-        """MPI_Reduce_scatter_block with MPI_SUM."""
-        self._stream.synchronize()
-        super().reduce_scatter(whole, mine)
-
-    def all_to_all(self, outgoing: Any, incoming: Any) -> None:
-        """MPI_Alltoall."""
-        self._stream.synchronize()
-        super().all_to_all(outgoing, incoming)
-
-    def broadcast(self, buffer: Any, root: int) -> None:
-        """MPI_Bcast."""
-        self._stream.synchronize()
-        super().broadcast(buffer, root)
-
-    def reduce(self, buffer: Any, root: int) -> None:
-        """MPI_Reduce with MPI_SUM, in place at the root."""
-        self._stream.synchronize()
-        super().reduce(buffer, root)
-
-    def send(self, buffer: Any, to: int) -> None:
-        """MPI_Send."""
-        self._stream.synchronize()
-        super().send(buffer, to)
-
-    def receive(self, buffer: Any, source: int) -> None:
-        """MPI_Recv; what is queued may still read the buffer."""
-        self._stream.synchronize()
-        super().receive(buffer, source)
-
-    def exchange(
-        self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
-    ) -> None:
-        """MPI_Irecv of all, MPI_Isend of all, MPI_Waitall."""
-        self._stream.synchronize()
-        super().exchange(outgoing, incoming)
+    allreduce = _when_idle(MpiCommunicator.allreduce)
+    allgather = _when_idle(MpiCommunicator.allgather)
+    allgatherv = _when_idle(MpiCommunicator.allgatherv)
+    reduce_scatter = _when_idle(MpiCommunicator.reduce_scatter)
+    all_to_all = _when_idle(MpiCommunicator.all_to_all)
+    broadcast = _when_idle(MpiCommunicator.broadcast)
+    reduce = _when_idle(MpiCommunicator.reduce)
+    send = _when_idle(MpiCommunicator.send)
+    receive = _when_idle(MpiCommunicator.receive)  # what is queued may still read the buffer
+    exchange = _when_idle(MpiCommunicator.exchange)
 
 
 def make_cuda(world: MpiCommunicator) -> CudaMpiCommunicator:

@@ -1,10 +1,10 @@
 """MPI under torch.distributed with messages of one item: "calib_short".
 
-A rank calls what training calls, where training calls it, and waits for the others as there; one item
-travels instead of the tensor. So what such an iteration takes in its calls is their start-up in place
-and the lateness of the others; the bytes are measured by themselves. What a call would have received
-is filled in from the rank's own memory, so that what follows finds a warm tensor of common numbers;
-`FILLED` counts those seconds, which are nobody's.
+A rank makes the calls of training at the same places and waits for the others as there, but one item
+travels instead of the tensor. So the calls cost their latency in place and the lateness of the others;
+bytes are measured separately. What a call would have received is filled in from the rank's own memory,
+so that the next layer finds a warm tensor of ordinary numbers; `FILLED` counts those seconds, to be
+left out.
 """
 
 from __future__ import annotations

@@ -26,12 +26,14 @@ from calib.microbench.importers.table import Imported, merged
 from calib.microbench.records.manifest import ImportedFile
 
 IMPORTERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, rccl_results, osu, imb)
-ANY_TABLE = plain  # for what none of them knows: rccl-tests writes CSV, too
+ANY_TABLE = plain  # last, for files that none of them knows: rccl-tests writes CSV, too
 
 
 def read_log(log: Log, flags: Flags) -> Imported:
     """What all importers that know a log find in it. Raises NoLogError where none knows it."""
-    with np.errstate(all="ignore"):  # 1e999 in a spoilt log: what is not finite is no row
+    with np.errstate(
+        all="ignore"
+    ):  # 1e999 in a damaged log: numbers that are not finite are faults
         parts: list[Imported] = [
             importer.read(log, flags) for importer in IMPORTERS if importer.recognise(log)
         ]
@@ -42,7 +44,7 @@ def read_log(log: Log, flags: Flags) -> Imported:
         known = ", ".join(importer.DESCRIPTION for importer in (*IMPORTERS, ANY_TABLE))
         hint = lacking(log) or (f"line {line}: {failure}" if failure else "")
         why = f" ({hint})" if hint else ""
-        raise NoLogError(f"{log.name} is no log that this program reads{why}; it knows {known}")
+        raise NoLogError(f"{log.name} is not a log that this program reads{why}; it knows {known}")
     whole = merged(parts) if len(parts) > 1 else parts[0]
     if failure and not any(failure in text for *_, text in whole.faults.entries):
         whole.faults.add(line, failure)
@@ -88,7 +90,7 @@ def _raise(error: OSError) -> None:
 
 
 def no_row(path: Path, record: ImportedFile) -> FileError:
-    """Why a file gave no row: its first fault, and what the user can say to mend it."""
+    """Why a file gave no row: its first fault, and the flag that would mend it."""
     if not record.faults:
         return FileError(f"{path} gives no row: no table of {record.tool} in it")
     (line, text), more = record.faults[0], len(record.faults) - 1

@@ -1,53 +1,32 @@
-"""Number of ranks and nodes: from the file, else the flags, else the file's name."""
+"""Operation, ranks and nodes: from the file, else the flags, else the file's name."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+
+def each_word(meanings: Mapping[str, str]) -> dict[str, str]:
+    """Word -> meaning, from meaning -> its words with spaces between."""
+    return {word: meaning for meaning, words in meanings.items() for word in words.split()}
+
 
 PROGRAM = re.compile(r"(?:^|[\s/$>])(mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun)\s+(-\S.*)")
 # option -> what it says, of mpirun and its like, and of srun (whose -N is another thing)
-MPIRUN = {
-    "-n": "ranks",
-    "-np": "ranks",
-    "--np": "ranks",
-    "-c": "ranks",
-    "--n": "ranks",
-    "-N": "per_node",
-    "-npernode": "per_node",
-    "--npernode": "per_node",
-    "-ppn": "per_node",
-    "--ppn": "per_node",
-    "-perhost": "per_node",
-}
-SRUN = {
-    "-n": "ranks",
-    "--ntasks": "ranks",
-    "-N": "nodes",
-    "--nodes": "nodes",
-    "--ntasks-per-node": "per_node",
-}
+MPIRUN = each_word(
+    {"ranks": "-n -np --np -c --n", "per_node": "-N -npernode --npernode -ppn --ppn -perhost"}
+)
+SRUN = each_word({"ranks": "-n --ntasks", "nodes": "-N --nodes", "per_node": "--ntasks-per-node"})
 # a program that the importers know, where it has no path before it
 BENCHMARK = re.compile(r"(?:osu_\w+|\w+_perf|IMB-\w+)$")
 # options whose value may look like the path of a program
-TAKES_PATH = {
-    "-hostfile",
-    "--hostfile",
-    "-machinefile",
-    "--machinefile",
-    "-f",
-    "-wdir",
-    "--wdir",
-    "-wd",
-    "-rankfile",
-    "--rankfile",
-    "-prefix",
-    "--prefix",
-    "--chdir",
-    "-D",
-    "-path",
-    "--path",
-}
+TAKES_PATH = each_word(
+    {
+        "hosts": "-hostfile --hostfile -machinefile --machinefile -f -rankfile --rankfile",
+        "directory": "-wdir --wdir -wd --chdir -D -path --path -prefix --prefix",
+    }
+)
 SEPARATOR = r"(?:^|[_\-. /])"
 END = r"(?=$|[_\-. ])"
 NODES_AND_RANKS = re.compile(rf"{SEPARATOR}(\d{{1,6}})n(\d{{1,7}})[gpr]{END}", re.IGNORECASE)
@@ -59,33 +38,33 @@ MOST = 10_000_000
 
 @dataclass(frozen=True)
 class Flags:
-    """What the user says of files that do not say it themselves; 0 and "" are not said."""
+    """What the user says of files that do not say it themselves; 0 and "" where not given."""
 
     operation: str = ""
     ranks: int = 0
     nodes: int = 0
     device_name: str = ""
     library: str = ""
-    algorithm: str = ""  # of NCCL, as nccl_forced.py has it
+    algorithm: str = ""  # of NCCL, as in nccl/forced.py
     protocol: str = ""
-    size_unit: str = ""  # of plain tables, as plain_header.py has them
+    size_unit: str = ""  # of plain tables, as in plain/header.py
     time_unit: str = ""
 
 
-# how a fault begins that one of the Flags would mend
+# how a fault begins that a flag would mend
 UNSAID = {
-    "operation": "the operation is not said",
-    "ranks": "the ranks are not said",
+    "operation": "the operation is not given",
+    "ranks": "the number of ranks is not given",
     "nodes": "the list of devices is not complete",
     "size_unit": "the unit of its sizes",
     "time_unit": "the unit of its times",
 }
-TOO_FEW = {0: UNSAID["ranks"], 1: "one rank alone communicates with nobody"}
+TOO_FEW = {0: UNSAID["ranks"], 1: "a single rank does not communicate"}
 
 
 @dataclass(frozen=True)
 class SaidPlaces:
-    """Ranks (of all groups together), nodes and ranks per node; 0 is not said."""
+    """Ranks (of all groups together), nodes and ranks per node; 0 where not given."""
 
     ranks: int = 0
     nodes: int = 0
@@ -93,15 +72,13 @@ class SaidPlaces:
 
     @property
     def whole(self) -> SaidPlaces:
-        """With what follows: nodes from ranks and ranks per node, or ranks from the others."""
+        """The same, with nodes or ranks computed from the other two."""
         ranks = self.ranks or self.nodes * self.per_node
-        nodes = self.nodes
-        if not nodes and ranks and self.per_node:
-            nodes = -(-ranks // self.per_node)
+        nodes = self.nodes or (-(-ranks // self.per_node) if self.per_node else 0)
         return SaidPlaces(ranks, nodes, self.per_node)
 
     def on_nodes(self, ranks: int) -> int:
-        """The nodes of the first `ranks` of those that were launched, a node filled at a time."""
+        """Nodes that the first `ranks` of the launched ones occupy, filling one node after another."""
         each = self.per_node or (-(-self.ranks // self.nodes) if self.nodes else 0)
         return -(-ranks // each) if each and ranks < self.ranks else self.nodes
 
@@ -110,7 +87,7 @@ NOT_SAID = SaidPlaces()
 
 
 def launch_line(line: str) -> SaidPlaces | None:
-    """What a line such as `mpirun -np 8 -N 4 prog` or `srun -N 2 -n 8 prog` says; None of others."""
+    """What `mpirun -np 8 -N 4 prog` or `srun -N 2 -n 8 prog` says; None of other lines."""
     match = PROGRAM.search(line) if "run" in line or "mpiexec" in line else None
     if match is None:
         return None
@@ -149,23 +126,30 @@ def nodes_of_pair(name: str) -> int:
     return 0 if match is None else 1 if match[1].lower() == "intra" else 2
 
 
-def choose(what: str, own: int, flag: int, launched: int, named: int, notes: list[str]) -> int:
-    """The first that is said; adds a note where a flag contradicts the file, or a name decides.
+def overruled(own: object, flag: object, notes: list[str], what: str = "") -> None:
+    """Note a flag that contradicts the file's own word, which wins."""
+    if own and flag and own != flag:
+        remark(notes, f"the file says {own}{what}; {flag} is not used")
 
-    `own` and `launched` are the file's words. Returns 0 where nothing says it.
+
+def choose(what: str, own: int, flag: int, named: int, notes: list[str]) -> int:
+    """The number that the file gives, else the flag, else the file's name; 0 where none does.
+
+    Notes a flag that contradicts the file, and a number that only the name gives.
     """
-    words = own or launched
-    if words:
-        if flag and flag != words:
-            remark(notes, f"the file says {words} {what}; {flag} is not used")
-        return words
-    if flag:
-        return flag
-    if named:
-        remark(
-            notes, f"{named} {what.removesuffix('s') if named == 1 else what}: from the file's name"
-        )
-    return named
+    overruled(own, flag, notes, f" {what}")
+    if named and not own and not flag:
+        unit = what.removesuffix("s") if named == 1 else what
+        remark(notes, f"{named} {unit}: from the file's name")
+    return own or flag or named
+
+
+def choose_nodes(own: int, flag: int, named: int, notes: list[str]) -> int:
+    """The nodes by the same rule; 1, with a note, where nothing says how many."""
+    nodes = choose("nodes", own, flag, named, notes)
+    if not nodes:
+        remark(notes, "the number of nodes is not given: taken as one")
+    return nodes or 1
 
 
 def remark(notes: list[str], text: str) -> None:

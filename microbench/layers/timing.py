@@ -1,20 +1,25 @@
-"""Time one layer alone, at a rank's batch: whole passes, or the parts of the backward."""
+"""Time one layer alone, at a rank's batch: whole passes, or the parts of the backward.
+
+On a GPU by events behind a spin kernel, eager or as a graph.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 
 import torch
 
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
-from calib.microbench.layers.cuda import measure_on_cuda
-from calib.microbench.layers.work import Attempts, CallStretch, check_case, start_work
+from calib.microbench.layers.work import LayerWork, check_case, start_work
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
+from calib.microbench.timing.cuda import HeldStopwatch, held_block, kernel_names, on_gpu
+from calib.microbench.timing.repeat import Repetitions, repeat
+from calib.microbench.timing.stretches import Attempts, CallStretch, host_block, nothing
+
+GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it
 
 
 def measure_layer(
@@ -26,57 +31,89 @@ def measure_layer(
     device_index: int = 0,
     clock: Clock | None = None,
 ) -> Repetitions:
-    """Repetitions of a layer's passes, in seconds; which, says LayerWork.stretches.
+    """Repetitions of a layer's passes, in seconds; LayerWork.stretches says which.
 
     All ranks start each repetition together, so that they disturb one another as in training. One
     timing holds one call: each backward needs a forward of its own, and gradients are dropped
     before each (`set_to_none`), as the training loop does. `cold` evicts the caches before each
     stretch; a backward behind its forward finds what that left. The very first call is part of the
-    budget and kept as `first_s`, the maximum over ranks. `device_index` is the rank's CUDA device.
+    budget and kept as `first_s`, the maximum over ranks.
+
+    `device_index` is the rank's CUDA device: there `ranks` are the device's seconds, `host` the host's,
+    and one more run is profiled for the kernels' names (none where that fails).
 
     Raises InputError for a case that cannot be, MeasurementError on every rank where torch fails on
     any (no such kernel for the dtype, out of memory), MachineError where CUDA is missing.
     """
     check_case(case)
-    if case.device == "cuda":
-        return measure_on_cuda(communicator, case, seed, budget_s, target, device_index, clock)
-    work, first_s = start_work(communicator, case, seed, torch.device("cpu"), lambda: None)
-    block = layer_block(communicator, case, work.stretches(case.passes))
-    result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
-    result.first_s = first_s
+    if case.device == "cpu":
+        work, first_s = start_work(communicator, case, seed, torch.device("cpu"), nothing)
+        before = evict if case.cold else nothing
+        block = host_block(communicator, case.label, work.stretches(case.passes), before)
+        result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
+        result.first_s = first_s
+        return result
+    with on_gpu(communicator, device_index, case.dtype == "tf32") as device:
+        work, first_s = start_work(communicator, case, seed, device, torch.cuda.synchronize)
+        attempts = Attempts(case.label)
+        stretches: list[CallStretch] = []
+        make = graph_stretches if case.mode == "graph" else LayerWork.stretches
+        attempts.run(lambda: stretches.extend(make(work, case.passes)))
+        watches: list[HeldStopwatch] = []
+        attempts.run(lambda: watches.append(HeldStopwatch(case.cold)))
+        attempts.agree(communicator)
+        block = held_block(communicator, case.label, stretches, watches[0])
+        result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
+        result.first_s = first_s
+        attempts.run(lambda: result.kernels.update(stretch_kernels(stretches)))
     return result
 
 
-def layer_block(
-    communicator: Control, case: LayerCase, stretches: Sequence[CallStretch]
-) -> RepeatedCalls:
-    """The timed loop of one layer on this rank's CPU."""
-    make_cold: Callable[[], None] | None = None
-    if case.cold:
-        make_cold = evict
-    barrier = communicator.barrier
+def graph_stretches(work: LayerWork, passes: str) -> list[CallStretch]:
+    """What LayerWork.stretches gives, as replays of captured CUDA graphs.
 
-    def block(n: int) -> Timings:
-        seconds: dict[str, list[float]] = {name: [] for each in stretches for name in each.calls}
-        starts: list[float] = []
-        attempts = Attempts(case.label)
+    Forward and backward are captured apart, from one forward with static tensors, as
+    torch.cuda.make_graphed_callables does. Backward is the gradient of every leaf.
+    """
+    parts = work.leaves()
+    if passes == "whole":
+        everything = [leaf for leaves in parts.values() for leaf in leaves]
+        parts = {"backward": everything} if everything else {}
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    forward = torch.cuda.CUDAGraph()
+    replays: dict[str, Callable[[], None]] = {}
+    with torch.cuda.stream(stream):
+        for _ in range(GRAPH_WARMUPS):
+            work.drop()
+            work.forward()
+            for leaves in parts.values():
+                work.gradients(leaves, keep=True)
+        work.drop()
+        # autograd runs a backward on the stream of its forward: all captures are on this one
+        with torch.cuda.graph(forward, stream=stream):
+            work.forward()
+        for name, leaves in parts.items():
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=forward.pool(), stream=stream):
+                gradients = work.gradients(leaves, keep=True)
+            replays[name] = partial(_replay, graph, gradients)
+    torch.cuda.synchronize()
+    if passes == "whole":
+        return [CallStretch({"forward": forward.replay, **replays})]
+    return [CallStretch({name: replay}, forward.replay) for name, replay in replays.items()]
 
-        def time(stretch: CallStretch) -> None:
-            for name, call in stretch.calls.items():
-                start = perf_counter()
-                call()
-                seconds[name].append(perf_counter() - start)
 
-        for _ in range(n):
-            for number, stretch in enumerate(stretches):
-                attempts.run(stretch.prepare)
-                if make_cold is not None:
-                    make_cold()
-                barrier()
-                if number == 0:
-                    starts.append(perf_counter())
-                attempts.run(partial(time, stretch))
-        attempts.agree(communicator)
-        return Timings(seconds, starts)
+def _replay(graph: torch.cuda.CUDAGraph, _written: object) -> None:
+    """Replay; the caller keeps the tensors that the graph writes, whose memory stays theirs so."""
+    graph.replay()
 
-    return block
+
+def stretch_kernels(stretches: Sequence[CallStretch]) -> dict[str, list[str]]:
+    """Operation -> names of the kernels that it ran, in one more run."""
+    names: dict[str, list[str]] = {}
+    for stretch in stretches:
+        stretch.prepare()
+        for name, call in stretch.calls.items():
+            names[name] = kernel_names(call)
+    return names

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
+from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
 
 # dimensions of a batched tensor (batch, channels, ...) -> how torch keeps the channels last
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-@dataclass(frozen=True)
-class CallStretch:
-    """Calls that are timed one after another, and what must be done untimed before the first."""
-
-    prepare: Callable[[], None]
-    calls: Mapping[str, Callable[[], None]]
 
 
 class LayerWork:
@@ -78,7 +70,7 @@ class LayerWork:
             calls = {"forward": self.forward}
             if self.leaves():
                 calls["backward"] = self.backward
-            return [CallStretch(self.drop, calls)]
+            return [CallStretch(calls, self.drop)]
 
         def prepare() -> None:
             self.drop()
@@ -86,12 +78,12 @@ class LayerWork:
 
         def part(leaves: list[Tensor]) -> Callable[[], None]:
             def call() -> None:
-                self.gradients(leaves)
+                self.gradients(leaves)  # and let them go, in the timed call
 
             return call
 
         return [
-            CallStretch(prepare, {name: part(leaves)}) for name, leaves in self.leaves().items()
+            CallStretch({name: part(leaves)}, prepare) for name, leaves in self.leaves().items()
         ]
 
 
@@ -168,32 +160,6 @@ def first_call(
     return seconds
 
 
-class Attempts:
-    """Calls into torch on ranks that must stay together: a rank that failed only keeps step.
-
-    What torch raises becomes one line, and `agree` raises it on every rank.
-    """
-
-    def __init__(self, label: str) -> None:
-        self._label, self.failure = label, ""
-
-    def run(self, call: Callable[[], None]) -> None:
-        """Call, unless a call has failed already."""
-        if self.failure:
-            return
-        try:
-            call()
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            self.failure = f"{self._label}: torch says: {lines[0]}"
-
-    def agree(self, communicator: Control) -> None:
-        """Collective. Raises MeasurementError where a call of any rank has failed."""
-        failures = [text for text in communicator.allgather_object(self.failure) if text]
-        if failures:
-            raise MeasurementError(failures[0])
-
-
 def start_work(
     communicator: Control,
     case: LayerCase,
@@ -205,14 +171,9 @@ def start_work(
 
     Collective. Raises InputError and MeasurementError.
     """
-    attempts = Attempts(case.label)
-    made: list[tuple[LayerWork, float]] = []
 
-    def start() -> None:
+    def begin() -> tuple[LayerWork, float]:
         work = make_work(case, seed, device)
-        made.append((work, first_call(work, case, seed, synchronize)))
+        return work, first_call(work, case, seed, synchronize)
 
-    attempts.run(start)
-    attempts.agree(communicator)
-    ((work, seconds),) = made
-    return work, max(communicator.allgather_object(seconds))
+    return first_time(communicator, case.label, begin)

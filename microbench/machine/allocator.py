@@ -1,11 +1,11 @@
 """Fix the C allocator's thresholds, so that a process's history does not change its times.
 
-glibc moves its thresholds with what a process has freed so far, and gives memory back to the kernel
-when the top of the heap is free. Training then takes new pages in every iteration, or does not,
-depending on what ran before in the process: on the machine where this was found, VGG16-mini took 39 or
-30 ms per iteration, serially, for this reason alone. Fixed thresholds make measuring and training alike.
-A program that does not fix them can be slower than predicted; the two values below, as the environment
-variables MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, make it like ours.
+glibc adapts its thresholds to what a process has freed so far, and returns memory to the kernel when
+the top of the heap is free. Whether training maps new pages in every iteration then depends on what ran
+before in the process: where this was found, serial VGG16-mini took 39 or 30 ms per iteration for this
+reason alone. With fixed thresholds, measuring and training behave the same. A program that does not fix
+them can be slower than predicted, unless it sets MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ to
+the two values below.
 """
 
 from __future__ import annotations

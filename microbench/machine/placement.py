@@ -55,7 +55,7 @@ def numa_node(core: int) -> int | None:
 
 
 def machine_id() -> str:
-    """What two host names share when they are the same machine (containers, namespaces)."""
+    """The same on all host names of one machine (containers, network namespaces)."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -16,7 +16,7 @@ from calib.foundation.names import ClusterName
 from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
 
 CLUSTER_FORMAT = 1
-# of a host, what may differ on a machine whose numbers are comparable
+# fields of a host that may differ between machines whose numbers are comparable
 NOT_COMPARED = {"name", "network_interfaces", "rack"}
 UNNAMED = ("", "unknown")  # devices that a log does not name
 
@@ -145,9 +145,9 @@ class Cluster(BaseModel):
 
     @property
     def versions(self) -> dict[str, str]:
-        """What of the software is known, by name: kernel, drivers, libraries.
+        """Versions by name: kernel, drivers, libraries.
 
-        Where hosts differ, each version stands with how many hosts have it.
+        Where hosts differ, each version says how many hosts have it.
         """
         found: dict[str, Counter[str]] = {}
         for host in self.hosts:
@@ -162,7 +162,7 @@ class Cluster(BaseModel):
         }
 
     def strangers(self, hosts: Sequence[Host]) -> list[str]:
-        """The names of those hosts that are like none of this cluster's."""
+        """The names of hosts that equal none of this cluster's."""
         known = [_compared(host) for host in self.hosts]
         return [host.name for host in hosts if _compared(host) not in known]
 
@@ -183,7 +183,7 @@ class Cluster(BaseModel):
         return named and fewer and not self.strangers(other.hosts)
 
     def differs_in(self, other: Cluster) -> str:
-        """What first tells the two apart, in words."""
+        """The first difference between the two, in words."""
         ours, theirs = (
             {
                 "ranks of a node": each.ranks_per_node,

@@ -29,7 +29,7 @@ from calib.microbench.records.samples import (
 )
 
 END_KEY = "calib_case_end"
-# how an end begins that no later command is to change: the plan's time is spent for it too
+# how an end begins that later commands leave as it is: for them, too, the plan's time is spent
 OUT_OF_TIME = "skipped: the time of this launch was spent"
 
 
@@ -131,14 +131,13 @@ def _merge(run: Path, paths: list[Path]) -> int:
     for path in paths:
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
-        (
-            run / PARTS_DIRECTORY
-        ).rmdir()  # not empty: of ranks that work, or half-written by killed ones
+        # fails where ranks at work write, or killed ones have left half a file
+        (run / PARTS_DIRECTORY).rmdir()
     return rows
 
 
 def remove_unfinished(run: Path) -> None:
-    """Remove what killed ranks have half written. Only for whoever knows that none is at work."""
+    """Remove what killed ranks have half written. Only when no rank is at work."""
     for path in no_link(run / PARTS_DIRECTORY).glob(".*"):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -39,9 +39,9 @@ from calib.foundation.run_files import (
 SAMPLES_FORMAT = 1
 FORMAT_KEY = "calib_samples_format"
 SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
-# files of which a directory that holds one is a run directory, though it has no samples yet
+# a directory with one of these files is a run directory, though it has no samples yet
 OF_A_RUN = (MANIFEST_FILE, PLAN_FILE, CLUSTER_FILE)
-# what a row may hold of the numbers that feed a law; times in seconds, where 0 is under the timer
+# bounds of the numbers that feed a law; times in seconds, where 0 is below the timer's resolution
 LEAST = {
     "ranks": 1,
     "active_ranks": 1,

@@ -14,12 +14,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
+from calib.foundation.arrays import Floats
 from calib.microbench.communicator import Control
 from calib.microbench.records.manifest import ClockRecord
 
@@ -79,28 +79,22 @@ class Clock:
         """
         if len({reading.local_s for reading in readings}) < 2:
             raise ValueError("a clock needs readings at two times or more")
-        weights = [1.0 / max(reading.half_s, 1e-12) ** 2 for reading in readings]
-        whole = sum(weights)
-        times, offsets = [r.local_s for r in readings], [r.offset_s for r in readings]
+        weights = _weights(readings)
+        times = np.array([reading.local_s for reading in readings])
+        offsets = np.array([reading.offset_s for reading in readings])
         # sums are taken from the first reading on, for the clocks may be hours apart
         first_s, first_offset = times[0], offsets[0]
-        reference = sum(w * (t - first_s) for w, t in zip(weights, times, strict=True)) / whole
-        offset = sum(w * (o - first_offset) for w, o in zip(weights, offsets, strict=True)) / whole
-        away = [t - first_s - reference for t in times]
-        square = sum(w * a * a for w, a in zip(weights, away, strict=True))
-        product = sum(
-            w * a * (o - first_offset) for w, a, o in zip(weights, away, offsets, strict=True)
-        )
-        drift = product / square
-        residuals = [
-            o - first_offset - offset - drift * a for o, a in zip(offsets, away, strict=True)
-        ]
+        times, offsets = times - first_s, offsets - first_offset
+        reference, offset = np.average(times, weights=weights), np.average(offsets, weights=weights)
+        away = times - reference
+        drift = (weights * away * offsets).sum() / (weights * away**2).sum()
+        residuals = offsets - offset - drift * away
         return cls(
             readings=tuple(readings),
-            reference_s=first_s + reference,
-            offset_s=first_offset + offset,
-            drift=drift,
-            residual_s=max(map(abs, residuals)),
+            reference_s=float(first_s + reference),
+            offset_s=float(first_offset + offset),
+            drift=float(drift),
+            residual_s=float(np.abs(residuals).max()),
         )
 
     def to_common(self, local_s: float) -> float:
@@ -111,16 +105,6 @@ class Clock:
         """This rank's clock when rank 0's shows `common_s`."""
         ahead = common_s - self.reference_s - self.offset_s
         return self.reference_s + ahead / (1.0 + self.drift)
-
-    @cached_property
-    def _spread(self) -> tuple[list[float], float, float]:
-        """Weights of the readings, their sum, and their second moment about the reference."""
-        weights = [1.0 / max(reading.half_s, 1e-12) ** 2 for reading in self.readings]
-        square = sum(
-            w * (r.local_s - self.reference_s) ** 2
-            for w, r in zip(weights, self.readings, strict=True)
-        )
-        return weights, sum(weights), square
 
     def error_s(self, at_local_s: float) -> float:
         """What `to_common(at_local_s)` is wrong by at most; 0 on rank 0.
@@ -133,13 +117,12 @@ class Clock:
         """
         if not self.readings:
             return 0.0
-        weights, whole, square = self._spread
-        away = at_local_s - self.reference_s
-        bound = sum(
-            abs(w / whole + away * w * (r.local_s - self.reference_s) / square) * r.half_s
-            for w, r in zip(weights, self.readings, strict=True)
-        )
-        return bound + self.residual_s
+        weights = _weights(self.readings)
+        away = np.array([reading.local_s for reading in self.readings]) - self.reference_s
+        halves = np.array([reading.half_s for reading in self.readings])
+        slope = (at_local_s - self.reference_s) * away / (weights * away**2).sum()
+        coefficients = weights * (1 / weights.sum() + slope)
+        return float((np.abs(coefficients) * halves).sum()) + self.residual_s
 
     def record(self) -> ClockRecord:
         """For the manifest: the offset at the last reading, the error at worst between them."""
@@ -151,6 +134,11 @@ class Clock:
             drift=self.drift,
             error_s=max(self.error_s(reading.local_s) for reading in self.readings),
         )
+
+
+def _weights(readings: Sequence[Reading]) -> Floats:
+    """The weight of each reading in the fit."""
+    return 1.0 / np.maximum([reading.half_s for reading in readings], 1e-12) ** 2
 
 
 def ask(link: ClockLink, exchanges: int, now: Now = perf_counter) -> Reading | None:
@@ -228,7 +216,7 @@ class Synchroniser:
 def wait_until(clock: Clock, common_s: float, now: Now = perf_counter) -> float:
     """Spin until the common clock shows `common_s`; returns how late this rank came, 0 if on time.
 
-    It spins because a sleep wakes up some 50 microseconds late.
+    A sleep would wake some 50 microseconds late.
     """
     target = clock.from_common(common_s)
     late = now() - target

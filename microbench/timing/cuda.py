@@ -6,13 +6,21 @@ nvbandwidth does), so that the events around them time the device and not the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from calib.foundation.errors import MeasurementError
+from calib.microbench.communicator import Control
+from calib.microbench.communicators.devices import agree
+from calib.microbench.timing.repeat import RepeatedCalls, Timings
+from calib.microbench.timing.stretches import Attempts, CallStretch
+from calib.microbench.timing.watchdog import beat
 
 # the spin is this many times as long as queueing took; clocks and the host both vary
 SPIN_MARGIN = 4.0
@@ -20,6 +28,7 @@ FIRST_SPIN_S = 2e-3
 SHORTEST_SPIN_S = 50e-6
 LONGEST_SPIN_S = 0.5
 CALIBRATION_CYCLES = 2_000_000
+MAX_TRIES = 8  # the spin doubles at least from one to the next
 
 _cuda: Any = torch.cuda  # events and the spin kernel have no annotations
 
@@ -55,6 +64,16 @@ class Lap:
     held: bool
     queue_s: float
     start: float
+
+
+class LapTimer(Protocol):
+    """What held_block needs of a stopwatch."""
+
+    def ready(self) -> None:
+        """Evict the caches if wanted; return when the device is idle."""
+
+    def lap(self, calls: Mapping[str, Callable[[], None]], spin_s: float) -> Lap:
+        """Time calls behind a spin of so many seconds."""
 
 
 class HeldStopwatch:
@@ -98,6 +117,70 @@ class HeldStopwatch:
         return Lap(seconds, host, held, queue_s, begin)
 
 
+def held_block(
+    communicator: Control, label: str, stretches: Sequence[CallStretch], watch: LapTimer
+) -> RepeatedCalls:
+    """The timed loop of stretches of calls on this rank's device; `label` is for errors.
+
+    A repetition that the spin did not hold on some rank is made again by all of them, behind a
+    longer spin. Raises MeasurementError where MAX_TRIES do not do.
+    """
+    spin_s = FIRST_SPIN_S
+
+    def repetition(attempts: Attempts) -> list[Lap]:
+        laps: list[Lap] = []
+
+        def lap(stretch: CallStretch) -> None:
+            laps.append(watch.lap(stretch.calls, spin_s))
+
+        for stretch in stretches:
+            attempts.run(stretch.prepare)
+            attempts.run(watch.ready)
+            communicator.barrier()
+            attempts.run(partial(lap, stretch))
+        return laps
+
+    def block(n: int) -> Timings:
+        nonlocal spin_s
+        rows: dict[int, list[Lap]] = {}
+        todo = list(range(n))
+        for _ in range(MAX_TRIES):
+            attempts = Attempts(label)
+            rows.update({index: repetition(attempts) for index in todo})
+            attempts.agree(communicator)
+            laps = [lap for index in todo for lap in rows[index]]
+            wanted = max(next_spin_s(spin_s, lap.queue_s, lap.held) for lap in laps)
+            missed = [i for i in todo if not all(lap.held for lap in rows[i])]
+            everyone = communicator.allgather_object([missed, wanted])
+            beat()
+            # one length for all: the ranks' calls are to run at the same time
+            spin_s = max(wanted for _, wanted in everyone)
+            todo = sorted({index for missed, _ in everyone for index in missed})
+            if not todo:
+                return _timings([rows[index] for index in range(n)])
+        raise MeasurementError(
+            f"{label}: the calls cannot be queued ahead of the device (one waits for it), so "
+            "the device's own time is not known; try mode graph"
+        )
+
+    return block
+
+
+def _timings(rows: Sequence[Sequence[Lap]]) -> Timings:
+    """The laps of all repetitions by operation."""
+    names = [name for lap in rows[0] for name in lap.seconds]
+
+    def of(values: Callable[[Lap], dict[str, float]]) -> dict[str, list[float]]:
+        merged = [{k: v for lap in laps for k, v in values(lap).items()} for laps in rows]
+        return {name: [row[name] for row in merged] for name in names}
+
+    return Timings(
+        of(lambda lap: lap.seconds),
+        [laps[0].start for laps in rows],
+        of(lambda lap: lap.host_seconds),
+    )
+
+
 def seconds_per_cycle() -> float:
     """Of the spin kernel's clock on the current device, by timing a long spin; clocks may vary."""
     begin, end = (_cuda.Event(enable_timing=True) for _ in range(2))
@@ -122,6 +205,19 @@ def arithmetic(tf32: bool) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision = before
+
+
+@contextmanager
+def on_gpu(control: Control, index: int, tf32: bool) -> Iterator[torch.device]:
+    """This rank's GPU, current in the block, under `arithmetic`. Collective.
+
+    Raises MachineError on all ranks where one has no CUDA device.
+    """
+    agree(control, cuda_problem())
+    # modulo: a launcher may show each rank its own GPU alone
+    device = torch.device("cuda", index % torch.cuda.device_count())
+    with torch.cuda.device(device), arithmetic(tf32):
+        yield device
 
 
 def cuda_problem() -> str:

@@ -3,13 +3,13 @@
 A block is a function that repeats something n times on this rank and returns, per operation, the n
 seconds that this rank took. The ranks then compare notes: the time of a repetition is the maximum.
 
-The interval is looked at only when the repetitions have doubled (8, 24, 56, 120, ...): who looks
-often enough sees a narrow interval by chance. It is the serial one (foundation/statistics.py), for
-repetitions that follow one another are alike. Simulated, 3,000 cases each (tests/microbench/
-test_repeat.py has a shorter run): of the intervals at which a case stops, 95 to 99% hold the true
-median where the noise is independent (normal, lognormal, bimodal), 92 to 95% where it is AR(1) with
-rho = 0.5. With the interval for independent values it is 93 to 99% and 79 to 94%, for an eighth
-fewer repetitions; of rho = 0.9 35 to 53%, and 64 to 96% with the serial one.
+The interval is checked only when the repetitions have doubled (8, 24, 56, 120, ...): checked often
+enough, one is narrow by chance. It is the serial interval (foundation/statistics.py), because
+repetitions are autocorrelated. Simulated, 3,000 cases each (tests/microbench/timing/test_repeat.py has
+a shorter run): of the intervals at which a case stops, 95 to 99% hold the true median where the noise
+is independent (normal, lognormal, bimodal), 92 to 95% where it is AR(1) with rho = 0.5. The interval
+for independent values gives 93 to 99% and 79 to 94%, for an eighth fewer repetitions; with rho = 0.9
+it gives 35 to 53%, the serial one 64 to 96%.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
 FEWEST_REPETITIONS = 6
 MAX_REPETITIONS = 1000
-BLOCK_S = (
-    5.0  # no block is planned longer: between blocks a rank says that it goes on (watchdog.py)
-)
+BLOCK_S = 5.0  # the longest block planned: the watchdog hears of a rank between blocks
 
 
 @dataclass
@@ -112,8 +110,8 @@ def sure_enough(repetitions: Repetitions, target: float) -> bool:
 class RepetitionSchedule:
     """How many repetitions come next, and when to look at the interval. Pure: it reads no clock.
 
-    `first` repetitions after the `warmup` are made whatever they cost; then it is looked at the
-    interval whenever they have about doubled, and when the time is spent.
+    `first` repetitions after the `warmup` are made whatever they cost; then the interval is checked
+    whenever they have about doubled, and when the time is spent.
     """
 
     warmup: int
@@ -181,7 +179,7 @@ def repeat(
         return (perf_counter() - before) / n
 
     repetition_s = communicator.broadcast_object(extend(1))
-    # of a case that is slow beside its budget no repetition is given away
+    # a case that is slow for its budget has one warm-up repetition and a smaller first look
     slow = repetition_s * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
     result.warmup = 1 if slow else WARMUP_REPETITIONS
     schedule = RepetitionSchedule(result.warmup, FEWEST_REPETITIONS if slow else MIN_REPETITIONS)
@@ -192,7 +190,7 @@ def repeat(
         repetition_s = extend(n)
         timed += n
         now = perf_counter()
-        # of the time, all go by rank 0's clock, and then come to the same verdict
+        # rank 0's clock decides, so that all ranks come to the same verdict
         left_s, repetition_s = communicator.broadcast_object(
             [budget_s - (now - start), repetition_s]
         )

@@ -51,9 +51,9 @@ def beat() -> None:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """This rank only waits until others have worked: its silence is no hang, theirs would be.
+    """This rank only waits for others: its silence is not a hang, theirs would be.
 
-    For ranks without any part in a block; those that have one must count their time at its end.
+    For ranks without any part in a block; for those with one, waiting at its end counts.
     """
     beat()
     PROGRESS.idle = True

@@ -146,10 +146,10 @@ def test_an_existing_run(here: Path) -> None:
     ("content", "text"),
     [
         (None, "does not exist"),
-        ("hello\n", "is no log that this program reads"),
+        ("hello\n", "is not a log that this program reads"),
         (log("MPI Reduce Latency Test"), "give --ranks"),
         (log("MPI_Put Latency Test"), "not imported"),
-        ("", "is no log"),
+        ("", "is not a log"),
     ],
 )
 def test_a_file_without_a_good_row(here: Path, content: str | None, text: str) -> None:

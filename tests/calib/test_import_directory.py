@@ -153,7 +153,7 @@ def test_a_table(tmp_path: Path) -> None:
     said = ["--operation", "allreduce", "--ranks", "8", "--nodes", "2", "-o", "new"]
     line = refused(calib(tmp_path, "import", "t.csv", *said))
     assert line == (
-        "t.csv gives no row: line 1: the unit of its sizes, in column 1, is not said; "
+        "t.csv gives no row: line 1: the unit of its sizes, in column 1, is not given; "
         "one of B, KiB, MiB, GiB, kB, MB, GB; give --size-unit"
     )
     for option, word in (("--size-unit", "MiBi"), ("--time-unit", "minutes")):

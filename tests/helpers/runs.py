@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.rows import as_samples, rows_of
 
@@ -37,6 +38,12 @@ def cluster(kernel: str = "Linux 6.1") -> Cluster:
     )
 
 
+def new_manifest(**fields: Any) -> Manifest:
+    """The manifest of a run in which nothing was measured yet, but for `fields`."""
+    about = {"program_version": "0", "cluster_name": "c", "cluster_fingerprint": "f"}
+    return Manifest(**{**about, "seed": 0, "target_half_width": 0.025, **fields})
+
+
 def run(rows: list[Sample], of: Cluster | None = None) -> MeasuredRun:
     of = of or cluster()
     cases: tuple[Case, ...] = (LAYER, *MESSAGES)
@@ -53,14 +60,7 @@ def run(rows: list[Sample], of: Cluster | None = None) -> MeasuredRun:
         )
         for case in cases
     ]
-    manifest = Manifest(
-        program_version="0",
-        cluster_name=of.name,
-        cluster_fingerprint=of.fingerprint,
-        seed=0,
-        target_half_width=0.025,
-        cases=ends,
-    )
+    manifest = new_manifest(cluster_name=of.name, cluster_fingerprint=of.fingerprint, cases=ends)
     return MeasuredRun(
         as_samples(rows), Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab"
     )

@@ -6,6 +6,7 @@ import json
 import socket
 from functools import cache
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from calib.foundation.errors import InputError, MachineError
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.devices import agree, gpu_index
-from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.communicators.mpi import CudaMpiCommunicator, MpiCommunicator
 from calib.microbench.communicators.rendezvous import own_addresses
 from calib.microbench.machine.placement import machine_id
 
@@ -124,6 +125,29 @@ def test_what_is_missing_without_a_gpu_is_one_line() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="rank 0 asks for a group of"):
         world.group([1])
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("allreduce", 1),
+        ("allgather", 2),
+        ("allgatherv", 3),
+        ("reduce_scatter", 2),
+        ("all_to_all", 2),
+        ("broadcast", 2),
+        ("reduce", 2),
+        ("send", 2),
+        ("receive", 2),
+    ],
+)
+def test_mpi_gets_a_device_buffer_when_the_device_is_done(method: str, arguments: int) -> None:
+    log = Mock()
+    comm = object.__new__(CudaMpiCommunicator)
+    comm._stream, comm.comm, comm.rank, comm._in_place = log.stream, log.mpi, 0, None
+    getattr(comm, method)(*range(1, arguments + 1))
+    waited, called = log.mock_calls
+    assert waited == call.stream.synchronize() and called[0].startswith("mpi.")
 
 
 def test_ranks_agree_on_what_is_missing() -> None:

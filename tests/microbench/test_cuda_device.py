@@ -19,18 +19,19 @@ from tests.helpers.ranks import results, run_ranks
 from calib.foundation.errors import MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
-from calib.microbench.layers.cuda import MAX_TRIES, held_block
-from calib.microbench.layers.work import CallStretch
 from calib.microbench.timing.cuda import (
     LONGEST_SPIN_S,
+    MAX_TRIES,
     SHORTEST_SPIN_S,
     SPIN_MARGIN,
     Lap,
     arithmetic,
+    held_block,
     next_spin_s,
     spin_cycles,
 )
 from calib.microbench.timing.repeat import Timings
+from calib.microbench.timing.stretches import CallStretch
 
 CASE = LayerCase(
     ranks=2,
@@ -94,7 +95,7 @@ def run(
         device = devices[comm.rank]
         stretches = [
             CallStretch(
-                lambda: device.log.append("prepare"), {name: lambda: None for name in calls}
+                {name: lambda: None for name in calls}, lambda: device.log.append("prepare")
             )
             for calls in names
         ]
@@ -120,7 +121,7 @@ def test_the_spin_becomes_as_short_as_the_slowest_rank_lets_it() -> None:
     devices = [Simulated([1e-4]), Simulated([2e-4])]
 
     def program(comm: Any) -> Any:
-        stretches = [CallStretch(lambda: None, {"backward_data": lambda: None})]
+        stretches = [CallStretch({"backward_data": lambda: None})]
         block = held_block(comm, CASE.label, stretches, devices[comm.rank])
         block(2)
         return block(2)

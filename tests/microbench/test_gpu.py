@@ -13,8 +13,7 @@ from tests.microbench.layer_shapes import LAYERS, convolution, parts_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import build_layer, make_inputs
-from calib.microbench.layers.cuda import graph_stretches
-from calib.microbench.layers.timing import measure_layer
+from calib.microbench.layers.timing import graph_stretches, measure_layer
 from calib.microbench.layers.work import LayerWork, start_work
 from calib.microbench.probe import gpu_devices
 from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle

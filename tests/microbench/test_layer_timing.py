@@ -23,11 +23,11 @@ from tests.microbench.layer_shapes import (
 from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
-from calib.microbench.layers import timing
 from calib.microbench.layers.build import BuiltLayer
-from calib.microbench.layers.timing import layer_block, measure_layer
-from calib.microbench.layers.work import Attempts, CallStretch, LayerWork, make_work, start_work
+from calib.microbench.layers.timing import measure_layer
+from calib.microbench.layers.work import LayerWork, make_work, start_work
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
+from calib.microbench.timing.stretches import Attempts, CallStretch, host_block, nothing
 
 CPU = torch.device("cpu")
 
@@ -156,12 +156,9 @@ class Recording(LayerWork):
         ("parts", ["drop", "forward", "|", "data", "drop", "forward", "|", "weight"]),
     ],
 )
-def test_order_of_a_repetition(
-    passes: Any, order: list[str], cold: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_of_a_repetition(passes: Any, order: list[str], cold: bool) -> None:
     """Gradients and the old output go first; | is the barrier, behind the eviction of caches."""
     work = Recording()
-    case = LayerCase(ranks=1, layer=LINEAR, batch=2, passes=passes, cold=cold)
 
     class Noting(ThreadCommunicator):
         def barrier(self) -> None:
@@ -171,10 +168,10 @@ def test_order_of_a_repetition(
         def allgather_object(self, value: Any) -> list[Any]:
             return [value]
 
-    monkeypatch.setattr(timing, "evict", lambda: work.log.append("evict"))
+    before = (lambda: work.log.append("evict")) if cold else nothing
 
     def program(comm: Any) -> Any:
-        return layer_block(comm, case, work.stretches(passes))(2)
+        return host_block(comm, "label", work.stretches(passes), before)(2)
 
     (timings,) = results(run_ranks(1, program, Noting))
     if cold:
@@ -184,10 +181,15 @@ def test_order_of_a_repetition(
     assert {len(rows) for rows in timings.seconds.values()} == {2}
 
 
-def test_cold_layers_are_measured() -> None:
-    case = LayerCase(ranks=1, layer=LINEAR, batch=2, cold=True)
-    (result,) = measure(case)
+@pytest.mark.parametrize("cold", [False, True])
+def test_caches_are_evicted_before_each_repetition_of_a_cold_case(
+    cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evictions: list[None] = []
+    monkeypatch.setattr("calib.microbench.layers.timing.evict", lambda: evictions.append(None))
+    (result,) = measure(LayerCase(ranks=1, layer=LINEAR, batch=2, cold=cold))
     assert set(result.ranks) == {"forward", "backward"} and result.seconds("forward")
+    assert len(evictions) == (len(result.ranks["forward"]) if cold else 0)
 
 
 class SameClock:
@@ -294,7 +296,7 @@ def test_ranks_fail_together_where_one_of_them_fails() -> None:
             if comm.rank == 1 and calls == 2:
                 raise RuntimeError("CUDA out of memory.\nTried to allocate much")
 
-        layer_block(comm, case, [CallStretch(lambda: None, {"forward": forward})])(4)
+        host_block(comm, case.label, [CallStretch({"forward": forward})])(4)
 
     for outcome in run_ranks(2, program):
         assert isinstance(outcome, MeasurementError)

@@ -11,6 +11,7 @@ import pytest
 from tests.helpers.divided import model_case
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.rows import rows_in, sample, table_of
+from tests.helpers.runs import new_manifest
 
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
@@ -36,16 +37,6 @@ def plan(*cases: Case, seed: int = 0, budget: float = 0.01) -> Plan:
 
 
 TEN = plan(*(model_case(f"m{i}", 1) for i in range(10)))
-
-
-def manifest() -> Manifest:
-    return Manifest(
-        program_version="0",
-        cluster_name="c",
-        cluster_fingerprint="f",
-        seed=0,
-        target_half_width=0.025,
-    )
 
 
 class Runner:
@@ -83,7 +74,7 @@ def launch(
 
     def program(comm: Any) -> None:
         kept = (run / "manifest.json").exists()
-        record = Manifest.read(run) if kept and comm.rank == 0 else manifest()
+        record = Manifest.read(run) if kept and comm.rank == 0 else new_manifest()
         runners = {"in_place": runner}
         run_session(
             comm,

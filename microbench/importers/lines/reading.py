@@ -1,9 +1,9 @@
 """What all importers need: lines without tags, errors, the precision of printed numbers.
 
-Before a line stand clocks, hosts and ranks that launchers and loggers put there. Known are a clock, a
-date and a clock, a rank and a colon, and whatever a log itself shows before a line that one of the tools
-begins with its own words, its numbers taken as any numbers. No row begins with a letter, a bracket or
-a colon, so that none can lose a number here.
+Launchers and loggers put clocks, hosts and ranks before a line. Removed are a clock, a date and a clock,
+a rank and a colon, and whatever the log itself has before a line that begins with words of one of the
+tools, with any other numbers in it. No row begins with a letter, a bracket or a colon, so none can lose
+a number here.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ FAILURES = (
 
 
 def pattern_of(text: str, head: str, tags: re.Pattern[str]) -> re.Pattern[str] | None:
-    """What is to be taken off the beginning of every line of a text; None where there is nothing.
+    """What to remove from the beginning of every line of a text; None for nothing.
 
-    `head` is its beginning, where known shapes are looked for; `tags` are taken out before.
+    Known shapes are looked for in `head`, its beginning, from which `tags` are already removed.
     """
     found = shapes(text, tags)
     if re.search(rf"^[ \t]*{KNOWN}", head, re.MULTILINE):
@@ -157,7 +157,7 @@ class Log:
     def read(cls, path: Path) -> Log:
         """Read a file. Raises FileError where that cannot be, NoLogError for one that is no text."""
         if _is_binary(path):
-            raise NoLogError(f"{path} is no log: it is no text")
+            raise NoLogError(f"{path} is not a log: it is not text")
         return cls.of(path.name, read_bytes(path, "log"))
 
     @classmethod
@@ -174,21 +174,21 @@ class Log:
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether a file begins with what no text has; it may be too large to be looked at as a whole."""
+    """Whether a file begins like no text; only its beginning is read, for it may be large."""
     try:
         if not path.is_file():
             return False  # nothing may be read of a pipe here
         with path.open("rb") as stream:
             head = stream.read(4096)
     except OSError:
-        return False  # to be said by who reads it
+        return False  # whoever reads it reports this
     if head.startswith(GZIP) or _encoding(head) != "utf-8":
         return False
     return 10 * (len(head) - len(head.translate(None, CONTROLS))) > len(head)
 
 
 def _unpacked(name: str, data: bytes) -> bytes:
-    """What is in a .gz, which may be several one after the other (cat a.gz b.gz)."""
+    """The content of a .gz, or of several in one file (cat a.gz b.gz)."""
     parts, size = [], 0
     while data.startswith(GZIP):
         unpacker = zlib.decompressobj(wbits=31)
@@ -234,10 +234,10 @@ def cells_of(line: str, delimiter: str = ",") -> list[str]:
 
 @dataclass
 class Faults:
-    """What of a file is not imported and why, with line numbers; neighbours of one text are one.
+    """What was not imported and why, by line; consecutive lines with one reason are one entry.
 
-    The texts are made of numbers and of words that this program knows: a line of a log is never
-    quoted, because an environment may stand in it.
+    Texts hold numbers and words that this program knows. A line of a log is never quoted: it may hold
+    an environment.
     """
 
     entries: list[tuple[int, int, int, str]] = field(default_factory=list)  # first, last, lines
@@ -294,7 +294,7 @@ def _half_unit(token: str) -> float:
 
 
 def floats(tokens: Sequence[str]) -> Numbers:
-    """Numbers; NaN where a tool says that there is none. Raises ValueError for another word."""
+    """Numbers; NaN where a tool prints that there is none. Raises ValueError for another word."""
     try:
         return np.array(list(map(float, tokens)), dtype=np.float64)
     except ValueError:
@@ -303,7 +303,7 @@ def floats(tokens: Sequence[str]) -> Numbers:
 
 
 def plain(tokens: Iterable[str]) -> bool:
-    """Whether they are as tools print them: Python also takes 1_0 and digits of other scripts."""
+    """Whether all are as tools print numbers: Python also takes 1_0 and digits of other scripts."""
     joined = "".join(tokens)
     return joined.isascii() and "_" not in joined
 
@@ -316,7 +316,7 @@ def within(found: Numbers, low: Numbers, high: Numbers, half: Numbers) -> Mask:
 
 
 def failure_in(log: Log) -> tuple[int, str]:
-    """The number of the first line that says so, and what; 0 and "" where none does."""
+    """The first line that says why a program failed, and what it says; 0 and "" without one."""
     for number, line in enumerate(log.text[:HEAD].split("\n"), 1):
         for pattern, text in FAILURES:
             if match := pattern.search(line):

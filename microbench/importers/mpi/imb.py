@@ -13,17 +13,30 @@ import numpy as np
 
 from calib.foundation.arrays import Mask
 from calib.microbench.importers.lines.reading import Log, Numbers, within
-from calib.microbench.importers.mpi.grid import GridColumn, GridRows, GridTable, TableShape
-from calib.microbench.importers.mpi.reader import OTHER_TOOL, CommonHead, GridReader, stream_seconds
+from calib.microbench.importers.mpi.grid import (
+    DTYPES,
+    OTHER_TOOL,
+    PER_RANK,
+    REDUCTIONS,
+    CommonHead,
+    GridColumn,
+    GridReader,
+    GridRows,
+    GridTable,
+    TableShape,
+    stream_seconds,
+)
 from calib.microbench.importers.said import (
     TOO_FEW,
     Flags,
     SaidPlaces,
     choose,
+    choose_nodes,
+    each_word,
     file_name,
     launch_line,
     nodes_of_pair,
-    remark,
+    overruled,
 )
 from calib.microbench.importers.table import Imported
 
@@ -42,57 +55,21 @@ HEADER = re.compile(r"#repetitions\b")
 OSU_TITLE = re.compile(r"# OSU ")
 NO_TIME = re.compile(r"time-?out|out-of-mem", re.I)
 
-OPERATIONS = {
-    "pingpong": "p2p",
-    "pingpongspecificsource": "p2p",
-    "pingponganysource": "p2p",
-    "pingping": "p2p_both",
-    "pingpingspecificsource": "p2p_both",
-    "pingpinganysource": "p2p_both",
-    "sendrecv": "sendrecv",
-    "exchange": "exchange",
-    "uniband": "p2p_stream",
-    "biband": "p2p_both_stream",
-    "barrier": "barrier",
-    "allreduce": "allreduce",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_block": "reduce_scatter_block",
-    "allgather": "allgather",
-    "allgatherv": "allgatherv",
-    "gather": "gather",
-    "gatherv": "gatherv",
-    "scatter": "scatter",
-    "scatterv": "scatterv",
-    "alltoall": "all_to_all",
-    "alltoallv": "alltoallv",
-    "bcast": "broadcast",
-}
-PER_RANK = {
-    "allgather",
-    "allgatherv",
-    "gather",
-    "gatherv",
-    "scatter",
-    "scatterv",
-    "all_to_all",
-    "alltoallv",
-}
-REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
-SENT_WHEN_EMPTY = {
-    "p2p",
-    "p2p_both",
-    "p2p_stream",
-    "p2p_both_stream",
-    "sendrecv",
-    "exchange",
-    "barrier",
-}
+SAME_NAME = (PER_RANK | REDUCTIONS | {"sendrecv", "exchange", "barrier"}) - {"alltoallw"}
+OPERATIONS = {name: name for name in SAME_NAME} | each_word(
+    {
+        "p2p": "pingpong pingpongspecificsource pingponganysource",
+        "p2p_both": "pingping pingpingspecificsource pingpinganysource",
+        "p2p_stream": "uniband",
+        "p2p_both_stream": "biband",
+        "all_to_all": "alltoall",
+        "broadcast": "bcast",
+    }
+)
+RENAMED = {"bytes": "size", "repetitions": "iterations"}  # columns, as OSU has them
 # bytes that Mbytes/sec counts of a message
 COUNTED = {"p2p": 1, "p2p_both": 1, "sendrecv": 2, "exchange": 4}
-PAIRED = {"p2p", "p2p_both", "p2p_stream", "p2p_both_stream"}
 MEGA = (1e6, float(1 << 20))
-DTYPES = {"BYTE": "uint8", "CHAR": "uint8", "FLOAT": "float32", "DOUBLE": "float64", "INT": "int32"}
 
 
 def recognise(log: Log) -> bool:
@@ -119,8 +96,6 @@ class _ImbReader(GridReader[ImbHead]):
     """IMB's heads, its columns, and what follows from them."""
 
     tool = NAME
-    size, calls = "bytes", "repetitions"
-    sent_when_empty = SENT_WHEN_EMPTY
     empty_untimed = True
 
     def __init__(self, log: Log, flags: Flags) -> None:
@@ -153,62 +128,49 @@ class _ImbReader(GridReader[ImbHead]):
         elif processes := PROCESSES.search(line):
             self.head = replace(self.head, processes=int(processes[1]))
         elif self.grid is not None and parts[0].isdecimal() and parts[0].isascii():
-            text = (
-                "no time: out of memory or time"
-                if NO_TIME.search(line)
-                else ("no row of this table: it has other columns")
-            )
-            self.faults.add(number, text)
+            timeless = NO_TIME.search(line)
+            text = "not a row of this table: other columns"
+            self.faults.add(number, "no time: out of memory or time" if timeless else text)
 
     def _header(self, number: int, parts: list[str]) -> None:
         if self.head is None or self.grid is not None:
             self.open(number, ImbHead())
-        self.begin(tuple(part.lstrip("#").lower() for part in parts))
+        names = (part.lstrip("#").lower() for part in parts)
+        self.begin(tuple(RENAMED.get(name, name) for name in names))
 
-    def shape(self, head: ImbHead, line: int, table: GridTable) -> TableShape | str:
+    def shape(self, head: ImbHead, table: GridTable) -> TableShape | str:
         """Operation, ranks and nodes of a block, or what is missing."""
         notes, flags = self.result.notes, self.flags
         word = head.benchmark.lower().removesuffix("_pure")
         base = OPERATIONS.get(word) or OPERATIONS.get(word.removeprefix("i"), "")
         if not base:
-            known = "a benchmark that is not imported" if word else "the benchmark is not said"
-            return known
+            return "a benchmark that is not imported" if word else "the benchmark is not named"
         name = base if word in OPERATIONS else f"i{base}"
-        if flags.operation and flags.operation != name:
-            remark(notes, f"the file says {name}; {flags.operation} is not used")
-        named, pair = file_name(self.log.name), base in PAIRED
+        overruled(name, flags.operation, notes)
+        named, pair = file_name(self.log.name), base.startswith("p2p")
         own = head.processes or (2 if pair and "stream" not in base else 0)
-        ranks = choose("ranks", own, flags.ranks, head.launched.ranks, named.ranks, notes)
+        before = head.launched
+        ranks = choose("ranks", own or before.ranks, flags.ranks, named.ranks, notes)
         if ranks in TOO_FEW:
             return TOO_FEW[ranks]
-        groups = head.groups * (ranks // 2 if pair else 1)
-        before, between = head.launched, nodes_of_pair(self.log.name) if pair else 0
-        hint = named.nodes or between
-        every = choose("nodes", 0, flags.nodes, before.nodes, hint, notes)
+        between = nodes_of_pair(self.log.name) if pair else 0
+        every = choose_nodes(before.nodes, flags.nodes, named.nodes or between, notes)
         # of these nodes, which all that were started fill, those that the busy ones are on
         busy = ranks * head.groups
         started = max(busy + head.waiting, before.ranks or named.ranks)
         nodes = SaidPlaces(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
-        nodes = max(min(nodes, every), min(between, every))
-        if not nodes:
-            remark(notes, "the nodes are not said, taken as one")
-        each = 2 if pair else ranks
         return TableShape(
-            name,
-            flags.library or "mpi",
-            "cpu",
-            each,
-            max(1, min(nodes, each)),
-            groups,
-            min(nodes, each * groups),
-            self.dtypes[base in REDUCTIONS],
-            base in PER_RANK,
-            mean=not pair or groups > 1,
-            line=line,
+            operation=name,
             base=base,
+            library=flags.library or "mpi",
+            device="cpu",
+            dtype=self.dtypes[base in REDUCTIONS],
+            ranks=2 if pair else ranks,
+            groups=head.groups * (ranks // 2 if pair else 1),
+            nodes=max(min(nodes, every), min(between, every)),
         )
 
-    def seconds(self, shape: TableShape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+    def seconds(self, shape: TableShape, table: GridTable) -> GridColumn | None:
         """From a time, checked against Mbytes/sec, or of a stream from that."""
         columns = table.columns
         if "defects" in columns:

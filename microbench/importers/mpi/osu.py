@@ -13,19 +13,33 @@ from functools import lru_cache
 
 import numpy as np
 
-from calib.microbench.importers.lines.reading import Log, Numbers
-from calib.microbench.importers.mpi.grid import GridRows, GridTable, TableShape
-from calib.microbench.importers.mpi.reader import OTHER_TOOL, CommonHead, GridReader, stream_seconds
+from calib.microbench.importers.lines.reading import Log
+from calib.microbench.importers.mpi.grid import (
+    DTYPES,
+    OTHER_TOOL,
+    REDUCTIONS,
+    CommonHead,
+    GridColumn,
+    GridReader,
+    GridRows,
+    GridTable,
+    TableShape,
+    stream_seconds,
+)
 from calib.microbench.importers.said import (
     TOO_FEW,
     Flags,
     choose,
+    choose_nodes,
     file_name,
     launch_line,
     nodes_of_pair,
-    remark,
+    overruled,
 )
 from calib.microbench.importers.table import Imported
+
+NAME = "osu"
+DESCRIPTION = "OSU micro-benchmarks"
 
 TITLE = re.compile(
     r"OSU (?P<library>MPI|NCCL|RCCL|MSCCLPP|OpenSHMEM|UPC\+*|OMPI|xCCL)(?P<side>_\w+)?"
@@ -35,6 +49,10 @@ COLUMN = re.compile(
     r"(?:(?:[A-Z][\w.]*|P\d[\d.]*) ){0,2}(?:[A-Z][\w.]*|P\d[\d.]*) ?\((?:us|MB/s|%)\)"
     r"|MPI_\w+\(us\)|Iterations|Validation|MB/s|Messages/s|Transmit Size"
 )
+HEADER = re.compile(r"^[\s#]*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\))")
+PAIRS = re.compile(r"\[ *pairs: *(\d{1,7}) *\]")
+DATATYPE = re.compile(r"Datatype: *(?:MPI_)?(\w+)")
+VARIED = re.compile(r"\[ *window sizes?: *(?:varied|\d+ *,)")
 # words of a title -> operation; the first that fits. Titles of 5.x to 7.x, spelled alike
 COLLECTIVES = (
     ("all-to-allv|alltoallv", "alltoallv"),
@@ -63,43 +81,6 @@ POINTS = (
     ("latency", "p2p"),
 )
 BUFFERS = re.compile(r"Buffer on \w+ \((\w+)\)")
-DTYPES = {
-    "CHAR": "uint8",
-    "SIGNED_CHAR": "int8",
-    "UNSIGNED_CHAR": "uint8",
-    "BYTE": "uint8",
-    "INT": "int32",
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-    "LONG": "int64",
-    "SHORT": "int16",
-    "INT8_T": "int8",
-    "INT32_T": "int32",
-    "INT64_T": "int64",
-    "HALF": "float16",
-}
-# the tool's size is one rank's part of these (formulas.md has the whole buffer)
-PER_RANK = {
-    "allgather",
-    "allgatherv",
-    "gather",
-    "gatherv",
-    "scatter",
-    "scatterv",
-    "all_to_all",
-    "alltoallv",
-    "alltoallw",
-}
-REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
-SENT_WHEN_EMPTY = {
-    "p2p",
-    "p2p_threads",
-    "p2p_processes",
-    "p2p_pairs",
-    "p2p_stream",
-    "p2p_both_stream",
-    "barrier",
-}
 REFUSED = re.compile("congestion|partitioned|hello|init|one-sided|atomic|put|get|accumulate", re.I)
 
 
@@ -147,17 +128,8 @@ def operation_of(what: str) -> tuple[str, str]:
     else:
         base = name = next((name for text, name in POINTS if re.search(text, words)), "")
     if not base:
-        return "", "a test that is not known"
+        return "", "an unknown test"
     return (f"{name}_persistent" if "persistent" in words else name), base
-
-
-NAME = "osu"
-DESCRIPTION = "OSU micro-benchmarks"
-
-HEADER = re.compile(r"^[\s#]*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\))")
-PAIRS = re.compile(r"\[ *pairs: *(\d{1,7}) *\]")
-DATATYPE = re.compile(r"Datatype: *(?:MPI_)?(\w+)")
-VARIED = re.compile(r"\[ *window sizes?: *(?:varied|\d+ *,)")
 
 
 def recognise(log: Log) -> bool:
@@ -194,9 +166,6 @@ class _OsuReader(GridReader[OsuHead]):
     """OSU's titles, its columns, and what follows from them."""
 
     tool = NAME
-    size, calls = "size", "iterations"
-    sent_when_empty = SENT_WHEN_EMPTY
-    empty_untimed = False
 
     def loses_digits(self, grid: GridRows, parts: list[str]) -> bool:
         """Of decimals the column tells that later; a whole number must be that of the row before."""
@@ -227,7 +196,7 @@ class _OsuReader(GridReader[OsuHead]):
         elif device := device_of(line):
             self.head = replace(self.head, device=device)
         elif parts[0].isdecimal() and parts[0].isascii():
-            self.faults.add(number, "no row of this table: it has other columns")
+            self.faults.add(number, "not a row of this table: other columns")
 
     def _title(self, number: int, title: tuple[str, str, str, str]) -> None:
         what, library, device, version = title
@@ -246,7 +215,7 @@ class _OsuReader(GridReader[OsuHead]):
         words = frozenset(index for index, name in enumerate(columns) if name == "validation")
         self.begin(columns, words)
 
-    def seconds(self, shape: TableShape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+    def seconds(self, shape: TableShape, table: GridTable) -> GridColumn | None:
         """From a latency, a bandwidth, or a message rate."""
         columns = table.columns
         if "validation" in columns:
@@ -262,7 +231,7 @@ class _OsuReader(GridReader[OsuHead]):
             return None
         return stream_seconds(shape, table, bandwidth, columns.get("messages/s"))
 
-    def shape(self, head: OsuHead, line: int, table: GridTable) -> TableShape | str:
+    def shape(self, head: OsuHead, table: GridTable) -> TableShape | str:
         """Operation, ranks and nodes of a table, or what is missing."""
         if head.library in ("openshmem",) or head.library.startswith("upc"):
             return "a test that is not imported (not of MPI or NCCL)"
@@ -270,35 +239,24 @@ class _OsuReader(GridReader[OsuHead]):
         name, base = operation_of(head.what)
         if not name:
             return base
-        if flags.operation and flags.operation != name:
-            remark(notes, f"the file says {name}; {flags.operation} is not used")
+        overruled(name, flags.operation, notes)
         named, pair = file_name(file), base.startswith("p2p")
         launched, many = head.launched, "multi" in head.what.lower() and "thread" not in base
         ranks = 2 * head.pairs if many else 2 if pair else 0
-        ranks = choose("ranks", ranks, flags.ranks, launched.ranks, named.ranks, notes)
+        ranks = choose("ranks", ranks or launched.ranks, flags.ranks, named.ranks, notes)
         if ranks in TOO_FEW:
             return TOO_FEW[ranks]
-        groups = max(1, ranks // 2) if pair else 1
         hint = named.nodes or (nodes_of_pair(file) if pair else 0)
-        nodes = choose("nodes", 0, flags.nodes, launched.nodes, hint, notes)
-        if not nodes:
-            remark(notes, "the nodes are not said, taken as one")
+        nodes = choose_nodes(launched.nodes, flags.nodes, hint, notes)
         if head.mixed and len(np.unique(table.values[:, 0])) < len(table.lines):
-            return "rows of two runs are mixed, and which is whose is not said"
-        each = 2 if pair else ranks
-        library = flags.library or ("mpi" if head.library in ("mpi", "ompi") else "nccl")
-        dtype = head.dtype or ("float32" if base in REDUCTIONS else "uint8")
+            return "rows of two runs are mixed, and nothing tells them apart"
         return TableShape(
-            name.replace("p2p_pairs", "p2p"),
-            library,
-            head.device,
-            each,
-            max(1, min(nodes, each)),
-            groups,
-            min(nodes, each * groups),
-            dtype,
-            per_rank=base in PER_RANK and "neighbor" not in name,
-            mean=not pair or groups > 1,
-            line=line,
+            operation=name.replace("p2p_pairs", "p2p"),
             base=base,
+            library=flags.library or ("mpi" if head.library in ("mpi", "ompi") else "nccl"),
+            device=head.device,
+            dtype=head.dtype or ("float32" if base in REDUCTIONS else "uint8"),
+            ranks=2 if pair else ranks,
+            groups=ranks // 2 if pair else 1,
+            nodes=nodes,
         )

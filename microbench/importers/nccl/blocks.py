@@ -22,7 +22,7 @@ def blocks_of(table: AlikeRuns, kind: OperationKind, faults: Faults) -> list[Blo
     dropped = np.isin(columns["run"], sorted(table.dropped))
     good = ~unknown & ~dropped
     for index in np.flatnonzero(unknown & ~dropped):
-        faults.add(int(columns["line"][index]), "a data type that is not known")
+        faults.add(int(columns["line"][index]), "an unknown data type")
     good &= _sized(table, kind, columns, nbytes, good, faults)
     good &= _typical(table, kind, columns, good, faults)
     whole = columns["size"] * (table.ranks if kind.of_part else 1)
@@ -152,7 +152,7 @@ def _why(half: Half, index: int, place: str, positive: Mask, timed: Mask) -> str
     if half.wrong[index]:
         return f"wrong results {place}"
     if not positive[index]:
-        return f"the time {place} is no positive number"
+        return f"the time {place} is not a positive number"
     if not timed[index]:
         return f"{place}, time and algbw do not agree"
     return f"{place}, busbw is not algbw times the factor of this operation and ranks"

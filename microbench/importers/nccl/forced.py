@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from calib.microbench.importers.nccl.operations import PROGRAMS
-from calib.microbench.importers.said import remark
+from calib.microbench.importers.said import overruled, remark
 
 # as NCCL has them, in small letters -> as the tuner has them
 ALGORITHMS = {
@@ -36,9 +36,9 @@ def named(word: str, names: Mapping[str, str]) -> str:
 
 
 def forced(value: str, operation: str, names: Mapping[str, str]) -> str:
-    """The name that a value of NCCL_ALGO or NCCL_PROTO forces an operation to.
+    """What a value of NCCL_ALGO or NCCL_PROTO forces an operation to.
 
-    "" where it says nothing of the operation, SEVERAL where it leaves several, names none of `names`
+    "" where it does not concern the operation, SEVERAL where it leaves several, names none of `names`
     or is not understood.
     """
     general, own = "", ""
@@ -75,8 +75,8 @@ def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes:
             instead = f"given {flag}" if flag else f"{what}={SEVERAL}, not as NCCL's own choice"
             remark(notes, f"{variable} names no single {what} that is known: taken as {instead}")
             own = "" if flag else own
-        elif own and flag and own != flag:
-            remark(notes, f"the file says {own}; {flag} is not used")
+        else:
+            overruled(own, flag, notes)
         if own or flag:
             parts.append(f"{what}={own or flag}")
     return " ".join(parts)

@@ -88,24 +88,19 @@ def _read_run(text: str, run: int, line: int, log: Log, flags: Flags, result: Im
         tokens = _tokens(row)
         if tokens is None:
             host_time |= "cpu_time" in str(row)
-            result.faults.add(number, "no row: a field is missing or is no number")
+            result.faults.add(number, "not a row: a field is missing or not a number")
         else:
             rows.extend(run, [number], tokens)
     if not _closed(text, match.end()):
         result.faults.add(line + text.count("\n"), "the file ends inside the results")
-    _import(table, log, flags, result, "the times are the host's (-C)" if host_time else "")
-
-
-def _import(table: AlikeRuns, log: Log, flags: Flags, result: Imported, reason: str) -> None:
-    if not table.rows.columns():
-        result.faults.add(table.line, reason or "the run has no rows")
-        return
-    if table.said.unknown:
-        reason = f"the program {table.said.unknown} is not one that is known"
+    if not rows.columns():
+        reason = "the times are the host's (-C)" if host_time else "the run has no rows"
+    elif table.said.unknown:
+        reason = f"the program {table.said.unknown} is unknown"
     else:
         reason = import_table(table, log.name, flags, result)
     if reason:
-        result.faults.add(table.line, reason)
+        result.faults.add(line, reason)
 
 
 def _decoded(text: str, at: int) -> Any:

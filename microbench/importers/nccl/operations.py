@@ -1,4 +1,4 @@
-"""The programs of nccl-tests, and which of them a nameless table can come from."""
+"""The programs of nccl-tests, and which of them can have printed a table without a name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calib.microbench.importers.lines.reading import Numbers, within
+from calib.microbench.importers.said import each_word
 
 MOST_RANKS = 1 << 22
 INFORMATIVE = 0.2  # a ratio of bandwidths known to better than this says something
@@ -93,23 +94,16 @@ FIRST = {
 MEAN = 1
 AVERAGES = {0: "of rank 0", 2: "of the fastest rank", 3: "of the slowest rank"}
 AVERAGE = re.compile(r"(?:^|\s)(?:-a\s*|--average[ =])([0-3])(?=\s|$)")
-PROGRAMS = {
-    "all_reduce": "allreduce",
-    "allreduce": "allreduce",
-    "all_gather": "allgather",
-    "allgather": "allgather",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "sendrecv": "sendrecv",
-    "hypercube": "hypercube",
-}
+PROGRAMS = each_word(
+    {
+        "allreduce": "all_reduce allreduce",
+        "allgather": "all_gather allgather",
+        "reduce_scatter": "reduce_scatter reducescatter",
+        "all_to_all": "alltoall all_to_all",
+        "broadcast": "broadcast bcast",
+        **{name: name for name in ("reduce", "gather", "scatter", "sendrecv", "hypercube")},
+    }
+)
 WORDS = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 
 
@@ -236,7 +230,7 @@ def candidates(columns: Columns, ranks: int) -> list[OperationKind]:
 
 
 def _without_unlikely(found: Sequence[OperationKind], columns: Columns) -> list[OperationKind]:
-    """Drop what only looks alike.
+    """Drop what only looks the same.
 
     alltoall cannot run in place, so it alone leaves that unchecked; up to 2.12 it has a column redop
     that is blank, where allgather has none.

@@ -73,7 +73,7 @@ def read(log: Log, flags: Flags) -> Imported:
     for line, fields in rows:
         setting = _setting(fields)
         if setting is None:
-            result.faults.add(line, "no row: a field is missing or is no number")
+            result.faults.add(line, "not a row: a field is missing or not a number")
             continue
         found.setdefault(setting, (line, []))[1].append((line, fields))
     if found:
@@ -95,7 +95,7 @@ def _csv_rows(log: Log, faults: Faults) -> Iterator[tuple[int, Fields]]:
         if HEADER.match(line):
             names = [_name(cell) for cell in cells]
         elif not names or len(cells) != len(names):
-            faults.add(number, "no row: it has other columns than the header")
+            faults.add(number, "not a row: its columns are not those of the header")
         elif number == log.cut_line and not line.rstrip().endswith('"'):
             faults.add(number, "the row is cut short")
         else:
@@ -112,7 +112,7 @@ def _json_rows(log: Log, faults: Faults) -> Iterator[tuple[int, Fields]]:
         try:
             content = decoder.decode(match[0])
         except (ValueError, RecursionError):
-            faults.add(number, "no row: it is no whole JSON object")
+            faults.add(number, "not a row: no complete JSON object")
             continue
         yield number, {_name(name): str(value).strip() for name, value in content.items()}
 
@@ -153,7 +153,7 @@ def _import(
     """Put the rows of one setting into `result`; returns why that cannot be, or ""."""
     operation = PROGRAMS.get(setting.name.lower(), "")
     if not operation:
-        return "its collective is not one that is known"
+        return "its collective is unknown"
     kind, ranks = KINDS[operation], setting.processes * setting.gpus
     table = AlikeRuns(
         line, RunRows(result.faults), Context(operation), library=flags.library or "nccl"
@@ -167,7 +167,7 @@ def _import(
     if setting.each != setting.processes:
         evidence = table.evidence()
         if agreeing(evidence, kind, setting.each * setting.gpus) > SOME:
-            return "several groups of ranks may have run at once, on nodes that are not said"
+            return "several groups of ranks may have run at once; the number of nodes is not given"
         nodes = -(-setting.processes // setting.each)
     if not setting.one_node:
         find_nodes(table, nodes, flags, file_name(file), result.notes)

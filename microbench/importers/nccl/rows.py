@@ -1,7 +1,7 @@
 """Rows of nccl-tests from any format: checked for consistency, made into blocks.
 
 A row has a size, a count, a type, and out of place and in place each a time, an algorithm and a bus
-bandwidth and the number of wrong results. So every time is known twice and every bandwidth too.
+bandwidth and the number of wrong results. So every time and every bandwidth can be checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Half:
     unchecked: Mask
 
 
-class RunRows(Batches[dict[str, Any]]):
+class RunRows(Batches):
     """The rows of alike runs as they are read.
 
     `old_errors`: the column is the largest error, not the number of wrong items.
@@ -48,16 +48,14 @@ class RunRows(Batches[dict[str, Any]]):
         self.old_errors = old_errors
         self.codes: dict[tuple[str, str, str], int] = {}
 
-    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> dict[str, Any]:
+    def numbers(self, flat: list[str], lines: list[int]) -> dict[str, Any]:
         """The columns by name, in seconds and bytes per second."""
         columns = [flat[index::WIDTH] for index in range(WIDTH)]
         if not plain(flat) and not all(plain(columns[index]) for index in NUMERIC):
             raise ValueError
         return {
-            "line": np.array(lines, dtype=np.int64),
             "size": np.array(list(map(int, columns[0])), dtype=np.int64),
             "count": np.array(list(map(int, columns[1])), dtype=np.int64),
-            "run": np.array(runs, dtype=np.int64),
             "code": self._codes(columns[2], columns[3], columns[4]),
             **self._half("out", columns[OUT_OF_PLACE : OUT_OF_PLACE + 4]),
             **self._half("in", columns[IN_PLACE : IN_PLACE + 4]),
@@ -103,19 +101,6 @@ class RunRows(Batches[dict[str, Any]]):
             return not np.isfinite(value)
         return value != 0  # NaN too
 
-    def columns(self) -> dict[str, Any]:
-        """All rows, column by column."""
-        self.flush()
-        if not self.parts:
-            return {}
-        if len(self.parts) == 1:
-            return self.parts[0]
-        whole = {}
-        for name in list(self.parts[0]):  # one by one: a million rows are not there twice
-            whole[name] = np.concatenate([part.pop(name) for part in self.parts])
-        self.parts = [whole]
-        return whole
-
 
 def _isin(words: list[str], chosen: set[str], all_words: set[str]) -> Mask:
     """Which words are of the chosen ones."""
@@ -130,7 +115,7 @@ def half_of(columns: dict[str, Any], name: str) -> Half:
 
 
 def better_half(columns: dict[str, Any]) -> Half:
-    """The half that was measured out of place, and of rows that have none the other."""
+    """The half out of place, or in place for rows that have no other."""
     first, second = half_of(columns, "out"), half_of(columns, "in")
     lacking = np.isnan(first.seconds)
     return Half(

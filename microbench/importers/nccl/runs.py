@@ -20,10 +20,19 @@ from calib.microbench.importers.nccl.operations import (
     ranks_from,
 )
 from calib.microbench.importers.nccl.tables import AlikeRuns, gpus_of, once
-from calib.microbench.importers.said import UNSAID, Flags, SaidPlaces, choose, file_name, remark
+from calib.microbench.importers.said import (
+    UNSAID,
+    Flags,
+    SaidPlaces,
+    choose,
+    choose_nodes,
+    file_name,
+    overruled,
+    remark,
+)
 from calib.microbench.importers.table import Imported
 
-UNIT_WANTED = "its times are of no unit that is said, and its bandwidths are too small to tell"
+UNIT_WANTED = "the unit of its times is not given, and its bandwidths are too small to tell"
 RANKS_WANTED = {
     0: UNSAID["ranks"],
     1: "one rank alone: processes that do not know each other (built without MPI)?",
@@ -51,11 +60,8 @@ def place(table: AlikeRuns, flags: Flags, notes: list[str]) -> None:
         table.nodes = min(flags.nodes, table.ranks)  # which nodes the others were on is lost
         table.active_ranks = -(-table.ranks // max(1, table.nodes))
         return
-    for what, own, flag in (
-        ("ranks", table.ranks, flags.ranks),
-        ("nodes", table.nodes, flags.nodes),
-    ):
-        choose(what, own, flag, 0, 0, notes)
+    overruled(table.ranks, flags.ranks, notes, " ranks")
+    overruled(table.nodes, flags.nodes, notes, " nodes")
 
 
 def kind_of(
@@ -68,8 +74,7 @@ def kind_of(
     """
     said, flag = table.said, flags.operation
     if said.operation:
-        if flag and flag != said.operation:
-            remark(notes, f"the file says {said.operation}; {flag} is not used")
+        overruled(said.operation, flag, notes)
         kind = KINDS[said.operation]
         return as_printed(kind, table.evidence(), table.ranks) if kind.per_rank else kind
     evidence = table.evidence()
@@ -78,12 +83,12 @@ def kind_of(
     found = {kind.name: kind for kind in allowed}
     if "hypercube" not in (*said.named, flag, by_file_name):
         found.pop("hypercube", None)  # an old allgather prints the same, and is not as rare
-    fits = f"its columns fit {', '.join(found)}" if found else "its columns fit none that is known"
+    fits = f"its columns fit {', '.join(found)}" if found else "its columns fit no known operation"
     own = [word for word in dict.fromkeys(said.named) if word in found]
     if len(own) == 1:
         return found[own[0]]
     if flag and flag not in found:
-        return f"it is no {flag}: {fits}"
+        return f"it is not {flag}: {fits}"
     word, source = flag, ""
     if not word and len(found) == 1:
         (word,), source = found, "the columns"
@@ -108,7 +113,7 @@ def find_ranks(
             remark(notes, f"{inferred} ranks: from the columns")
     launched, named = table.said.launched, file_name(name)
     started = launched.ranks * table.said.per_process
-    table.ranks = inferred or choose("ranks", 0, flags.ranks, started, named.ranks, notes)
+    table.ranks = inferred or choose("ranks", started, flags.ranks, named.ranks, notes)
     if table.ranks:
         find_nodes(table, launched.nodes, flags, named, notes)
 
@@ -117,10 +122,7 @@ def find_nodes(
     table: AlikeRuns, own: int, flags: Flags, named: SaidPlaces, notes: list[str]
 ) -> None:
     """Set the nodes of known ranks where there was no list: from the file's words, flags, its name."""
-    nodes = choose("nodes", own, flags.nodes, 0, named.nodes, notes)
-    if not nodes:
-        remark(notes, "the nodes are not said, taken as one")
-    table.nodes = max(1, min(nodes, table.ranks))
+    table.nodes = min(choose_nodes(own, flags.nodes, named.nodes, notes), table.ranks)
     table.active_ranks = -(-table.ranks // table.nodes)
 
 

@@ -13,6 +13,10 @@ from calib.microbench.importers.nccl.operations import INFORMATIVE, MEAN, Column
 from calib.microbench.importers.nccl.rows import RunRows, better_half, half_of, types_of
 from calib.microbench.importers.said import NOT_SAID, SaidPlaces
 
+UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
+UNKNOWN_UNIT = "?"  # versions of 2016 to 2018 print ms and do not say so
+RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
+
 
 class Where(NamedTuple):
     """A line of the list of devices."""
@@ -25,7 +29,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What has been said before a table. "" and 0 were not said; `unknown` is a program not known.
+    """What was said before a table; "" and 0 where nothing was. `unknown` is an unknown program.
 
     `forced` are the values of NCCL_ALGO and NCCL_PROTO.
     """
@@ -48,10 +52,10 @@ class Context:
 
 @dataclass
 class AlikeRuns:
-    """Runs of a program that were alike; `line` is where the first begins, and a run's number its line.
+    """Runs of a program with equal settings; a run's number is its line, `line` that of the first.
 
-    `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows; `key` names
-    what the runs were forced to (nccl_forced.py).
+    `ranks` are those of a group, 0 while unknown. `dropped` runs give no rows; `key` names what the runs
+    were forced to (forced.py).
     """
 
     line: int
@@ -95,7 +99,7 @@ class AlikeRuns:
         )
 
     def set_unit(self) -> bool:
-        """Take the times for what they are in; False where neither a word nor a bandwidth tells."""
+        """Convert the times to seconds; False where neither a word nor a bandwidth tells their unit."""
         columns, scale = self.rows.columns(), UNITS.get(self.said.unit, 0.0)
         if not scale:
             half = better_half(columns)
@@ -125,12 +129,3 @@ def gpus_of(ranks: Sequence[Where]) -> dict[str, list[str]]:
     for where in reversed(once(ranks)):
         found.setdefault(where.host, []).append(where.gpu or "unknown")
     return found
-
-
-UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
-
-
-UNKNOWN_UNIT = "?"  # versions of 2016 to 2018: ms, and no word of it
-
-
-RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n

@@ -1,7 +1,7 @@
 """nccl-tests (and rccl-tests), text of all versions; formats.md, src/common.cu and src/util.cu.
 
-Fast where a line is a row as it should be: split, and off to the columns. All else (tags in the
-middle, a row in pieces, a blank redop) is for the regular expressions of `_slow`.
+A line that is a regular row is only split. Everything else (tags inside, a row in pieces, a blank
+redop) goes through the regular expressions of `_slow`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _TextReader:
         self.log, self.flags = log, flags
         self.result = Imported(NAME)
         self.faults = self.result.faults
-        self.said: dict[str, Any] = {}  # of the run that comes: the fields of Context
+        self.said: dict[str, Any] = {}  # of the next run: the fields of Context
         self.ranks: list[Where] = []
         self.forced = {"ALGO": "", "PROTO": ""}  # as NCCL_DEBUG prints them
         self.assigned: set[str] = set()  # by a command in the log
@@ -111,7 +111,7 @@ class _TextReader:
         self.tokens: list[str] = []
         self.numbers: list[int] = []
         self.pending: tuple[int, list[str]] | None = None
-        self.idle: set[str] = set()  # lines that were found to say nothing: headers come again
+        self.idle: set[str] = set()  # lines known to say nothing: headers are repeated
 
     def read(self) -> Imported:
         cut = self.log.cut_line
@@ -195,13 +195,15 @@ class _TextReader:
             if self.pending is not None:
                 self._continued(number, parts, cut)
             elif len(parts) in PIECES or (self.run and not self.ended and len(parts) > 2):
-                self.faults.add(number, "no row of nccl-tests: its beginning is lost")
+                self.faults.add(number, "not a row of nccl-tests: its beginning is lost")
         else:
             if self.pending is not None and number > self.pending[0] + MOST_BETWEEN:
                 self._drop_pending()
             fewest = min([FEWEST, *self.layout.picks])
             if self.run and not self.ended and parts[0].isdigit() and len(parts) >= fewest:
-                self.faults.add(number, "no row of this table: a column is not what it should be")
+                self.faults.add(
+                    number, "not a row of this table: a column is not what it should be"
+                )
             else:
                 self._words(number, line)
 
@@ -213,7 +215,7 @@ class _TextReader:
             self.run = (replace(self.run[0], unit=unit[1]), self.run[1])
 
     def _irregular(self, number: int, match: re.Match[str], cut: bool) -> None:
-        """A row that is not as the header says: tagged, with a blank column, or in pieces."""
+        """A row unlike its header: tagged, with a blank column, or in pieces."""
         text = GLUED.sub(r"\1 \2", match[4]) if self.layout.choice else match[4]
         head, rest = [match[1], match[2], match[3]], _without_stamps(text.split())
         if self.layout.choice and len(rest) > self.layout.groups + len(CHOICE):
@@ -221,7 +223,7 @@ class _TextReader:
         head.append(rest.pop(0) if rest and REDOP.match(rest[0]) else "")
         numbers = list(takewhile(NUMBER.match, rest))
         if len(numbers) < len(rest) and len(numbers) > 1 + self.layout.groups:
-            self.faults.add(number, "no row of this table: other output stands in it")
+            self.faults.add(number, "not a row of this table: other output is in it")
         elif not self._complete(number, head, numbers):
             self.pending = (number, [*head, *numbers])
             if cut:
@@ -259,7 +261,7 @@ class _TextReader:
             self.pending = None
 
     def _words(self, number: int, line: str) -> None:
-        """What a line says of the run that comes, or of the one that ends."""
+        """What a line says of the next run, or of the one that ends."""
         if "Rank" in line and (match := RANK.search(line)):
             where = Where(
                 int(match[1]), int(match[2] or 0), match[3] or "unknown", match[4].strip()
@@ -337,7 +339,7 @@ class _TextReader:
             self.idle.add(line)
 
     def _force(self, which: str, value: str) -> None:
-        """NCCL says what it was forced to; all ranks do, and some when the table has its header."""
+        """NCCL says what it was forced to: on every rank, on some only after the table's header."""
         if self.forced[which] == value:
             return
         begun = self.numbers or self.table is not None or self.pending is not None
@@ -351,7 +353,7 @@ class _TextReader:
             self.run = (replace(said, forced=both), line)
 
     def _next(self, **said: Any) -> None:
-        """Something is said of the next run; after a table, what was said before holds no longer."""
+        """Something is said of the next run; what was said before a table ends with it."""
         if self.taken:
             self.ranks, self.taken = [], False
             self.forced = {"ALGO": "", "PROTO": ""}
@@ -369,7 +371,7 @@ class _TextReader:
         self._fail(number, text)
 
     def _fail(self, number: int, text: str) -> None:
-        """A run fails; all its ranks say so, one after the other."""
+        """A run fails, as each of its ranks says; the first line counts."""
         if self.run is not None or not self.taken:
             self._warned()
             self.faults.add(number, text)
@@ -409,7 +411,7 @@ class _TextReader:
         if said.host_time:
             reason = "the times are the host's (-C), not the operation's"
         elif said.unknown:
-            reason = f"the program {said.unknown} is not one that is known"
+            reason = f"the program {said.unknown} is unknown"
         elif self.failed and said.old_errors:
             reason = "the run has wrong results and does not say in which rows"
         if reason:

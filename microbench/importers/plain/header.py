@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from calib.microbench.importers.lines.reading import HEAD, Log, cells_of
+from calib.microbench.importers.said import each_word
 
 DELIMITERS = ",;\t| "
 # units as an option gives them, in bytes and in seconds
@@ -20,105 +21,39 @@ SIZE_UNITS = {
 }
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # as a header spells them; of kB, MB and GB it does not tell whether they are 1000 or 1024
-SIZE_WORDS = {
-    "B": "B",
-    "byte": "B",
-    "bytes": "B",
-    "Byte": "B",
-    "Bytes": "B",
-    "KiB": "KiB",
-    "kib": "KiB",
-    "MiB": "MiB",
-    "mib": "MiB",
-    "GiB": "GiB",
-    "gib": "GiB",
-}
-TIME_WORDS = {
-    "ns": "ns",
-    "nsec": "ns",
-    "nanoseconds": "ns",
-    "us": "us",
-    "usec": "us",
-    "µs": "us",
-    "μs": "us",
-    "microseconds": "us",
-    "ms": "ms",
-    "msec": "ms",
-    "milliseconds": "ms",
-    "s": "s",
-    "sec": "s",
-    "secs": "s",
-    "second": "s",
-    "seconds": "s",
-}
-SIZES = {
-    "size",
-    "message_size",
-    "msg_size",
-    "data_size",
-    "buffer_size",
-    "message",
-    "nbytes",
-    "num_bytes",
-    "n_bytes",
-    "bytes",
-    "msg",
-}
-TIMES = (
-    "time",
-    "latency",
-    "duration",
-    "elapsed",
-    "elapsed_time",
-    "runtime",
-    "wall_time",
-    "avg_time",
-    "mean_time",
-    "avg_latency",
-    "mean_latency",
-    "average_time",
-    "average_latency",
-    "t_avg",
-    "avg",
-    "mean",
-    "average",
-    "median_time",
-    "median",
-    "lat",
-    "t",
+SIZE_WORDS = each_word(
+    {"B": "B byte bytes Byte Bytes", "KiB": "KiB kib", "MiB": "MiB mib", "GiB": "GiB gib"}
 )
-OTHERS = {
-    "operation": "operation",
-    "collective": "operation",
-    "coll": "operation",
-    "ranks": "ranks",
-    "nranks": "ranks",
-    "num_ranks": "ranks",
-    "gpus": "ranks",
-    "ngpus": "ranks",
-    "num_gpus": "ranks",
-    "processes": "ranks",
-    "nprocs": "ranks",
-    "np": "ranks",
-    "world_size": "ranks",
-    "nodes": "nodes",
-    "nnodes": "nodes",
-    "num_nodes": "nodes",
-    "hosts": "nodes",
-    "type": "type",
-    "dtype": "type",
-    "datatype": "type",
-    "data_type": "type",
-    "busbw": "busbw",
-    "bus_bw": "busbw",
-    "algbw": "algbw",
-    "alg_bw": "algbw",
-    "count": "count",
-    "elements": "count",
-    "wrong": "wrong",
-}
-# what may differ between rows of one size: which of several times a row is, and other results
-IGNORED = {"repetition", "rep", "iter", "iteration", "run", "trial", "index", "timestamp", "date"}
+TIME_WORDS = each_word(
+    {
+        "ns": "ns nsec nanoseconds",
+        "us": "us usec µs μs microseconds",
+        "ms": "ms msec milliseconds",
+        "s": "s sec secs second seconds",
+    }
+)
+# name of a column -> what it is
+COLUMNS = each_word(
+    {
+        "size": "size message_size msg_size data_size buffer_size message nbytes num_bytes n_bytes "
+        "bytes msg",
+        # of several, the first of these is used
+        "time": "time latency duration elapsed elapsed_time runtime wall_time avg_time mean_time "
+        "avg_latency mean_latency average_time average_latency t_avg avg mean average median_time "
+        "median lat t",
+        "operation": "operation collective coll",
+        "ranks": "ranks nranks num_ranks gpus ngpus num_gpus processes nprocs np world_size",
+        "nodes": "nodes nnodes num_nodes hosts",
+        "type": "type dtype datatype data_type",
+        "busbw": "busbw bus_bw",
+        "algbw": "algbw alg_bw",
+        "count": "count elements",
+        "wrong": "wrong",
+        # may differ between rows of one size: which repetition a row is
+        "repetition": "repetition rep iter iteration run trial index timestamp date",
+    }
+)
+TIMES = [name for name, what in COLUMNS.items() if what == "time"]
 NUMBER = re.compile(r"[0-9_]+(?:e[0-9_]+)?")  # as a name, with _ for all but letters and digits
 UNIT = re.compile(r"^(.*?)[\s_]*[(\[]\s*([^()\[\]]+?)\s*[)\]]$")
 
@@ -133,7 +68,7 @@ class HeaderColumn:
 
 @dataclass
 class Header:
-    """Where the columns stand; `known` are those of OTHERS, `unknown` the rest."""
+    """Where the columns stand; `known` are those of COLUMNS, `unknown` the rest."""
 
     line: int
     delimiter: str
@@ -159,7 +94,7 @@ def header_of(log: Log) -> Header | None:
 
 
 def lacking(log: Log) -> str:
-    """What the first line of a table has not, with its line; "" of other files."""
+    """What the first line of a table lacks; "" for other files."""
     for number, line in enumerate(log.text[:HEAD].split("\n"), 1):
         columns = max(
             ([column_of(cell) for cell in cells_of(line, d)] for d in DELIMITERS.strip(" ")),
@@ -169,12 +104,10 @@ def lacking(log: Log) -> str:
             continue
         if len(columns) > 1 and all(NUMBER.fullmatch(column.name) for column in columns):
             return f"line {number} is no header: a table needs one, such as size(B),time(us)"
-        names = {column.name for column in columns}
-        missing = [
-            what for what, words in (("sizes", SIZES), ("times", set(TIMES))) if not names & words
-        ]
+        there = {COLUMNS.get(column.name) for column in columns}
+        missing = [what for what in ("size", "time") if what not in there]
         one = len(columns) > 1 and len(missing) == 1
-        return f"line {number} has no column of {missing[0]}" if one else ""
+        return f"line {number} has no column of {missing[0]}s" if one else ""
     return ""
 
 
@@ -185,11 +118,11 @@ def column_of(cell: str) -> HeaderColumn:
     name = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
     if not unit:
         base, _, last = name.rpartition("_")
-        if last in TIME_WORDS and (base in TIMES or not base):
+        if last in TIME_WORDS and (not base or COLUMNS.get(base) == "time"):
             return HeaderColumn(base or "time", TIME_WORDS[last])
-        if last in ("b", "kib", "mib", "gib", "bytes") and base in SIZES:
+        if last in ("b", "kib", "mib", "gib", "bytes") and COLUMNS.get(base) == "size":
             return HeaderColumn(base, {"b": "B"}.get(last, last))
-        if name.endswith("bytes") and name in SIZES:
+        if name.endswith("bytes") and COLUMNS.get(name) == "size":
             return HeaderColumn(name, "B")
     return HeaderColumn(name, unit)
 
@@ -197,7 +130,7 @@ def column_of(cell: str) -> HeaderColumn:
 def _header(line: int, text: str, delimiter: str) -> Header | None:
     columns = [column_of(cell) for cell in cells_of(text, delimiter)]
     names = [column.name for column in columns]
-    sizes = [index for index, name in enumerate(names) if name in SIZES]
+    sizes = [index for index, name in enumerate(names) if COLUMNS.get(name) == "size"]
     times = sorted((TIMES.index(name), index) for index, name in enumerate(names) if name in TIMES)
     if len(columns) < 2 or not sizes or not times:
         return None
@@ -216,12 +149,10 @@ def _header(line: int, text: str, delimiter: str) -> Header | None:
         times=len(times),
     )
     for index, column in enumerate(columns):
-        other = OTHERS.get(column.name, "")
-        bandwidth = other in ("busbw", "algbw")
-        if bandwidth and (index < time or column.unit not in ("GB/s", "")):
-            other = ""
-        if other:
-            header.known.setdefault(other, index)
-        elif index not in (size, time) and column.name not in {*SIZES, *TIMES, *IGNORED, *OTHERS}:
+        what = COLUMNS.get(column.name, "")
+        foreign = what in ("algbw", "busbw") and (index < time or column.unit not in ("GB/s", ""))
+        if not what:
             header.unknown.append(index)
+        elif what not in ("size", "time", "repetition") and not foreign:
+            header.known.setdefault(what, index)
     return header

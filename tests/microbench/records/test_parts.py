@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.helpers.rows import rows_in, sample, table_of, write_rows
+from tests.helpers.rows import listed, repetitions, rows_in, sample, table_of, write_rows
+from tests.helpers.runs import new_manifest
 
 import calib.microbench.records.parts
 from calib.foundation.errors import FileError
@@ -34,9 +35,17 @@ from calib.microbench.records.parts import (
     remove_unfinished,
     write_part,
 )
-from calib.microbench.records.samples import Sample, write_table
+from calib.microbench.records.samples import Sample, read_table, write_table
 
 FAILED = "failed: rank 1 does not answer"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_fsync() -> Iterator[None]:
+    """Processes are killed here, and no machine: what was written is read without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 class Killed(BaseException):
@@ -57,36 +66,16 @@ def end_of(case_id: str, launch: int = 0, stopped_by: str = "interval") -> CaseE
     )
 
 
-def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
-    return [
-        sample(
-            case_id=case_id,
-            launch=launch,
-            repetition=i,
-            seconds=0.1 * i,
-            late_seconds=0.0,
-            host_seconds=0.0,
-        )
-        for i in range(n)
-    ]
-
-
 def write(run: Path, case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
     """A case that was measured."""
-    content = rows(case_id, launch, n)
+    content = repetitions(case_id, launch, n)
     write_part(run, end_of(case_id, launch), table_of(content))
     return content
 
 
 def begin(run: Path) -> Path:
     """A run directory as a session leaves it when it begins."""
-    Manifest(
-        program_version="0",
-        cluster_name="c",
-        cluster_fingerprint="f",
-        seed=0,
-        target_half_width=0.025,
-    ).write(run)
+    new_manifest().write(run)
     return run
 
 
@@ -239,7 +228,7 @@ def test_a_part_that_is_written_meanwhile_is_not_lost(
 def test_two_that_consolidate_at_once(tmp_path: Path) -> None:
     """While one merges, others write parts and merge them too."""
     begin(tmp_path)
-    content = [row for number in range(12) for row in rows(f"{number:02d}")]
+    content = [row for number in range(12) for row in repetitions(f"{number:02d}")]
 
     def work(first: int) -> None:
         for number in range(first, 12, 3):
@@ -259,7 +248,7 @@ def test_two_that_consolidate_at_once(tmp_path: Path) -> None:
 def test_a_part_that_does_not_say_how_its_case_ended(tmp_path: Path, content: bytes | None) -> None:
     path = part_path(tmp_path, "a", 0)
     if content is None:
-        write_rows(path, rows("a"))
+        write_rows(path, repetitions("a"))
     else:
         path.parent.mkdir()
         path.write_bytes(content)
@@ -298,7 +287,7 @@ def test_killed_at_every_step(
         for case_id, launch, fails in parts:
             expected[case_id, launch] = _one(begun, case_id, launch, fails)
         measured = {pair for pair, how in expected.items() if how != FAILED}
-        wanted = sorted((row for pair in measured for row in rows(*pair)), key=key)
+        wanted = sorted((row for pair in measured for row in repetitions(*pair)), key=key)
         while not finished:
             run = Path(shutil.copytree(begun, Path(name) / f"step{step}"))
             finished = True
@@ -367,15 +356,17 @@ class Commands(RuleBasedStateMachine):
         if not (self.run / MANIFEST_FILE).exists():
             return
         assert self.measured <= cases_done(self.run)
-        rows_of_done = sorted((row for pair in self.measured for row in rows(*pair)), key=key)
+        rows_of_done = sorted(
+            (row for pair in self.measured for row in repetitions(*pair)), key=key
+        )
         consolidated = cases_done(self.run, parts=False)
         found: list[Sample] = []
         if (self.run / SAMPLES_FILE).exists():
-            found += [row for row in read_whole(self.run)]
+            found += listed(read_table(self.run / SAMPLES_FILE))
         for path in part_paths(self.run):
             end = read_end(path)
             if (end.case_id, end.launch) not in consolidated and end.stopped_by != FAILED:
-                found += rows(end.case_id, end.launch)
+                found += repetitions(end.case_id, end.launch)
         assert sorted(found, key=key) == rows_of_done
 
     def teardown(self) -> None:
@@ -383,13 +374,6 @@ class Commands(RuleBasedStateMachine):
         ends = ends_of(self.run) if (self.run / MANIFEST_FILE).exists() else {}
         assert {pair for pair, how in ends.items() if how == "interval"} == self.measured
         self._directory.cleanup()
-
-
-def read_whole(run: Path) -> list[Sample]:
-    """The rows of samples.parquet alone."""
-    from calib.microbench.records.samples import read_table
-
-    return [Sample(**row) for row in read_table(run / SAMPLES_FILE).to_pylist()]
 
 
 TestCommands = Commands.TestCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.helpers.rows import as_samples, listed, rows_in, sample, write_rows
+from tests.helpers.rows import as_samples, listed, repetitions, rows_in, sample, write_rows
 
 from calib.foundation.errors import FileError
 from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
@@ -33,63 +33,20 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 whole = st.integers(0, 2**62)
 count = st.integers(0, 10**9)
 positive = st.integers(1, 10**9)
-real = st.floats(allow_nan=False)
 times = st.just(0.0) | st.floats(1e-15, 1e9)
+BY_TYPE = {str: text, int: count, float: st.floats(allow_nan=False), bool: st.booleans()}
 random_samples = st.builds(
     Sample,
-    case_id=text,
-    kind=text,
-    operation=text,
-    key=text,
-    library=text,
-    level=text,
-    ranks=st.just(10**9),
-    active_ranks=positive,
-    nbytes=whole,
-    ntensors=count,
-    batch=count,
-    launch=count,
-    repetition=whole,
-    warmup=st.booleans(),
-    oversubscribed=st.booleans(),
-    calls=whole,
-    seconds=times,
-    skew_seconds=real,
-    rank_seconds=st.lists(times, max_size=4),
-    started_unix_s=real,
-    device=text,
-    dtype=text,
-    groups=positive,
-    stride=positive,
-    nodes=positive,
-    cold=st.booleans(),
-    background_nbytes=whole,
-    start=text,
-    mode=text,
-    late_seconds=real,
-    host_seconds=real,
-    marks=text,
+    **{name: BY_TYPE[of] for name, of in get_type_hints(Sample).items() if of in BY_TYPE}
+    | {"seconds": times, "rank_seconds": st.lists(times, max_size=4), "ranks": st.just(10**9)}
+    | {name: positive for name in ("active_ranks", "groups", "stride", "nodes")}
+    | {name: whole for name in ("nbytes", "repetition", "calls", "background_nbytes")},
 )
 
 
 def one_line(error: BaseException) -> str:
     assert len(str(error).splitlines()) == 1
     return str(error)
-
-
-def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
-    """n repetitions of one case."""
-    return [
-        sample(
-            case_id=case_id,
-            launch=launch,
-            repetition=i,
-            seconds=0.1 * i,
-            late_seconds=0.0,
-            host_seconds=0.0,
-        )
-        for i in range(n)
-    ]
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -113,18 +70,18 @@ def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
 def test_parts_are_rows_too(tmp_path: Path) -> None:
     """The rows of an unfinished measurement: samples.parquet first, then the parts by name."""
     for path, content in {
-        PARTS_DIRECTORY + "/01-a.parquet": rows("a", 1),
-        PARTS_DIRECTORY + "/00-b.parquet": rows("b"),
-        SAMPLES_FILE: rows("a"),
+        PARTS_DIRECTORY + "/01-a.parquet": repetitions("a", 1),
+        PARTS_DIRECTORY + "/00-b.parquet": repetitions("b"),
+        SAMPLES_FILE: repetitions("a"),
     }.items():
         write_rows(tmp_path / path, content)
-    assert rows_in(tmp_path) == rows("a") + rows("b") + rows("a", 1)
+    assert rows_in(tmp_path) == repetitions("a") + repetitions("b") + repetitions("a", 1)
 
 
 def test_the_path_of_a_run_is_not_data(tmp_path: Path) -> None:
     """Arrow takes `launch=7` in a path for a column of a partitioned table."""
     run = tmp_path / "launch=7" / "level=rack"
-    write_rows(run / SAMPLES_FILE, rows("a", 1))
+    write_rows(run / SAMPLES_FILE, repetitions("a", 1))
     assert read_run_table(run).column("launch").to_pylist() == [1, 1, 1]
     assert {(s.launch, s.level) for s in rows_in(run)} == {(1, "node")}
 
@@ -151,7 +108,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 def test_every_kind_of_damage_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / SAMPLES_FILE
-    write_rows(path, rows("a", n=50))
+    write_rows(path, repetitions("a", n=50))
     whole_file = path.read_bytes()
     for length in (0, 1, 4, 100, len(whole_file) // 2, len(whole_file) - 1):
         path.write_bytes(whole_file[:length])
@@ -339,7 +296,7 @@ def test_what_runs_and_imports_write_is_read(tmp_path: Path, fields: dict[str, A
 
 
 def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
-    write_rows(tmp_path / SAMPLES_FILE, rows("a"))
+    write_rows(tmp_path / SAMPLES_FILE, repetitions("a"))
     write_rows(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
     with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
         read_samples(tmp_path, kind="layer")

@@ -20,6 +20,8 @@ from tests.microbench.importers.logs import (
 )
 
 from calib.foundation.errors import FileError
+from calib.microbench.importers import read_log
+from calib.microbench.importers.lines.reading import Log
 from calib.microbench.importers.said import UNSAID, Flags
 
 
@@ -33,11 +35,8 @@ def faults(text: str, **flags: str | int) -> list[tuple[int, str]]:
 def test_a_whole_run() -> None:
     found = imported(table())
     block = one(found)
-    assert (found.tool, found.tool_version, found.library_version) == (
-        "nccl-tests",
-        "2.17.8",
-        "2.29.2",
-    )
+    of = found.tool, found.tool_version, found.library_version
+    assert of == ("nccl-tests", "2.17.8", "2.29.2")
     assert (block.operation, block.ranks, block.nodes, block.library) == ("allreduce", 4, 1, "nccl")
     assert found.faults.listed() == [] and found.notes == []
     assert times(block) == pytest.approx({size: round(time, 2) for size, time in TIMES}, rel=5e-4)
@@ -47,37 +46,28 @@ def test_a_whole_run() -> None:
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "operation", "ranks", "nodes", "rows"),
+    ("name", "expected"),
     [
-        ("abci_V_allreduce_2n8g.txt", "allreduce", 8, 2, 48),
-        ("abci_V_allreduce_32n128g.txt", "allreduce", 128, 32, 48),
-        ("abci_V_bcast_inter_4n16g_7194910.txt", "broadcast", 16, 4, 48),
-        ("sb_a100_1n8g_allgather.txt", "allgather", 8, 1, 58),
-        ("sb_a100_1n8g_alltoall.txt", "all_to_all", 8, 1, 58),
-        ("sb_a100_1n8g_reduce.txt", "reduce", 8, 1, 64),
-        ("sb_a100_1n8g_reducescatter.txt", "reduce_scatter", 8, 1, 58),
-        ("gb10_2.18.5_allgather_2n.txt", "allgather", 2, 2, 2),
+        ("abci_V_allreduce_2n8g.txt", ("allreduce", 8, 2, 48)),
+        ("abci_V_allreduce_32n128g.txt", ("allreduce", 128, 32, 48)),
+        ("abci_V_bcast_inter_4n16g_7194910.txt", ("broadcast", 16, 4, 48)),
+        ("sb_a100_1n8g_allgather.txt", ("allgather", 8, 1, 58)),
+        ("sb_a100_1n8g_alltoall.txt", ("all_to_all", 8, 1, 58)),
+        ("sb_a100_1n8g_reduce.txt", ("reduce", 8, 1, 64)),
+        ("sb_a100_1n8g_reducescatter.txt", ("reduce_scatter", 8, 1, 58)),
+        ("gb10_2.18.5_allgather_2n.txt", ("allgather", 2, 2, 2)),
     ],
 )
-def test_published(name: str, operation: str, ranks: int, nodes: int, rows: int) -> None:
+def test_published(name: str, expected: tuple[object, ...]) -> None:
     """Operation, ranks and nodes stand in the names (shared/data/DATA.md), rows counted by hand."""
-    found = published(f"nccl-tests/{name}")
-    block = one(found)
-    assert (block.operation, block.ranks, block.nodes, len(block)) == (
-        operation,
-        ranks,
-        nodes,
-        rows,
-    )
-    assert block.level == ("node" if nodes == 1 else "system")
+    block = one(published(f"nccl-tests/{name}"))
+    assert (block.operation, block.ranks, block.nodes, len(block)) == expected
+    assert block.level == ("node" if block.nodes == 1 else "system")
 
 
 @needs_data
-def test_published_operations_without_a_name(tmp_path: object) -> None:
+def test_published_operations_without_a_name() -> None:
     """Up to 2.12 alltoall has a blank redop, and allgather no such column: no name is needed."""
-    from calib.microbench.importers import read_log
-    from calib.microbench.importers.lines.reading import Log
-
     for name, operation in (("alltoall", "all_to_all"), ("allgather", "allgather")):
         data = (DATA / f"nccl-tests/sb_a100_1n8g_{name}.txt").read_bytes()
         assert one(read_log(Log.of("x", data), Flags())).operation == operation
@@ -88,9 +78,7 @@ def test_published_five_collectives() -> None:
     found = published("nccl-tests/xx_h100_10n40g_5coll.txt")
     names = ["allreduce", "allgather", "reduce_scatter", "all_to_all", "sendrecv"]
     assert [block.operation for block in found.blocks] == names
-    assert {(block.ranks, block.nodes, block.active_ranks) for block in found.blocks} == {
-        (40, 10, 4)
-    }
+    assert {(b.ranks, b.nodes, b.active_ranks) for b in found.blocks} == {(40, 10, 4)}
     assert all(len(block) == 20 for block in found.blocks) and not found.faults.listed()
     # golden: the third row of the third table, sizes whole although the count is of one rank
     scatter = found.blocks[2]
@@ -113,7 +101,7 @@ def test_published_tags_inside_rows() -> None:
     """Line 1 has lost its beginning; 24 ranks is the only number with busbw = 1.917 algbw."""
     found = published("nccl-tests/nccl1453_tagged_wrapped_excerpt.txt")
     block = one(found)
-    assert found.faults.listed() == [(1, "no row of nccl-tests: its beginning is lost")]
+    assert found.faults.listed() == [(1, "not a row of nccl-tests: its beginning is lost")]
     assert (block.operation, block.ranks, len(block)) == ("allreduce", 24, 20)
     assert times(block)[2097152] == pytest.approx(2325.3)
     assert times(block, "in_place")[2097152] == pytest.approx(416.7)
@@ -173,14 +161,10 @@ def test_wrong_results_have_no_time() -> None:
     text = start() + HEADER + row(4096, 10.0, wrong="7") + "\n" + row(8192, 12.0) + "\n" + END
     found = imported(text)
     assert sorted(times(one(found))) == [8192]
-    assert [text for _, text in found.faults.listed()] == [
-        "wrong results out of place",
-        "wrong results in place",
-    ]
-    assert (
-        one(imported(text.replace("       7", "     N/A"))).nbytes.tolist()
-        == [4096] * 2 + [8192] * 2
-    )
+    reasons = [text for _, text in found.faults.listed()]
+    assert reasons == ["wrong results out of place", "wrong results in place"]
+    unchecked = imported(text.replace("       7", "     N/A"))
+    assert one(unchecked).nbytes.tolist() == [4096] * 2 + [8192] * 2
 
 
 def test_host_times_are_not_imported() -> None:
@@ -205,9 +189,6 @@ def test_tags_before_lines(tag: str) -> None:
 
 
 def test_crlf_and_utf16() -> None:
-    from calib.microbench.importers import read_log
-    from calib.microbench.importers.lines.reading import Log
-
     expected = times(one(imported(table())))
     assert times(one(imported(table().replace("\n", "\r\n")))) == expected
     wide = Log.of("x", table().encode("utf-16"))
@@ -333,7 +314,7 @@ def test_operation_that_the_columns_leave_open() -> None:
     assert one(imported(text, operation="scatter")).operation == "scatter"
     assert one(imported(text, name="my_gather_log.txt")).operation == "gather"
     assert one(imported("$ srun ./scatter_perf -b 8\n" + text)).operation == "scatter"
-    assert "it is no allreduce" in faults(text, operation="allreduce")[0][1]
+    assert "it is not allreduce" in faults(text, operation="allreduce")[0][1]
 
 
 def test_flags_give_way_to_the_file() -> None:
@@ -357,7 +338,7 @@ def test_ranks_from_launch_line_and_name() -> None:
 
 
 def test_what_is_no_log() -> None:
-    with pytest.raises(FileError, match="no log that this program reads"):
+    with pytest.raises(FileError, match="not a log that this program reads"):
         imported("hello\nworld 1 2 3\n")
 
 

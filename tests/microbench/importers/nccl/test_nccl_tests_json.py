@@ -72,11 +72,11 @@ def test_rows_that_are_no_rows() -> None:
     sizes = [size for size, _ in TIMES]
     assert sorted(times(one(found))) == [sizes[2], *sizes[5:]]
     assert [text for _, text in found.faults.listed()] == [
-        "no row: a field is missing or is no number",
-        "the time out of place is no positive number",
+        "not a row: a field is missing or not a number",
+        "the time out of place is not a positive number",
         "wrong results out of place",
         "out of place, time and algbw do not agree",
-        "the time in place is no positive number",
+        "the time in place is not a positive number",
     ]
 
 

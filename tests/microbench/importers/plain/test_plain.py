@@ -30,7 +30,7 @@ def test_published_look_up_tables(ranks: int) -> None:
     assert {block.variants[v].dtype for v in block.variant} == {"float32"}
     assert found.faults.listed() == []
     assert found.notes == [
-        "of 2 columns of times column 4 is used",
+        "column 4 is used, of 2 columns of times",
         "taken as of NCCL on GPUs, as no library is given",
     ]
 
@@ -92,14 +92,14 @@ def test_the_header_wins() -> None:
 @pytest.mark.parametrize(
     ("header", "said", "reason"),
     [
-        ("size,time(us)", SAID, "the unit of its sizes, in column 1, is not said; one of B, "),
+        ("size,time(us)", SAID, "the unit of its sizes, in column 1, is not given; one of B, "),
         ("size(MB),time(us)", SAID, "sizes, in column 1, can be 1000 or 1024; one of B"),
-        ("size(B),time", SAID, "the unit of its times, in column 2, is not said; one of ns, "),
+        ("size(B),time", SAID, "the unit of its times, in column 2, is not given; one of ns, "),
         ("size(B),time(min)", SAID, "the unit of its times"),
         ("size(b),time(us)", SAID, "of its sizes"),
-        ("size(B),time(us)", {"ranks": 8}, "the operation is not said"),
-        ("size(B),time(us)", {"operation": "allreduce"}, "the ranks are not said"),
-        ("size(B),time(us)", {**SAID, "ranks": 1}, "one rank alone"),
+        ("size(B),time(us)", {"ranks": 8}, "the operation is not given"),
+        ("size(B),time(us)", {"operation": "allreduce"}, "the number of ranks is not given"),
+        ("size(B),time(us)", {**SAID, "ranks": 1}, "a single rank"),
     ],
 )
 def test_what_is_not_said_is_asked_for(header: str, said: dict[str, object], reason: str) -> None:
@@ -120,21 +120,21 @@ def test_ranks_and_operation_from_the_name() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("2048,nan", "no number"),
-        ("2048,", "no number"),
-        ("2048,-3", "no number"),
-        ("2048,1_0", "no number"),
-        ("٣,5.0", "no number"),
-        ("1K,5.0", "no number"),
-        ("2048,inf", "no number"),
-        ("2048,0.0", "no positive number"),
-        ("2048,1e999", "no positive"),
+        ("2048,nan", "not a number"),
+        ("2048,", "not a number"),
+        ("2048,-3", "not a number"),
+        ("2048,1_0", "not a number"),
+        ("٣,5.0", "not a number"),
+        ("1K,5.0", "not a number"),
+        ("2048,inf", "not a number"),
+        ("2048,0.0", "not a positive number"),
+        ("2048,1e999", "not a positive"),
         ("0,5.0", "size 0"),
-        ("20.5,5.0", "no number of bytes"),
-        ("2048", "other columns"),
-        ("2048,1.0,2.0", "other columns"),
-        ('"1,024",5.0', "no number"),
-        ("2048,1,5", "other columns"),
+        ("20.5,5.0", "not a whole number of bytes"),
+        ("2048", "not those of the header"),
+        ("2048,1.0,2.0", "not those of the header"),
+        ('"1,024",5.0', "not a number"),
+        ("2048,1,5", "not those of the header"),
     ],
 )
 def test_rows_that_are_none(row: str, reason: str) -> None:
@@ -194,8 +194,8 @@ def test_columns_that_say_what_a_row_is_of() -> None:
     assert [times(b)[1024] for b in found.blocks] == [44.0, 88.0, 88.0]
     bad = imported("collective,nranks,nodes,bytes,time_us\nallscatter,4,1,8,5\nbcast,x,1,8,5\n")
     assert [why for _, why in bad.faults.listed()] == [
-        "its operation is not one that is known",
-        "its ranks are no whole number",
+        "its operation is unknown",
+        "its ranks are not a whole number",
     ]
 
 
@@ -227,7 +227,7 @@ def test_what_is_no_such_table(content: str, hint: str) -> None:
     with pytest.raises(FileError) as raised:
         imported(content, **SAID)
     why = f" ({hint})" if hint else ""
-    assert f"is no log that this program reads{why}; it knows nccl-tests" in str(raised.value)
+    assert f"is not a log that this program reads{why}; it knows nccl-tests" in str(raised.value)
 
 
 def test_names_of_columns() -> None:

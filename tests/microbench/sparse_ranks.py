@@ -11,8 +11,7 @@ import numpy as np
 from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import SparseCase
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.microbench.sparse.exchange import EXCHANGES, Summed, expected
-from calib.microbench.sparse.measure import check, measure_sparse
+from calib.microbench.sparse import EXCHANGES, Summed, check, expected, measure_sparse
 
 SEED = 5
 

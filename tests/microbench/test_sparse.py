@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.training.launching import needs_mpiexec, run_script
 
 from calib.microbench.cases import SparseCase
-from calib.microbench.sparse.exchange import expected, touched
+from calib.microbench.sparse import expected, touched
 
 PROGRAM = Path(__file__).with_name("sparse_ranks.py")
 
