@@ -31,7 +31,7 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
-from calib.training import footprint
+from calib.training import clock
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
@@ -93,12 +93,8 @@ def test_what_a_rank_holds(tmp_path: Path) -> None:
 def test_the_share_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a clock whose switch takes 2 us: 50 of them in 10 ms are 1%."""
 
-    class Step:
-        clock = None
-
-    monkeypatch.setattr(footprint, "seconds_of_a_switch", lambda clock, n: 2e-6)
-    step: Any = Step()
-    assert footprint.clock_share(step, 50, 1e-2) == pytest.approx(0.01)
+    monkeypatch.setattr(clock, "seconds_of_a_switch", lambda of, n: 2e-6)
+    assert clock.clock_share(clock.PhaseClock(), 50, 1e-2) == pytest.approx(0.01)
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Contradictions between a run's header and its rows.
 
-`calib train` writes rows of every rank in every iteration, and where each rank ran; training of somebody
-else may tell of some ranks only, and says less of them. What is contradicted is never scored: a file
-that was put together by hand, or damaged.
+`calib train` writes times of every rank in every iteration, and where each rank ran; an imported run may
+know some ranks only, and less of them. A run that contradicts itself (put together by hand, or damaged)
+is never scored.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from calib.foundation.division import STRATEGIES
 from calib.foundation.statistics import serial_half_width
@@ -22,33 +22,22 @@ BETWEEN_RANKS = ("halo", "layerwise", "pack", "exchange", "unpack")
 def contradiction(
     head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
 ) -> str | None:
-    """The first thing in a run that contradicts another, in one line; None where nothing does."""
-    every = (
-        *_of_header(head),
-        *_of_ranks(head, iterations, end),
-        *_of_order(head, iterations),
-        *_of_end(head, iterations, end),
+    """The first contradiction in a run, in one line; None where there is none."""
+    every = chain(
+        _of_header(head),
+        _of_ranks(head, iterations, end),
+        _of_order(head, iterations),
+        _of_end(head, iterations, end),
     )
-    return next(iter(every), None)
-
-
-def ranks_of(iteration: Iteration) -> int:
-    """The ranks that an iteration has times of."""
-    every = iteration.whole
-    return len(next(iter(iteration.seconds.values())) if every is None else every)
+    return next(every, None)
 
 
 def _of_header(head: RunHeader) -> Iterator[str]:
-    """What cannot be in the header."""
-    if head.strategy in STRATEGIES:  # of training of somebody else, it may be any
+    """What a header cannot say."""
+    if head.strategy in STRATEGIES:  # an imported run may have any
         yield from head.division.faults
-    lengths = {
-        "hosts": len(head.hosts),
-        "cores": len(head.cores),
-        "gpus": len(head.gpus),
-        "order": len(head.order),
-    }
-    for name, length in lengths.items():
+    for name in ("hosts", "cores", "gpus", "order"):
+        length = len(getattr(head, name))
         needed = name == "hosts" and head.trained
         if length != head.p and (length or needed):
             yield f"p is {head.p}, but {name} has {length} of them"
@@ -66,8 +55,8 @@ def _of_header(head: RunHeader) -> Iterator[str]:
 def _of_ranks(
     head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
 ) -> Iterator[str]:
-    """Rows of every rank, in every iteration."""
-    counts = {ranks_of(iteration): iteration.index for iteration in iterations}
+    """Times of every rank, in every iteration."""
+    counts = {iteration.ranks: iteration.index for iteration in iterations}
     if len(counts) > 1:
         places = ", ".join(f"{n} in iteration {index}" for n, index in counts.items())
         yield f"the iterations have times of different numbers of ranks: {places}"
@@ -87,7 +76,7 @@ def _of_ranks(
 
 
 def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]:
-    """Each iteration once, the warm-up first."""
+    """Every iteration once, the warm-up first."""
     for one, two in pairwise(iterations):
         if two.index <= one.index or (head.trained and two.index != one.index + 1):
             yield f"iteration {two.index} follows on iteration {one.index}"
@@ -107,7 +96,7 @@ def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]
 
 
 def _of_end(head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None) -> Iterator[str]:
-    """It stopped because the median was known well enough, and it is."""
+    """A run that stopped at its precision has it."""
     if end is None or end.stopped != "precision":
         return
     if head.precision is None:

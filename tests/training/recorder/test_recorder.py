@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 import calib
 from calib.foundation.errors import FileError, InputError
-from calib.training.readings import GpuReadings, HostReadings
-from calib.training.recorder.loop import Recorder
-from calib.training.recorder.recorder import calib_recorder
+from calib.training.clock import GpuReadings, HostReadings
+from calib.training.recorder.recorder import Recorder, calib_recorder
 from calib.training.run.lines import RUN_PHASES, Iteration
 from calib.training.run.record import TrainingRun
 

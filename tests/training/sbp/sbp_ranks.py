@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import numpy as np
 
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import ChainTeams, RankChain, block
-from calib.training.sbp.problem import Array, Problem, problem
+from calib.training.sbp.engine import Array, ChainTeams, Problem, RankChain, block, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
 
