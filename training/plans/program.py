@@ -259,6 +259,5 @@ def _box_of(inputs: Tensor, of: InputRoute, fill: float) -> Tensor:
 
 def make(task: Task) -> Worker:
     """This rank's work under a plan."""
-    division = task.division
-    assert isinstance(division, LayerwiseDivision)
-    return LayerwiseWorker(task, division)
+    assert isinstance(task.division, LayerwiseDivision)
+    return LayerwiseWorker(task, task.division)
