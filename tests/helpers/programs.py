@@ -7,6 +7,8 @@ import copy
 
 from torch import fx, nn
 
+import calib.training.checks.gradients
+import calib.training.worker
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry
 
@@ -20,3 +22,10 @@ def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:
     found = _TRACED[about.name]
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))
+
+
+def trace_once() -> None:
+    """From now on, trainings of this process trace every model once."""
+    calib.training.worker.layer_program = calib.training.checks.gradients.layer_program = (
+        traced_once
+    )

@@ -19,11 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 from tests.helpers.norms import Tensors
-from tests.helpers.programs import traced_once
+from tests.helpers.programs import trace_once, traced_once
 from torch import Tensor, nn
 
-import calib.training.checks.gradients
-import calib.training.worker
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.training.checks.gradients import gradient_difference
@@ -156,9 +154,8 @@ def observed(worker: Worker, about: ModelEntry) -> LayerProgram:
     program = traced_once(built(about, SEED), about)
     for node in program.graph.graph.nodes:
         if node.op == "call_module":
-            parent, _, name = str(node.target).rpartition(".")
-            theirs = worker.module.get_submodule(str(node.target))
-            setattr(program.graph.get_submodule(parent), name, theirs)
+            path = str(node.target)
+            program.graph.set_submodule(path, worker.module.get_submodule(path))
     worker.module = program
     ddp: Any = getattr(worker, "_ddp", None)
     if ddp is not None:
@@ -247,9 +244,7 @@ def main(directory: Path, names: list[str]) -> None:
     from calib.microbench.communicators.mpi import MpiCommunicator
 
     torch.set_num_threads(1)
-    calib.training.worker.layer_program = calib.training.checks.gradients.layer_program = (
-        traced_once
-    )
+    trace_once()
     everyone = MpiCommunicator()
     wanted = [case for case in CASES if case.name in names or not names]
     for p in sorted({case.division.p for case in wanted}):
