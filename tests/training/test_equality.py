@@ -103,9 +103,9 @@ def test_the_first_iteration_is_the_serial_one(case: Case, parts: list[Part]) ->
 
 @EACH
 def test_updates_and_losses_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
-    """The weights' changes; ranks with the same part have the same bits. The losses of 4 or 30 iterations.
+    """How the weights change, with equal bits on ranks with the same part; losses of 4 or 30 iterations.
 
-    They fall, or a model that does not learn would pass.
+    Losses fall, or a model that does not learn would pass.
     """
     exact, bounds = expected_of(case)
     losses = losses_of(parts)
