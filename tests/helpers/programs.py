@@ -4,15 +4,28 @@ nn.Module for all threads of the process, so that ranks that are threads must no
 from __future__ import annotations
 
 import copy
+from functools import cache
 
+import torch
 from torch import fx, nn
 
 import calib.training.checks.gradients
 import calib.training.worker
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
 from calib.training.layer_program import LayerProgram, layer_program
-from calib.training.models import ModelEntry
+from calib.training.models import ModelEntry, entry
 
 _TRACED: dict[str, LayerProgram] = {}
+
+
+@cache
+def registered(name: str) -> tuple[ModelSpec, nn.Module]:
+    """A registered model on the meta device, and its trace; made once for all tests."""
+    found = entry(name)
+    with torch.device("meta"):
+        module = found.build()
+    return trace(module, found.input_shape, name, found.loss, found.auxiliary_weight), module
 
 
 def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.tensor_ranks import Noted, on_ranks
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 from tests.training.wide_model import EACH, SEED, STEPS, WIDE, wide
 from torch import Tensor, nn
 
@@ -215,8 +215,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ddp")
     script = directory / "ranks.py"
     script.write_text(SCRIPT)
-    done = run_script(2, script, str(directory))
-    assert done.returncode == 0, done.stderr[-2000:]
+    said(2, script, str(directory))
     return directory
 
 

@@ -32,7 +32,12 @@ from tests.training.equality_reference import Training
 from tests.training.launching import needs_mpiexec, run_script
 from torch import Tensor
 
-pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.waits,
+    needs_mpiexec,
+    pytest.mark.usefixtures("one_thread"),
+]
 
 PROGRAM = Path(__file__).with_name("equality_program.py")
 LIMIT = 1e-10  # of float64, relative to the largest value of a tensor
@@ -41,15 +46,6 @@ LIMIT = 1e-10  # of float64, relative to the largest value of a tensor
 CHAOTIC = ("resnet50",)
 # the tests of one case come one after the other, so that its files are read once
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name, scope="module")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the ranks compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

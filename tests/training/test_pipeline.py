@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 from tests.training.pipeline_models import ENTRIES, watch
 from tests.training.pipeline_ranks import CASES, RANKS
 from torch import Tensor
@@ -30,6 +30,8 @@ from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.step import loss_function
 from calib.training.strategies import make_worker
 from calib.training.worker import Task, WorkerOptions
+
+PROGRAM = Path(__file__).with_name("pipeline_ranks.py")
 
 
 def program_of(name: str) -> LayerProgram:
@@ -259,9 +261,7 @@ def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
 @needs_mpiexec
 def test_on_ranks_every_value_is_the_serial_one() -> None:
     """Both schedules and backends, p = 2 and 3, three steps of the optimizer: pipeline_ranks.py."""
-    done = run_script(RANKS, Path(__file__).with_name("pipeline_ranks.py"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    differences = json.loads(done.stdout.splitlines()[-1])
+    differences = json.loads(said(RANKS, PROGRAM).splitlines()[-1])
     assert len(differences) == len(CASES)
     for case, difference in zip(CASES, differences, strict=True):
         assert difference <= 1e-10, f"{case}: {difference}"

@@ -19,14 +19,7 @@ import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.helpers.words import words_of
-from tests.training.launching import (
-    MPIEXEC,
-    TIMEOUT_S,
-    completed,
-    environment,
-    needs_mpiexec,
-    run_script,
-)
+from tests.training.launching import MPIEXEC, TIMEOUT_S, completed, environment, needs_mpiexec, said
 from torch import nn
 
 from calib.foundation.division import Division
@@ -350,8 +343,7 @@ def test_a_seed_gives_the_same_run(tmp_path: Path) -> None:
     """Twice in one launch: same weights and data, the same losses (this model has no dropout)."""
     script = tmp_path / "twice.py"
     script.write_text(TWICE)
-    done = run_script(2, script, str(tmp_path))
-    assert done.returncode == 0, done.stderr[-2000:]
+    said(2, script, str(tmp_path))
     runs = [TrainingRun.read(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
     first, second = ([i.loss for i in run.iterations] for run in runs)
     assert all(math.isfinite(loss) for loss in first)
