@@ -54,7 +54,7 @@ def why_not_trained(
 
 def _of_settings(division: Division, ddp: bool) -> Iterator[str]:
     if ddp and "overlap" not in division.traits.options:
-        yield f"DistributedDataParallel is of data parallelism; {division.strategy} has none of it"
+        yield f"DistributedDataParallel is for data parallelism, not for {division.strategy}"
     if division.sharded_optimizer and (division.overlap or ddp):
         yield (
             "a sharded optimizer takes its gradients after the backward: train it without overlap and "

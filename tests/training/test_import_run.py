@@ -228,7 +228,7 @@ def test_a_record_that_makes_no_sense_is_one_line(
         (ImportedCase("m", "data", 3, 8), 1, "does not divide the batch"),
         (ImportedCase("m", "data+filter", 4, 8), 1, "needs p2, ranks that share"),
         (ImportedCase("m", "data+filter", 4, 8), 3, "p2 = 3"),
-        (ImportedCase("", "serial", 1, 8), 1, "no name"),
+        (ImportedCase("", "serial", 1, 8), 1, "not a model name"),
     ],
 )
 def test_a_case_that_cannot_be(case: ImportedCase, inner: int, words: str) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MachineError
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
 from calib.training.models import build, entry, model_names, specs
 from calib.training.models.pooling import skip_identities
 
@@ -186,7 +187,8 @@ def test_registry_and_cached_spec_do_not_import_torch(cache: Path) -> None:
 
 def test_cached_spec_equals_the_trace() -> None:
     for mini in ("vgg16-mini", "inception-v3-mini", "cosmoflow-mini"):
-        expected = traced(mini)
+        found, module = entry(mini), build(mini, 0)
+        expected = trace(module, found.input_shape, mini, found.loss, found.auxiliary_weight)
         assert specs.spec(mini) == expected
         read = specs.spec(mini)  # the second one is read
         assert read == expected

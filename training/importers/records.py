@@ -111,7 +111,7 @@ def division_of(case: ImportedCase, inner: int, segments: int) -> Division:
     Raises InputError, one line, for a case that is impossible for any model.
     """
     if not case.model or not case.model.isprintable():
-        raise InputError(f"{short(case.model)} is no name of a model")
+        raise InputError(f"{short(case.model)} is not a model name")
     traits = traits_of(case.strategy)
     if traits.hybrid and inner == 1:
         raise InputError(f"{case.strategy} needs p2, ranks that share their samples", wants="inner")

@@ -140,7 +140,8 @@ def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
     """The layers of a user's module, for strategies that divide them. Raises InputError."""
     if about.function:
         raise InputError(
-            f"{strategy} divides the layers itself: a training function is of {' and '.join(WHOLE)}"
+            f"{strategy} divides the layers itself: a training function works with "
+            f"{' and '.join(WHOLE)} only"
         )
     try:
         with aside():

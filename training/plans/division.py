@@ -59,7 +59,7 @@ def why_not_cut(spec: ModelSpec, division: LayerwiseDivision) -> list[str]:
     """Why layers cannot be cut as planned, with their names."""
     if len(division.configurations) != len(spec.layers):
         return [
-            f"a plan of {len(division.configurations)} layers is none of {spec.name}, which has "
+            f"a plan of {len(division.configurations)} layers does not fit {spec.name}, which has "
             f"{len(spec.layers)}"
         ]
     found = []

@@ -150,7 +150,7 @@ def _device(given: torch.device | str | None, module: nn.Module | None) -> torch
     try:
         found = torch.device(given)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"{given!r} is no device of PyTorch") from error
+        raise InputError(f"{given!r} is not a PyTorch device") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {str(found)!r}, but PyTorch has no GPU here")
     return found

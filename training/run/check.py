@@ -42,14 +42,14 @@ def _of_header(head: RunHeader) -> Iterator[str]:
         if length != head.p and (length or needed):
             yield f"p is {head.p}, but {name} has {length} of them"
     if head.order and sorted(head.order) != list(range(head.p)):
-        yield f"order has not each of the {head.p} ranks once"
+        yield f"order does not have each of the {head.p} ranks once"
     if head.trained and not head.oversubscribed and len(head.cores) == len(head.hosts):
         of_cores = Counter(zip(head.hosts, map(tuple, head.cores), strict=True))
         for (host, cores), ranks in of_cores.items():
             if cores and ranks > len(cores):
                 yield f"oversubscribed is false, but {ranks} ranks share {len(cores)} core of {host}"
     if not head.trained and head.gradient_difference is not None:
-        yield "training of somebody else has no gradient_difference"
+        yield "an imported or recorded run has no gradient_difference"
 
 
 def _of_ranks(
@@ -79,9 +79,9 @@ def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]
     """Every iteration once, the warm-up first."""
     for one, two in pairwise(iterations):
         if two.index <= one.index or (head.trained and two.index != one.index + 1):
-            yield f"iteration {two.index} follows on iteration {one.index}"
+            yield f"iteration {two.index} follows iteration {one.index}"
         if head.trained and two.warmup and not one.warmup:
-            yield f"iteration {two.index} is a warm-up behind one that is timed"
+            yield f"iteration {two.index} is a warm-up after a timed one"
     if iterations and head.trained and iterations[0].index:
         yield f"the first iteration is number {iterations[0].index}"
     for iteration in iterations[1:]:
@@ -104,4 +104,4 @@ def _of_end(head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
         return
     reached = serial_half_width([x.total_seconds for x in iterations if not x.warmup])
     if not reached <= head.precision:
-        yield f"it stopped at a precision of {head.precision:g}, which its iterations do not have"
+        yield f"it stopped at a precision of {head.precision:g}, which its iterations do not reach"

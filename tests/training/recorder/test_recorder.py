@@ -350,7 +350,7 @@ def test_what_cannot_be_recorded(tmp_path: Path, path: Path) -> None:
         ({"warmup": -1}, "warmup = -1 is not a whole number from 0"),
         ({"iterations": -1}, "iterations = -1"),
         ({"model": nn.Linear(1, 1)}, "model is a name, not a Linear"),
-        ({"device": "abacus"}, "'abacus' is no device of PyTorch"),
+        ({"device": "abacus"}, "'abacus' is not a PyTorch device"),
     ],
 )
 def test_circumstances_that_cannot_be(path: Path, more: dict[str, Any], words: str) -> None:
