@@ -14,9 +14,14 @@ import calib.training.worker
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 from calib.training.layer_program import LayerProgram, layer_program
-from calib.training.models import ModelEntry, entry
+from calib.training.models import ModelEntry, built, entry
 
 _TRACED: dict[str, LayerProgram] = {}
+
+
+def build(name: str, seed: int) -> nn.Module:
+    """A registered model as ranks build it."""
+    return built(entry(name), seed)
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.programs import registered
+from tests.helpers.programs import build, registered
 from tests.helpers.words import words_of
 from tests.training.launching import ROOT, python
 from torch import nn
@@ -20,7 +20,7 @@ from torch import nn
 from calib.foundation.errors import FileError, InputError, MachineError
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
-from calib.training.models import build, entry, model_names, specs
+from calib.training.models import entry, model_names, specs
 from calib.training.models.pooling import skip_identities
 
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))

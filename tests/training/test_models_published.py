@@ -12,13 +12,13 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers.programs import registered
+from tests.helpers.programs import build, registered
 from torch.utils.flop_counter import FlopCounterMode
 
 from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.layers.build import build_layer
 from calib.oracle.model.layer import Layer
-from calib.training.models import build, entry, model_names
+from calib.training.models import entry, model_names
 from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.models.inception import InceptionV3
 

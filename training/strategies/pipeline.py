@@ -73,7 +73,7 @@ class PipelineWorker(Worker):
         parameters = stage.program.graph.named_parameters()
         held = [Held(name, p, gradient="own") for name, p in parameters if p.requires_grad]
         super().__init__(task, stage.program, held)
-        self.division, self._reads_input = division, stage.reads_input
+        self._reads_input = stage.reads_input
         received, sent = self._examples(task, program, stage)
         self._stage: Any = _TimedStage(
             _Module(stage.program),
