@@ -59,7 +59,7 @@ class RunHeader(Divided):
     format_version: FormatVersion = RUN_FORMAT
     origin: Origin = Field(
         default="trained",
-        description="by calib; by somebody: recorded in their loop, imported from a file",
+        description="trained by calib, recorded in a loop of others, or imported from a file",
     )
     model: ModelName
     stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
@@ -75,7 +75,7 @@ class RunHeader(Divided):
     seed: Whole | None = Field(description="null: not known")
     iterations: CountOrNone = Field(description="planned at most, without the warm-up")
     precision: Ratio | None = Field(
-        default=None, description="half a 95% interval of the median, relative, at which to stop"
+        default=None, description="stop at this half-width of the median's 95% interval, relative"
     )
     warmup: CountOrNone = Field(
         description="iterations before the timed ones, the first among them"
@@ -83,11 +83,11 @@ class RunHeader(Divided):
     library: LibraryName
     backend: str = Field(default="", description="of torch.distributed")
     device: DeviceKind = "cpu"
-    hosts: list[str] = Field(description="host of each rank; none: not known")
+    hosts: list[str] = Field(description="host of each rank; empty: not known")
     cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
     gpus: list[str | None] = Field(default_factory=list, description="of each rank")
     order: list[KnownRanks] = Field(
-        default_factory=list, description="the rank that is rank 0, 1, ..."
+        default_factory=list, description="the ranks in the order of the machine"
     )
     threads_per_rank: KnownRanks = Field(description="0: not known")
     oversubscribed: Oversubscribed
@@ -122,8 +122,8 @@ def layout_of(division: Division, exchange: str) -> str:
 class Iteration(BaseModel):
     """One iteration: seconds of each phase on each rank; `loss` averaged over the ranks with one.
 
-    Of training of somebody else (an importer, the recorder) it has `whole`, and in
-    `seconds` the phases that are known; the rest of `whole` is nobody's, such as loading of data.
+    Recorded or imported, it has `whole`, and in `seconds` the phases that are known; the rest of `whole`
+    is in no phase, such as loading of data.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -237,10 +237,11 @@ class RunEnd(BaseModel):
     wall_seconds: Seconds = Field(description="of the timed iterations, on rank 0")
     stopped: Literal["", "iterations", "precision"] = Field(default="", description="what ended it")
     clock_share: Ratio | None = Field(
-        default=None, description="what timing the phases takes of an iteration, on the worst rank"
+        default=None,
+        description="share of an iteration that timing its phases takes, on the worst rank",
     )
     switches: CountOrNone | None = Field(
-        default=None, description="of the phase, in an iteration, at most"
+        default=None, description="the most switches of the phase in an iteration"
     )
 
 
