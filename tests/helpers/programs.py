@@ -24,6 +24,14 @@ def build(name: str, seed: int) -> nn.Module:
     return built(entry(name), seed)
 
 
+def quiet(module: nn.Module) -> nn.Module:
+    """Without dropout, whose masks differ between ranks, stages and serial runs by definition."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return module
+
+
 @cache
 def registered(name: str) -> tuple[ModelSpec, nn.Module]:
     """A registered model on the meta device, and its trace; made once for all tests."""

@@ -10,7 +10,6 @@ import json
 import sys
 import traceback
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 from tests.helpers.norms import Tensors
-from tests.helpers.programs import trace_once, traced_once
-from torch import Tensor, nn
+from tests.helpers.programs import quiet, trace_once, traced_once
+from torch import Tensor
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
@@ -40,18 +39,9 @@ SEED = 11
 STEPS, CURVE = 4, 30  # iterations: the first is looked into, the weights are compared after STEPS
 
 
-def quiet(build: Any, **more: Any) -> nn.Module:
-    """Without dropout, whose masks differ between the ranks and the serial run by definition."""
-    module: nn.Module = build(**more)
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    return module
-
-
 def _model(name: str, build: Any, shape: tuple[int, ...], outputs: int, **more: Any) -> ModelEntry:
     loss: Any = "mse" if name.startswith("cosmoflow") else "cross_entropy"
-    return ModelEntry(name, partial(quiet, build, **more), shape, loss, outputs, 2)
+    return ModelEntry(name, lambda: quiet(build(**more)), shape, loss, outputs, 2)
 
 
 MODELS = {

@@ -244,12 +244,6 @@ def test_batch_norm_of_a_part_is_by_its_own_values(
             assert float((found - parameter.grad).abs().max()) <= 1e-10 * scale, name
 
 
-def test_a_norm_of_one_value_is_refused() -> None:
-    about = model_entry(Norm, (2, 3, 1))
-    with pytest.raises(InputError, match="norm would normalise over one value of each channel"):
-        ranks_of(about, spatial(3, batch=1), data(about, 1))
-
-
 @pytest.mark.parametrize(
     ("division", "reason"),
     [
