@@ -119,14 +119,8 @@ def phases_of(clock: PhaseClock) -> list[str]:
 def run(case: Case, control: MpiCommunicator) -> float:
     """The largest difference on this rank."""
     about = MODELS[case.model]
-    division = Division(
-        "pipeline",
-        case.p,
-        BATCH,
-        segments=case.segments,
-        schedule=case.schedule,
-        boundaries=case.boundaries,
-    )
+    of = {name: getattr(case, name) for name in ("segments", "schedule", "boundaries")}
+    division = Division("pipeline", case.p, BATCH, **of)
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
     step = TrainingStep(about, division, SEED, teams, WorkerOptions(dtype=case.dtype))
