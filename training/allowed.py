@@ -1,8 +1,8 @@
-"""What training cannot run of a division, in one place. No PyTorch here.
+"""Which divisions training cannot run, and why. No PyTorch here.
 
-The driver asks before ranks are started, ranks before they build anything. A rule stands once: what no
-model allows is `Division.faults`, what a model does not, `calib.oracle.layout.shards.why_impossible`;
-here is what training adds.
+The driver asks before it starts ranks, ranks before they build anything. What no model allows is in
+`Division.faults`, what a model does not allow in `calib.oracle.layout.shards.why_impossible`; here is
+what training adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def why_not_trained(
     synchronized: bool = False,
     ddp: bool = False,
 ) -> list[str]:
-    """Why training cannot run so, the first reason first.
+    """Why training cannot run a division, the main reason first.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def why_not_trained(
     model
         Its layers; None where they need not be known.
     dtype, synchronized, ddp
-        As of Settings and Options: the item type, and whether batch normalisation is synchronised
-        and data parallelism runs by DistributedDataParallel.
+        As in Settings: the item type, whether batch normalisation is synchronised, and whether data
+        parallelism runs by DistributedDataParallel.
     """
     if isinstance(division, LayerwiseDivision):
         found = division.faults if model is None else why_not_cut(model, division)
@@ -54,7 +54,7 @@ def why_not_trained(
 
 def _of_settings(division: Division, ddp: bool) -> Iterator[str]:
     if ddp and "overlap" not in division.traits.options:
-        yield f"DistributedDataParallel is of data parallelism; {division.strategy} has none of it"
+        yield f"DistributedDataParallel is for data parallelism, not for {division.strategy}"
     if division.sharded_optimizer and (division.overlap or ddp):
         yield (
             "a sharded optimizer takes its gradients after the backward: train it without overlap and "
@@ -68,7 +68,7 @@ def _of_settings(division: Division, ddp: bool) -> Iterator[str]:
 
 
 def _of_batch_norms(division: Division, model: ModelSpec, synchronized: bool) -> Iterator[str]:
-    """Norms that one value would reach, where torch stops, or whose samples come in turn."""
+    """Norms over a single value, which torch refuses, and synchronised ones over micro-batches."""
     in_turn = division.traits.stages and division.p > 1 and division.segments > 1
     for layer, split in zip(model.layers, split_flags(model, division), strict=True):
         if layer.shape.kind != "batch_norm":
@@ -85,7 +85,7 @@ def _of_batch_norms(division: Division, model: ModelSpec, synchronized: bool) ->
 
 
 def _values(shape: LayerShape, division: Division, split: bool) -> int:
-    """Values of a channel in the smallest part of a layer."""
+    """Values per channel in the smallest part of a layer."""
     cells = division.cells if split else ()
     smallest = [min(sizes) for sizes in part_sizes(shape, cells)] if cells else []
     return division.local_batch * math.prod([*smallest, *shape.output_shape[1 + len(cells) :]])

@@ -1,27 +1,63 @@
-"""Seconds of each of RUN_PHASES of an iteration, on one rank.
+"""Seconds of each of RUN_PHASES of an iteration on one rank; readings of host and GPU clocks.
 
-An iteration is in one phase at any moment, so its phases add up to its time. Whoever begins other work
-says so (`with clock.of("halo"):`), and what went on before goes on behind it; autograd functions do
-that in the backward too, which a CPU runs on its caller's thread and a GPU's engine one node after the
-other. A switch costs well under a microsecond on a CPU; `switches` counts them, so that a run can say
-what its clock took.
+An iteration is in exactly one phase at any moment, so its phases add up to its time. Code that begins
+other work says so (`with clock.of("halo"):`), and the phase before continues afterwards; autograd
+functions do so in the backward too, which a CPU runs on its caller's thread, and a GPU's engine node
+after node. A switch costs well under a microsecond on a CPU; `switches` counts them, so that a run can
+report what its clock cost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from calib.training.readings import GpuReadings
 from calib.training.run.lines import RUN_PHASES
 
 
+class HostReadings:
+    """perf_counter."""
+
+    now: Callable[[], Any] = staticmethod(perf_counter)
+
+    def seconds(self, start: float, stop: float) -> float:
+        """Between two readings."""
+        return stop - start
+
+    def settle(self, last: float) -> None:
+        """Wait until a reading may be used: no time."""
+
+
+class GpuReadings:
+    """Events on the current stream; nothing waits for the GPU before `settle`."""
+
+    def now(self) -> Any:
+        """An event that the stream passes."""
+        make: Any = torch.cuda.Event  # torch has no types for it
+        event = make(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Between two events that have been passed."""
+        return float(start.elapsed_time(stop)) * 1e-3
+
+    def settle(self, last: Any) -> None:
+        """Wait until the stream has passed an event."""
+        last.synchronize()
+
+
+def readings_of(device: torch.device) -> HostReadings | GpuReadings:
+    """The readings for work on `device`."""
+    return GpuReadings() if device.type == "cuda" else HostReadings()
+
+
 class PhaseStretch:
-    """`with` it, the clock is in its phase; may be entered while it is entered."""
+    """A context in which the clock is in a phase; it may be nested in itself."""
 
     __slots__ = ("_before", "_clock", "_phase")
 
@@ -32,17 +68,12 @@ class PhaseStretch:
     def __enter__(self) -> None:
         self._before.append(self._clock.switch(self._phase))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._clock.switch(self._before.pop())
 
 
 class PhaseClock:
-    """Of a CPU: perf_counter. `begin`, then any number of `switch` or `of`, then `end`."""
+    """The clock of a CPU (perf_counter): `begin`, any number of `switch` or `of`, then `end`."""
 
     def __init__(self) -> None:
         self.switches = 0
@@ -53,13 +84,13 @@ class PhaseClock:
         self._stretches = {phase: PhaseStretch(self, phase) for phase in RUN_PHASES}
 
     def begin(self, phase: str = "forward") -> None:
-        """An iteration begins, in this phase. `started_s` is perf_counter's reading now."""
+        """Begin an iteration in `phase`. `started_s` is then perf_counter's reading."""
         self._seconds = dict.fromkeys(RUN_PHASES, 0.0)
         self._phase = phase
         self.started_s = self._since = perf_counter()
 
     def switch(self, phase: str) -> str:
-        """What follows is of `phase`; returns the phase that it was."""
+        """Begin `phase`; returns the phase before it."""
         now, before = perf_counter(), self._phase
         self._seconds[before] += now - self._since
         self._phase, self._since = phase, now
@@ -76,7 +107,7 @@ class PhaseClock:
         return self._seconds[phase] + since
 
     def restart(self) -> None:
-        """What went on since the last switch is nobody's (a barrier that is not timed)."""
+        """Drop the time since the last switch (an untimed barrier)."""
         self._since = perf_counter()
 
     def end(self) -> dict[str, float]:
@@ -86,9 +117,9 @@ class PhaseClock:
 
 
 class CudaClock(PhaseClock):
-    """Of a GPU: events on the current stream, read when the iteration has ended.
+    """The clock of a GPU: events on the current stream, read when the iteration has ended.
 
-    A communication library waits on streams of its own and the current stream on those, so that a
+    A communication library works on streams of its own and the current stream waits for those, so a
     phase holds what the current stream did or waited for.
     """
 
@@ -98,14 +129,14 @@ class CudaClock(PhaseClock):
         self._marks: list[tuple[str, Any]] = []  # the phase that begins, and when
 
     def begin(self, phase: str = "forward") -> None:
-        """As PhaseClock; waits for what was queued before."""
+        """As PhaseClock; waits for all that is queued."""
         torch.cuda.synchronize()
         super().begin(phase)
         self._marks = []
         self._mark(phase)
 
     def switch(self, phase: str) -> str:
-        """As PhaseClock; nothing is waited for."""
+        """As PhaseClock; does not wait."""
         before, self._phase = self._phase, phase
         self._mark(phase)
         self.switches += 1
@@ -118,7 +149,7 @@ class CudaClock(PhaseClock):
         self._mark(self._phase)
 
     def end(self) -> dict[str, float]:
-        """As PhaseClock; waits for everything queued."""
+        """As PhaseClock; waits for all that is queued."""
         self._mark("")
         torch.cuda.synchronize()
         for (phase, start), (_, stop) in pairwise(self._marks):
@@ -132,15 +163,24 @@ class CudaClock(PhaseClock):
 
 
 def make_clock(device: torch.device | str) -> PhaseClock:
-    """The clock of what runs on `device`."""
+    """The clock for work on `device`."""
     return CudaClock() if torch.device(device).type == "cuda" else PhaseClock()
 
 
 def seconds_of_a_switch(clock: PhaseClock, n: int = 2000) -> float:
-    """What one switch takes the host, by n of them in a row. The clock is then to `begin` again."""
+    """Host seconds of one switch, from n of them in a row. `begin` the clock again afterwards."""
     start = perf_counter()
     for _ in range(n):
         clock.switch("forward")
     took = perf_counter() - start
     clock.begin()
     return took / n
+
+
+def clock_share(clock: PhaseClock, switches: int, seconds: float) -> float:
+    """The share of an iteration of `seconds` that so many switches take, on this rank.
+
+    The fastest of a few tries: other load on this core is not the clock's cost.
+    """
+    each = min(seconds_of_a_switch(clock, n=500) for _ in range(5))
+    return switches * each / seconds if seconds > 0 else 0.0

@@ -1,4 +1,4 @@
-"""One training as its ranks are told of it: model, division, settings. job.json; no PyTorch here."""
+"""A training run as its ranks are told of it: model, division, settings. job.json; no PyTorch here."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ JOB_FORMAT = 1
 # as calib.training.step.DTYPES and calib.microbench.tensors have them
 DTYPE_NAMES = ("float32", "bfloat16", "float64")
 OPTIMIZERS = ("sgd", "momentum", "adam")
-# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
+# ranks that wait for a dead one are gone within 30 s, including the time to end them
 HANG_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run, beside model and division. `precision` is a share of the median, or None.
+    """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    Raises InputError for a backend, dtype or optimizer that training does not have.
+    Raises InputError for an unknown backend, dtype or optimizer.
     """
 
     backend: str = "mpi"

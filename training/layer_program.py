@@ -1,7 +1,7 @@
 """A model as a program of its layers: one torch.fx node for each layer of its ModelSpec.
 
-Strategies change this program (a layer by its part, a gather where a split ends) by the names that the
-oracle uses; the tensors of every layer can be looked at while it runs.
+Strategies change this program (put a layer's part in its place, a gather where a split ends) by the
+names that the oracle uses; an observer sees every layer's output while it runs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class _Watched(fx.Interpreter):
 
 
 class LayerProgram(nn.Module):
-    """Runs `graph`; `layer_of` has the layer whose output a node's result is, by the node's name.
+    """Runs `graph`; `layer_of` maps a node's name to the layer whose output it is.
 
-    With an `observer`, it is called with the name and the output of every layer that runs (a part of
-    it, where this rank has a part), forward by forward. A node that stands for no layer (a gather that
-    a strategy put in, an identity) has no entry.
+    An `observer` is called in each forward with the name and the output of every layer that runs (of
+    this rank's part, where it has one). Nodes that are no layer (a gather that a strategy put in, an
+    identity) have no entry.
     """
 
     def __init__(self, spec: ModelSpec, graph: fx.GraphModule, layer_of: dict[str, str]) -> None:
@@ -59,25 +59,31 @@ class LayerProgram(nn.Module):
         nodes: list[fx.Node] = list(self.graph.graph.nodes)
         return next(node for node in nodes if self.layer_of.get(node.name) == layer)
 
-    def replace_module(self, layer: str, by: nn.Module) -> fx.Node:
-        """Let `by` compute a layer from its first input instead; returns the node.
+    def module_called(self, node: fx.Node) -> nn.Module | None:
+        """The module that a node calls; None where it calls none."""
+        return self.graph.get_submodule(str(node.target)) if node.op == "call_module" else None
 
-        `by` stands at the layer's own name where that is a module's, so that parameters keep their
-        names; a function's node becomes a call of a module of the layer's name.
+    def module_of(self, layer: str) -> nn.Module:
+        """The module that computes `layer`. Raises where a function does."""
+        return self.graph.get_submodule(str(self.node_of(layer).target))
+
+    def replace_module(self, layer: str, by: nn.Module) -> None:
+        """Let `by` compute a layer from its first input instead.
+
+        `by` takes the name of the module that it replaces, so that parameters keep their names.
         """
         node = self.node_of(layer)
         if node.op == "call_module":
-            _set(self.graph, str(node.target), by)
-            return node
-        name = "calib_" + node.name
+            self.graph.set_submodule(str(node.target), by)
+        else:
+            self.call_instead(node, by)
+
+    def call_instead(self, node: fx.Node, by: nn.Module) -> None:
+        """Let one node call `by` with its first input, whatever else uses the module it called."""
+        name = f"calib_{node.name}"
         self.graph.add_module(name, by)
         node.op, node.target = "call_module", name
         node.args, node.kwargs = (node.all_input_nodes[0],), {}
-        return node
-
-    def read_from(self, reader: fx.Node, old: fx.Node, new: fx.Node) -> None:
-        """Let `reader` read `new` where it read `old`."""
-        reader.replace_input_with(old, new)
 
     def recompile(self) -> None:
         """Make the changed graph run. Call it after the last change."""
@@ -85,29 +91,24 @@ class LayerProgram(nn.Module):
         self.graph.recompile()
 
     def parameter_layers(self) -> dict[str, str]:
-        """By a parameter's name in the model: the layer that has it."""
-        found: dict[str, str] = {}
-        for node in self.graph.graph.nodes:
-            if node.op == "call_module" and node.name in self.layer_of:
-                of = self.graph.get_submodule(str(node.target)).named_parameters()
-                found |= {f"{node.target}.{name}": self.layer_of[node.name] for name, _ in of}
-        return found
+        """The layer that has each parameter, by the parameter's name in the model."""
+        return {
+            f"{node.target}.{name}": self.layer_of[node.name]
+            for node in self.graph.graph.nodes
+            if node.op == "call_module" and node.name in self.layer_of
+            for name, _ in self.graph.get_submodule(str(node.target)).named_parameters()
+        }
 
 
 def layer_program(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """The program of `module`, which it shares the parameters of. Raises InputError as trace does."""
+    """The program of `module`, with the same parameters. Raises InputError as trace does."""
     spec, layers = trace_nodes(
         module, about.input_shape, about.name, about.loss, about.auxiliary_weight
     )
     graph = traced(module.train())
     first: dict[str, str] = {}
-    for node in graph.graph.nodes:  # of an identity's node, the layer stands before it
+    for node in graph.graph.nodes:  # an identity's node comes after the layer that it passes on
         layer = layers.get(node.name)
         if layer is not None and layer not in first.values():
             first[node.name] = layer
     return LayerProgram(spec, graph, first)
-
-
-def _set(root: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(root.get_submodule(parent), name, module)

@@ -1,4 +1,4 @@
-"""A full training run: SPMD, every rank calls `train`; rank 0 writes run.jsonl as it goes."""
+"""A training run: SPMD, every rank calls `train`; rank 0 writes run.jsonl as it goes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from calib.oracle.layout.shards import last_split
 from calib.oracle.layout.stages import stage_names
 from calib.oracle.model.spec import ModelSpec
 from calib.training.checks.gradients import gradient_difference
-from calib.training.footprint import clock_share, peak_live_bytes
+from calib.training.clock import clock_share
+from calib.training.footprint import peak_live_bytes
 from calib.training.models import ModelEntry
 from calib.training.plans.division import LayerwiseDivision, any_shared
 from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
@@ -43,7 +44,7 @@ from calib.training.stopping import Reason, Stopping
 from calib.training.teams import Teams, make_teams
 from calib.training.worker import WorkerOptions
 
-# a rank may be silent for so many of the first iterations, where those take long
+# a rank may be silent for this many times the longest iteration so far, where that is slow
 PATIENCE = 4.0
 
 IterationTimes = tuple[dict[str, float], float | None]
@@ -53,9 +54,9 @@ IterationTimes = tuple[dict[str, float], float | None]
 class Job:
     """What to run on all ranks of a launch.
 
-    `warmup` are the iterations before the timed ones, the first among them. `spec` are the model's
-    layers, where they are known: they name stages and splits. `fingerprint` is the cluster's,
-    `command` the launch line, `plan` the sha256 of the plan that it follows.
+    `warmup` counts the iterations before the timed ones, including the first. `spec` has the model's
+    layers, where known: they name stages and splits. `fingerprint` is the cluster's, `command` the
+    launch line, `plan` the sha256 of the plan that is followed.
     """
 
     about: ModelEntry
@@ -90,7 +91,7 @@ def train(
 ) -> None:
     """Train: the first iteration, the warm-up and the timed ones, written to `path` as they come.
 
-    Collective over all ranks of `control`. Gradients are compared with serial ones before it (up to
+    Collective over all ranks of `control`. Before it, gradients are compared with serial ones (up to
     GRADIENT_RANKS ranks).
 
     Parameters
@@ -104,7 +105,7 @@ def train(
     report
         Called with the progress.
     hang_s
-        Ranks without progress for so many seconds end themselves.
+        Ranks that make no progress for this long end themselves.
     teams_of
         Makes the process groups.
 
@@ -120,7 +121,7 @@ def train(
         Gradients are wrong, or a loss is not finite.
     """
     limit = hang_seconds() if hang_s is None else hang_s
-    # to load libraries and to compute serial gradients in float64 takes its time
+    # loading libraries and computing serial gradients in float64 take longer
     with watching(control.rank, report, START_FACTOR * limit):
         beat()
         placement = place(control)
@@ -145,7 +146,7 @@ def train(
 
 
 def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
-    """How far gradients are from the serial ones, and a note where that is not looked at."""
+    """How far gradients are from the serial ones, or a note why they are not compared."""
     if job.division.p == 1:
         return None, ["gradients are the serial ones: one rank"]
     if job.division.p > GRADIENT_RANKS:
@@ -154,7 +155,7 @@ def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
 
 
 class Writer:
-    """run.jsonl on rank 0: a line a record, written at once. Raises FileError."""
+    """Writes run.jsonl on rank 0: one line per record, flushed at once. Raises FileError."""
 
     def __init__(self, path: Path, header: RunHeader) -> None:
         ensure_directory(path.absolute().parent)
@@ -168,7 +169,7 @@ class Writer:
 
 
 class TimedRun:
-    """The iterations of one run, in blocks between which the ranks tell one another their times."""
+    """The iterations of one run, in blocks, after each of which the ranks exchange their times."""
 
     def __init__(
         self,
@@ -184,26 +185,22 @@ class TimedRun:
         self._wall_s = 0.0
         self._switches = 0
         self._reason: Reason = ""
-        self.longest_s = 0.0  # of all iterations so far, on any rank
-        self.timed_s: list[float] = []  # of the critical rank
+        self.longest_s = 0.0  # iteration so far, on any rank
+        self.timed_s: list[float] = []  # on the critical rank
 
     def go_on(self) -> None:
         """The rest of the warm-up, then timed iterations until there are enough."""
         if self._job.warmup > 1:
             self.block(self._job.warmup - 1)
-        n = 1
+        stopping = self._job.stopping
         while not self._reason:
-            self._reason, n = self._control.broadcast_object(self._decision())
+            mine = stopping.reason(self.timed_s), stopping.block(self.timed_s or [self.longest_s])
+            self._reason, n = self._control.broadcast_object(mine)  # rank 0 decides
             if not self._reason:
                 self.block(n)
 
-    def _decision(self) -> tuple[Reason, int]:
-        """Why to stop, or how many iterations come next; rank 0's counts."""
-        stopping = self._job.stopping
-        return stopping.reason(self.timed_s), stopping.block(self.timed_s or [self.longest_s])
-
     def block(self, n: int) -> None:
-        """Run n iterations; rank 0 writes them. The times are gathered behind them, untimed."""
+        """Run n iterations, then gather their times, untimed; rank 0 writes them."""
         warm = self._index < self._job.warmup
         before = self._step.clock.switches
         start = perf_counter()
@@ -228,7 +225,7 @@ class TimedRun:
         self._say(loss)
 
     def _mean_loss(self, losses: list[float]) -> float:
-        """Over the ranks that have one. Raises MeasurementError where it is not finite."""
+        """The mean over the ranks with a loss. Raises MeasurementError where it is not finite."""
         loss = sum(losses) / len(losses)
         if not math.isfinite(loss):
             about, division = self._job.about, self._job.division
@@ -255,12 +252,11 @@ class TimedRun:
         )
 
     def end(self) -> None:
-        """One more iteration, in which bytes are counted; then the last line."""
-        seconds, world = median(self.timed_s), self._step.inputs.device
+        """One more iteration to count bytes; then the last line."""
         mine = [
             peak_rss_bytes(),
-            peak_live_bytes(self._step, world),
-            clock_share(self._step, self._switches, seconds),
+            peak_live_bytes(self._step, self._step.inputs.device),
+            clock_share(self._step.clock, self._switches, median(self.timed_s)),
             self._switches,
         ]
         everyone = self._control.allgather_object(mine)
@@ -289,6 +285,7 @@ def header_of(
 ) -> RunHeader:
     """The header of `job` on these ranks; `order` is the rank that is rank 0, 1, ..."""
     division, options, stopping = job.division, job.options, job.stopping
+    on_gpu = teams.world.device == "cuda"
     return RunHeader(
         model=job.about.name,
         division=division,
@@ -307,10 +304,11 @@ def header_of(
         device=teams.world.device,
         hosts=placement.hosts,
         cores=placement.cores,
-        gpus=placement.gpus if teams.world.device == "cuda" else [],
+        gpus=placement.gpus if on_gpu else [],
         order=list(order),
         threads_per_rank=1,
-        oversubscribed=placement.oversubscribed or shares_gpus(teams, placement),
+        # ranks that share a GPU are as good as more ranks than cores
+        oversubscribed=placement.oversubscribed or (on_gpu and placement.ranks_share_gpus),
         cluster_fingerprint=job.fingerprint,
         started=utc_now(),
         versions=versions(),
@@ -321,13 +319,8 @@ def header_of(
     )
 
 
-def shares_gpus(teams: Teams, placement: Placement) -> bool:
-    """Whether ranks of this run share a GPU: as good as more ranks than cores."""
-    return teams.world.device == "cuda" and placement.ranks_share_gpus
-
-
 def names_of(division: Division, spec: ModelSpec | None) -> dict[str, str]:
-    """The parts by the model's names, where it is known by layers; a plan's by its configurations."""
+    """What the header says of a division by the model's layers, where they are known."""
     if isinstance(division, LayerwiseDivision):
         return {"plan_layout": division.layout}
     if spec is None:

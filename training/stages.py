@@ -1,9 +1,9 @@
 """Cut a LayerProgram into the stages of a pipeline.
 
 A stage is a program of its own: it takes the tensors that cross the border before it (and the model's
-input, where it reads that), and returns those that cross the one behind it, the model's outputs if it
-is the last. What a stage has no use for itself it hands on. Views (flatten, identities, sizes) cost
-nothing and are not sent: each stage that reads one makes it from the tensor that it looks at.
+input, where it reads that) and returns those that cross the border behind it; the last stage returns
+the model's outputs. A tensor that a stage does not use is handed on. Views (flatten, identities, sizes)
+cost nothing and are not sent: each stage that reads one makes it from the tensor behind it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from calib.training.layer_program import LayerProgram
 @dataclass(frozen=True)
 class ProgramStage:
     """One stage. `program` takes the outputs of the layers `received`, then the model's input where
-    `reads_input`, and returns a tuple of those of `sent`, each contiguous; the last stage, what the
-    model returns (`sent` are then the layers that the loss reads).
+    `reads_input`, and returns a tuple of the outputs of `sent`, each contiguous. The last stage returns
+    what the model returns; its `sent` are the layers that the loss reads.
 
-    A view's output is shown to the program's observer in the first stage that reads it.
+    The program's observer sees a view's output in the first stage that reads it.
     """
 
     program: LayerProgram
@@ -37,7 +37,7 @@ class ProgramStage:
 
 
 def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> ProgramStage:
-    """Stage `stage` of 0..len(boundaries); it shares its modules with `program`, the others it lacks.
+    """Stage `stage` of 0..len(boundaries); it shares its modules with `program`.
 
     `boundaries` are increasing indices of layers, as Division.boundaries.
     """
@@ -45,12 +45,12 @@ def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> Progr
 
 
 class _Cut:
-    """Which stage makes each tensor, and up to which one it is read."""
+    """Which stage makes each tensor, and which one reads it last."""
 
     def __init__(self, program: LayerProgram, boundaries: tuple[int, ...]) -> None:
         self._program, self._nodes = program, list(program.graph.graph.nodes)
         self._last = len(boundaries)
-        self._made_in: dict[fx.Node, int] = {}  # not of views and of the model's input
+        self._made_in: dict[fx.Node, int] = {}  # without views and the model's input
         self._read_until: dict[fx.Node, int] = {}
         self._shown_in: dict[fx.Node, int] = {}  # views: the first stage that reads them
         index = {
@@ -69,7 +69,7 @@ class _Cut:
             self._read_until[source] = max(stage, self._read_until.get(source, 0))
 
     def _sources(self, reader: fx.Node, stage: int) -> Iterator[fx.Node]:
-        """What a node reads: itself where it was computed, through views."""
+        """What a node reads, looking through views."""
         for read in reader.all_input_nodes:
             if read in self._made_in or read.op == "placeholder":
                 yield read
@@ -78,7 +78,7 @@ class _Cut:
                 yield from self._sources(read, stage)
 
     def _crossing(self, border: int) -> list[fx.Node]:
-        """What is made before stage `border` and read in it or behind it."""
+        """What is made before stage `border` and read in it or later."""
         return [
             node
             for node, made in self._made_in.items()
@@ -87,10 +87,9 @@ class _Cut:
 
     def _in_place(self, node: fx.Node) -> bool:
         """Whether a node writes into what it reads."""
-        if node.op == "call_module":
-            return bool(
-                getattr(self._program.graph.get_submodule(str(node.target)), "inplace", False)
-            )
+        module = self._program.module_called(node)
+        if module is not None:
+            return bool(getattr(module, "inplace", False))
         name = str(getattr(node.target, "__name__", node.target))
         told = any(given is True for given in (node.kwargs.get("inplace"), *node.args))
         return told or name.endswith("_") or name == "iadd"
@@ -130,7 +129,7 @@ class _Cut:
         else:
             crossing = self._crossing(number + 1)
             sent = self._layers(crossing)
-            # what is sent is sent as it lies
+            # memory is sent in the order in which it lies
             graph.output(tuple(graph.call_method("contiguous", (here[n],)) for n in crossing))
         shown = {node for node in here if (self._made_in | self._shown_in).get(node) == number}
         layer_of = {
@@ -151,7 +150,7 @@ def item_types(
 ) -> dict[str, torch.dtype]:
     """Item type of every layer's output under `cast` (autocast), for inputs like `sample` on `device`.
 
-    Nothing is computed, and neither statistics nor random numbers change: the tensors are fake.
+    The tensors are fake: nothing is computed, and no statistics or random numbers change.
     """
     found: dict[str, torch.dtype] = {}
     mode = FakeTensorMode()

@@ -25,7 +25,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs [batch, *input_shape] and targets of the model's data set's shape, from a seed.
 
-    Held in memory: the paper excludes I/O. Classification targets are class indices, regression
+    Held in memory, because the paper excludes I/O. Classification targets are class indices, regression
     targets are normal.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -36,7 +36,7 @@ def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Ten
 
 
 def loss_function(about: ModelEntry) -> nn.Module:
-    """The loss of a model, a mean over the batch; of both outputs where it has two."""
+    """The loss of a model, a mean over the batch; over both outputs where it has two."""
     if isinstance(about, OwnModel):
         return about.loss_module()
     if about.auxiliary_weight:
@@ -49,9 +49,9 @@ class TrainingStep:
     """A model, its batch, optimizer and exchange on one rank.
 
     Every rank has the same weights (`seed`) and every replica its own data (seed + 1 + replica): B/p1
-    samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does,
-    `clock` tells how long, `copied_s` how much of "pack" came before that of the gradients. Raises
-    InputError for an unknown optimizer or item type, and where the strategy cannot divide the model so.
+    samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does and
+    `clock` times it; `copied_s` is the part of "pack" before the packing of gradients. Raises InputError
+    for an unknown optimizer or item type, and where the strategy cannot divide the model so.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TrainingStep:
         task = Task(about, module, self.loss, division, teams, self.clock, options)
         self.worker = make_worker(task)
         replica = teams.place.replica
-        # dropout masks: equal within a group, and of every stage its own
+        # dropout masks: the same within a group, different for every stage
         torch.manual_seed(seed + 1 + self.worker.masks)
         self.optimizer = self.worker.make_optimizer(
             lambda parameters: make_optimizer(parameters, options.optimizer)
@@ -102,17 +102,15 @@ class TrainingStep:
         if exchange is None:
             return
         clock.switch("pack")
-        for parameter in self.parameters:  # one that no layer used
+        for parameter in self.parameters:  # some layers may be unused
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         exchange.pack(gradients)
+        clock.switch("exchange")
         if apart:
-            clock.switch("exchange")
             self._barrier()
             clock.restart()
-        else:
-            clock.switch("exchange")
         exchange.exchange()
         clock.switch("unpack")
         exchange.unpack(gradients)
@@ -120,7 +118,7 @@ class TrainingStep:
     def iterate(self, apart: bool = False) -> tuple[dict[str, float], float | None]:
         """One iteration; seconds of each phase on this rank, and the loss where this rank has it.
 
-        `apart` puts a barrier before the forward and before the exchange, so that no phase holds
+        `apart` puts a barrier before the forward and before the exchange, so that no phase contains
         waiting for a late rank (for the in-place calibration; training runs without).
         """
         if apart:
@@ -136,10 +134,10 @@ class TrainingStep:
         return seconds, None if loss is None else loss.item()
 
     def hold_weights(self) -> None:
-        """From now on updates change nothing: the timed iterations of a calibration are all alike."""
+        """From now on updates change nothing, so that a calibration's timed iterations are all alike."""
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
 
     def close(self) -> None:
-        """Let go of process groups; before the teams are closed."""
+        """Release process groups; called before the teams are closed."""
         self.worker.close()

@@ -1,4 +1,4 @@
-"""When a run has enough iterations, and how many it makes between checks."""
+"""When a run has enough iterations, and how many it runs between checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from calib.foundation.errors import InputError
 from calib.foundation.statistics import median, serial_half_width
 
-# iterations, and seconds, between two gatherings of the times: a kill loses no more than that
+# iterations, and seconds, between two gatherings of the times: the most that a kill loses
 BLOCK = 10
 BLOCK_SECONDS = 2.0
 
@@ -18,10 +18,10 @@ Reason = Literal["", "iterations", "precision"]
 
 @dataclass(frozen=True)
 class Stopping:
-    """After `iterations`; with `precision` (0.01 is +-1%) as soon as the median is known so well.
+    """Stops after `iterations`, or as soon as the median is known to `precision` (0.01 is +-1%).
 
-    The interval is that of the median of values in order of time, which may hang together: never
-    narrower than calib.foundation.statistics.median_interval, and none under 6 iterations.
+    The interval is that of the median of a series that may be autocorrelated: never narrower than
+    calib.foundation.statistics.median_interval, and none under 6 iterations.
     """
 
     iterations: int = 100
@@ -34,12 +34,12 @@ class Stopping:
             raise InputError("the precision must be over 0% and under 100% of the median")
 
     def reason(self, seconds: Sequence[float]) -> Reason:
-        """Why to stop after iterations of so many seconds, or nothing."""
+        """Why to stop after iterations of these seconds, or ""."""
         if self.precision is not None and serial_half_width(seconds) <= self.precision:
             return "precision"
         return "iterations" if len(seconds) >= self.iterations else ""
 
     def block(self, seconds: Sequence[float]) -> int:
-        """How many iterations come next, before the ranks look again."""
+        """How many iterations to run before the ranks look again."""
         left = self.iterations - len(seconds)
         return max(1, min(BLOCK, left, int(BLOCK_SECONDS / max(median(seconds), 1e-9))))

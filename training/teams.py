@@ -1,7 +1,7 @@
 """Process groups and samples of each rank under a division.
 
-Ranks are numbered in the order of the machine (microbench/groups.py), so that the ranks of a group
-are near one another. Rank e of a hybrid is part e % p2 of group e // p2.
+Ranks are numbered in the order of the machine (microbench/groups.py), so that the ranks of a group are
+close to one another. Rank e of a hybrid is part e % p2 of group e // p2.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ BACKENDS = {
 class RankPart:
     """What a rank has: `replica` says which samples, `part` which part of what its group shares.
 
-    `stage` is that of a pipeline (0 otherwise); `cell` the part's place in the grid of a spatial
-    strategy, row by row as microbench's halo exchange counts (the last dimension is the fastest).
+    `stage` is a pipeline's (0 otherwise); `cell` is the part's place in the grid of a spatial strategy,
+    row by row (the last dimension varies fastest), as microbench's halo exchange counts.
     """
 
     rank: int
@@ -64,10 +64,10 @@ def across_of(division: Division, rank: int) -> list[int]:
 
 @dataclass
 class Teams:
-    """The communicators of one rank. `group` and `across` are of ranks as group_of and across_of say.
+    """The communicators of one rank. `group` and `across` have the ranks of group_of and across_of.
 
-    Each is None where this rank is alone in it; `leaders` also where this rank is not the first of
-    its group.
+    Each is None where this rank would be alone in it; `leaders` also where this rank is not the first
+    of its group.
     """
 
     place: RankPart
@@ -88,8 +88,8 @@ def make_teams(
 ) -> Teams:
     """The communicators of a division; collective over all ranks of `control`.
 
-    `order` are the ranks in the order of the machine; by default that of their numbers. The number of
-    ranks must be p. Raises MachineError where the backend's library is missing.
+    `order` has the ranks in the order of the machine, by default their own. The number of ranks must be
+    p. Raises MachineError where the backend's library is missing.
     """
     library, device = BACKENDS[backend]
     ranks = list(range(control.size)) if order is None else list(order)
@@ -100,7 +100,7 @@ def make_teams(
 
 
 def teams_of(world: TorchGroup, division: Division) -> Teams:
-    """The communicators of a division whose ranks are the ranks of `world`; collective over them."""
+    """The communicators of a division whose ranks are those of `world`; collective over them."""
     place = place_of(division, world.rank)
     of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
     whole = division.parts * division.replicas == division.p  # not a pipeline

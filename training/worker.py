@@ -21,10 +21,10 @@ from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry
 from calib.training.teams import Teams
 
-# how the gradient of a parameter stands, within the ranks that share its samples:
+# what a rank has of a parameter's gradient, among the ranks that share its samples:
 #   own      this rank alone has these weights (a shard of filters, a stage)
-#   same     all of them have the whole gradient (a layer that is whole on every rank)
-#   partial  each has the part of its own piece of the image; the whole is their sum
+#   same     all have the whole gradient (a layer that is whole on every rank)
+#   partial  each has the part of its piece of the image; the whole is their sum
 Gradient = Literal["own", "same", "partial"]
 
 
@@ -32,9 +32,9 @@ Gradient = Literal["own", "same", "partial"]
 class WorkerOptions:
     """How a run trains, beside its division.
 
-    `dtype`: float32, float64, or bfloat16 (autocast, weights and gradients in float32).
+    `dtype`: float32, float64, or bfloat16 (autocast; weights and gradients in float32).
     `synchronized_batch_norm`: statistics over all samples and parts, not those of the rank.
-    `ddp`: data parallelism by DistributedDataParallel also where Division.overlap is off.
+    `ddp`: data parallelism by DistributedDataParallel even where Division.overlap is off.
     """
 
     optimizer: str = "momentum"
@@ -45,9 +45,9 @@ class WorkerOptions:
 
 @dataclass
 class Task:
-    """What a strategy is given, on each rank: the whole model, with the same weights everywhere.
+    """What a strategy gets on each rank: the whole model, with the same weights everywhere.
 
-    `module` is in train mode, of the run's item type, on the rank's device.
+    `module` is in train mode, in the run's item type, on the rank's device.
     """
 
     about: ModelEntry
@@ -62,16 +62,16 @@ class Task:
     @property
     def program(self) -> LayerProgram:
         """The module as a program of its layers; it shares the parameters of `module`."""
-        if self._program is None:  # cached_property of Python 3.11 lets ranks that are threads wait
+        if self._program is None:  # Python 3.11's cached_property would deadlock ranks as threads
             self._program = layer_program(self.module, self.about)
         return self._program
 
 
 @dataclass(frozen=True)
 class Held:
-    """A parameter of this rank: `name` in the whole model, and which part of that it is.
+    """A parameter of this rank: its `name` in the whole model, and which part of it this is.
 
-    `ranges` are [from, to) along its first dimensions; a dimension without one is whole.
+    `ranges` are [from, to) along the first dimensions; the other dimensions are whole.
     """
 
     name: str
@@ -90,13 +90,13 @@ class Exchange(Protocol):
     """What happens to the gradients between the backward and the update."""
 
     def pack(self, gradients: Sequence[Tensor]) -> None:
-        """Make the gradients ready to travel."""
+        """Copy the gradients into the buffers that are sent."""
 
     def exchange(self) -> None:
-        """Let them travel."""
+        """Communicate."""
 
     def unpack(self, gradients: Sequence[Tensor]) -> None:
-        """Put what arrived where the optimizer looks."""
+        """Copy the results to where the optimizer reads."""
 
 
 def whole_parameters(module: nn.Module) -> list[Held]:
@@ -107,11 +107,11 @@ def whole_parameters(module: nn.Module) -> list[Held]:
 class Worker:
     """One rank's work. Strategies give it a module, or override `take` and `compute`.
 
-    `region`, by a layer's name: [from, to) along the dimensions after the batch of what this rank has
-    of that layer's output; a layer that is not in it is whole. `samples` are [from, to) of the global
-    batch. Gradients are those of the mean loss over this rank's samples, in `held` order, made by
-    `compute`, and `exchange` turns them into those of the mean loss over the global batch. `masks`:
-    ranks of the same number draw the same dropout masks.
+    `region`, by layer: what this rank has of the layer's output, [from, to) along the dimensions after
+    the batch; layers without an entry are whole. `samples` are [from, to) of the global batch.
+    `compute` makes the gradients of the mean loss over this rank's samples, in `held` order, and
+    `exchange` turns them into those of the mean over the global batch. Ranks with the same `masks`
+    number draw the same dropout masks.
     """
 
     def __init__(
@@ -141,17 +141,17 @@ class Worker:
         return [held.parameter for held in self.held]
 
     def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """What this rank reads of its samples, before anything is timed."""
+        """What this rank reads of its samples; called before anything is timed."""
         return inputs, targets
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over this rank's samples, of what `take` gave."""
+        """The mean loss over this rank's samples, from what `take` returned."""
         with self._cast():
             loss: Tensor = self._loss(self.module(inputs), targets)
         return loss
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Forward and backward; the loss, or None where this rank has none (a stage not the last).
+        """Forward and backward; the loss, or None where this rank has none (all stages but the last).
 
         Called with the clock in "forward", returns with it in "backward".
         """
@@ -164,11 +164,11 @@ class Worker:
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     ) -> torch.optim.Optimizer:
-        """The optimizer of this rank's parameters."""
-        return make(self.parameters)
+        """The optimizer of this rank's parameters; torch's wants one even where a rank has none."""
+        return make(self.parameters or [nn.Parameter(torch.empty(0))])
 
     def finish(self) -> None:
         """What follows the update (a sharded optimizer gathers the weights)."""
 
     def close(self) -> None:
-        """Let go of process groups; before the teams are closed."""
+        """Release process groups; called before the teams are closed."""

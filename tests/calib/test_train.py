@@ -226,7 +226,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
             "bn1 normalises one micro-batch after the other",
         ),
         (("--overlap",), "of data parallelism"),
-        (("--ddp",), "DistributedDataParallel is of data parallelism"),
+        (("--ddp",), "DistributedDataParallel is for data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
         (("--dtype", "float16"), "known: float32, bfloat16, float64"),

@@ -79,6 +79,40 @@ class TensorRanks(ThreadCommunicator):
             buffer.copy_(self._group.pipes[source, self.rank].get(timeout=60.0))
 
 
+class Noted:
+    """A communicator whose collectives and exchanges are handed to `note` before they are made.
+
+    `note` takes the operation, without the v of allgatherv, the whole buffer (of an exchange: the
+    longest that is sent, or None) and all buffers.
+    """
+
+    WHOLE = {"allreduce": 0, "allgather": 1, "allgatherv": 1} | dict.fromkeys(
+        ("reduce_scatter", "reduce", "broadcast"), 0
+    )
+
+    def __init__(self, of: Any, note: Callable[[str, Any, list[torch.Tensor]], None]) -> None:
+        self._of, self._note = of, note
+        self.rank, self.size = of.rank, of.size
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._of, name)
+        if name not in self.WHOLE:
+            return call
+
+        def noted(*arguments: Any) -> None:
+            buffers = [x for x in arguments if isinstance(x, torch.Tensor)]
+            self._note(name.removesuffix("v"), buffers[self.WHOLE[name]], buffers)
+            call(*arguments)
+
+        return noted
+
+    def exchange(self, outgoing: Any, incoming: Any) -> None:
+        sent = [buffer for buffer, _ in outgoing]
+        longest = max(sent, key=torch.Tensor.numel, default=None)
+        self._note("exchange", longest, sent + [buffer for buffer, _ in incoming])
+        self._of.exchange(outgoing, incoming)
+
+
 def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Teams:
     """calib.training.teams.make_teams on the ranks of `control`, whatever the backend."""
     world: Any = TensorRanks(control._group, control.rank)

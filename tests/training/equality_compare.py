@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,6 @@ class Found:
     share: float
 
 
-@lru_cache(maxsize=1)
 def read_parts(directory: Path, p: int, said: str) -> list[Part]:
     """The files of all ranks; a failure with what the launch said where one is missing."""
     found = []

@@ -10,7 +10,6 @@ import json
 import sys
 import traceback
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 from tests.helpers.norms import Tensors
-from tests.helpers.programs import traced_once
-from torch import Tensor, nn
+from tests.helpers.programs import quiet, trace_once, traced_once
+from torch import Tensor
 
-import calib.training.checks.gradients
-import calib.training.worker
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.training.checks.gradients import gradient_difference
@@ -42,18 +39,9 @@ SEED = 11
 STEPS, CURVE = 4, 30  # iterations: the first is looked into, the weights are compared after STEPS
 
 
-def quiet(build: Any, **more: Any) -> nn.Module:
-    """Without dropout, whose masks differ between the ranks and the serial run by definition."""
-    module: nn.Module = build(**more)
-    for part in module.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-    return module
-
-
 def _model(name: str, build: Any, shape: tuple[int, ...], outputs: int, **more: Any) -> ModelEntry:
     loss: Any = "mse" if name.startswith("cosmoflow") else "cross_entropy"
-    return ModelEntry(name, partial(quiet, build, **more), shape, loss, outputs, 2)
+    return ModelEntry(name, lambda: quiet(build(**more)), shape, loss, outputs, 2)
 
 
 MODELS = {
@@ -156,9 +144,8 @@ def observed(worker: Worker, about: ModelEntry) -> LayerProgram:
     program = traced_once(built(about, SEED), about)
     for node in program.graph.graph.nodes:
         if node.op == "call_module":
-            parent, _, name = str(node.target).rpartition(".")
-            theirs = worker.module.get_submodule(str(node.target))
-            setattr(program.graph.get_submodule(parent), name, theirs)
+            path = str(node.target)
+            program.graph.set_submodule(path, worker.module.get_submodule(path))
     worker.module = program
     ddp: Any = getattr(worker, "_ddp", None)
     if ddp is not None:
@@ -247,9 +234,7 @@ def main(directory: Path, names: list[str]) -> None:
     from calib.microbench.communicators.mpi import MpiCommunicator
 
     torch.set_num_threads(1)
-    calib.training.worker.layer_program = calib.training.checks.gradients.layer_program = (
-        traced_once
-    )
+    trace_once()
     everyone = MpiCommunicator()
     wanted = [case for case in CASES if case.name in names or not names]
     for p in sorted({case.division.p for case in wanted}):

@@ -48,3 +48,10 @@ def run_script(
     assert MPIEXEC is not None
     line = [MPIEXEC, "-n", str(ranks), *RANK, str(script), *arguments]
     return completed(line, env=environment(**more))
+
+
+def said(ranks: int, script: Path | str, *arguments: str, **more: str) -> str:
+    """What the ranks of a script print; a test fails with their errors where they do."""
+    done = run_script(ranks, script, *arguments, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -12,6 +12,7 @@ import sys
 
 import torch
 from tests.helpers.layerwise import priced
+from tests.helpers.programs import trace_once
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -72,6 +73,7 @@ def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
     torch.set_num_threads(1)
+    trace_once()
     gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")

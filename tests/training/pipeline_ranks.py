@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from tests.helpers.programs import trace_once, traced_once
 from tests.training.pipeline_models import ENTRIES, WIDE, watch
 from torch import Tensor
 
@@ -23,7 +24,6 @@ from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import PROGRESS
 from calib.training.clock import PhaseClock
-from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.step import DTYPES, TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import make_teams
@@ -81,7 +81,7 @@ class Serial:
 
     def __init__(self, about: ModelEntry, case: Case) -> None:
         dtype = DTYPES[case.dtype]
-        self.program = layer_program(built(about, SEED).to(dtype), about)
+        self.program = traced_once(built(about, SEED).to(dtype), about)
         self.loss_of, self.segments = loss_function(about), case.segments
         self.parameters = dict(self.program.graph.named_parameters())
         self.optimizer = make_optimizer(list(self.parameters.values()))
@@ -119,14 +119,8 @@ def phases_of(clock: PhaseClock) -> list[str]:
 def run(case: Case, control: MpiCommunicator) -> float:
     """The largest difference on this rank."""
     about = MODELS[case.model]
-    division = Division(
-        "pipeline",
-        case.p,
-        BATCH,
-        segments=case.segments,
-        schedule=case.schedule,
-        boundaries=case.boundaries,
-    )
+    of = {name: getattr(case, name) for name in ("segments", "schedule", "boundaries")}
+    division = Division("pipeline", case.p, BATCH, **of)
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
     step = TrainingStep(about, division, SEED, teams, WorkerOptions(dtype=case.dtype))
@@ -179,6 +173,7 @@ def run(case: Case, control: MpiCommunicator) -> float:
 def main() -> None:
     """All cases."""
     torch.set_num_threads(1)
+    trace_once()
     world = MpiCommunicator()
     found = []
     for case in CASES:

@@ -6,14 +6,15 @@ The references are plain torch: of training they use the models and the syntheti
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.helpers.tensor_ranks import on_ranks
-from tests.training.launching import needs_mpiexec, run_script
+from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.training.launching import needs_mpiexec, said
 from tests.training.wide_model import EACH, SEED, STEPS, WIDE, wide
 from torch import Tensor, nn
 
@@ -127,25 +128,17 @@ def test_messages_are_those_of_the_oracle(p: int, sharded: bool) -> None:
     division = Division("data", p, p * EACH, sharded_optimizer=sharded)
 
     def program(teams: Teams) -> list[tuple[str, str, int]]:
-        step, sent = TrainingStep(SMALL, division, SEED, teams), []
-        whole = {"allreduce": 0, "reduce_scatter": 0, "allgather": 1}  # which buffer is the whole
-        team: Any = teams.world
+        sent: list[tuple[str, str, int]] = []
 
-        def record(operation: str, at: int) -> None:
-            call = getattr(team, operation)
+        def note(operation: str, whole: Tensor, buffers: list[Tensor]) -> None:
+            storages = {buffer.untyped_storage().data_ptr() for buffer in buffers}
+            assert len(storages) == len(buffers), "MPI may not read where it writes"
+            phase = step.clock.switch("forward")
+            step.clock.switch(phase)
+            sent.append((operation, phase, whole.nbytes))
 
-            def recorded(*buffers: Tensor) -> None:
-                storages = {buffer.untyped_storage().data_ptr() for buffer in buffers}
-                assert len(storages) == len(buffers), "MPI may not read where it writes"
-                phase = step.clock.switch("forward")
-                step.clock.switch(phase)
-                sent.append((operation, phase, buffers[at].nbytes))
-                call(*buffers)
-
-            setattr(team, operation, recorded)
-
-        for operation, at in whole.items():
-            record(operation, at)
+        world: Any = Noted(teams.world, note)
+        step = TrainingStep(SMALL, division, SEED, replace(teams, world=world))
         step.iterate()
         return sent
 
@@ -222,8 +215,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ddp")
     script = directory / "ranks.py"
     script.write_text(SCRIPT)
-    done = run_script(2, script, str(directory))
-    assert done.returncode == 0, done.stderr[-2000:]
+    said(2, script, str(directory))
     return directory
 
 

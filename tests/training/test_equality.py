@@ -4,7 +4,7 @@ Of the first iteration: outputs, gradients of the outputs (those of the inputs o
 of the weights, and running statistics of batch norms; then the weights after a few updates and, of some
 cases, the losses of 30 iterations. float64: to 1e-10 of the largest value of each tensor; float32: as
 near as rounding leaves it (rounding.py). The parts of the ranks must tile every tensor: no gap, and no
-overlap but of ranks that have the same part.
+overlap except of ranks that have the same part.
 """
 
 from __future__ import annotations
@@ -32,24 +32,20 @@ from tests.training.equality_reference import Training
 from tests.training.launching import needs_mpiexec, run_script
 from torch import Tensor
 
-pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.waits,
+    needs_mpiexec,
+    pytest.mark.usefixtures("one_thread"),
+]
 
 PROGRAM = Path(__file__).with_name("equality_program.py")
 LIMIT = 1e-10  # of float64, relative to the largest value of a tensor
 # in 50 layers of random weights rounding grows 100-fold with every update (float64: 2e-14, 4e-13, 3e-11,
 # 6e-10 of the loss): of them the first iteration alone can be compared
 CHAOTIC = ("resnet50",)
-STEADY = [case for case in CASES if case.model not in CHAOTIC]
-EITHER = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the ranks compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+# the tests of one case come one after the other, so that its files are read once
+EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name, scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +59,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def parts(case: Case, left: Path) -> list[Part]:
     """What the ranks of a case left."""
     return read_parts(left / case.name, case.division.p, (left / "stderr").read_text())
@@ -81,56 +77,49 @@ def judge(found: list[Found], bounds: Training | None) -> None:
     assert not wrong, f"{len(wrong)} of {len(found)} tensors are not the serial ones: {said}"
 
 
-@EITHER
-def test_outputs_and_gradients_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
+@EACH
+def test_the_first_iteration_is_the_serial_one(case: Case, parts: list[Part]) -> None:
+    """Outputs, gradients, and of every batch norm that a rank has the running statistics.
+
+    Those are of the rank's samples and part, or of all if synchronised. The check before a run finds
+    rounding alone, in float64 whatever the run's item type, and the same number on every rank.
+    """
     exact, bounds = expected_of(case)
     judge(first_iteration(case, parts, exact), bounds)
-
-
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c.model.startswith("resnet")], ids=lambda case: case.name
-)
-def test_running_statistics_are_as_defined(case: Case, parts: list[Part]) -> None:
-    """Of every batch norm that a rank has: of its samples and part, or of all if synchronised."""
-    exact, bounds = expected_of(case)
     found = running_of(case, parts, exact)
     layers = {name.split("|")[1] for name in exact.tensors if name.startswith("running")}
     assert {f.name.split("|")[1] for f in found} == layers
+    assert bool(layers) == case.model.startswith("resnet")
     judge(found, bounds)
+    checked = {part.about["checked"] for part in parts}
+    assert len(checked) == 1
+    if case.checked:
+        assert 0 <= checked.pop() < LIMIT
 
 
-@pytest.mark.parametrize("case", STEADY, ids=lambda case: case.name)
-def test_weights_after_several_updates_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
-    """Their changes; and ranks that hold the same part hold the same bits."""
+@EACH
+def test_updates_and_losses_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
+    """How the weights change, with equal bits on ranks with the same part; losses of 4 or 30 iterations.
+
+    Losses fall, or a model that does not learn would pass.
+    """
     exact, bounds = expected_of(case)
-    judge(changes(case, parts, exact), bounds)
-    held: dict[tuple[str, str], Tensor] = {}
-    for part in parts:
-        for name, mine in part.tensors.items():
-            if name.startswith("after|"):
-                key = name, str(part.about["held"][name.partition("|")[2]][0])
-                assert torch.equal(held.setdefault(key, mine), mine), f"ranks differ in {name}"
-
-
-@EITHER
-def test_losses_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
-    """Of 4 iterations, or of 30; they fall, or a model that does not learn would pass."""
-    exact, bounds = expected_of(case)
-    found = losses_of(parts)
-    assert len(found) == case.iterations
+    losses = losses_of(parts)
+    assert len(losses) == case.iterations
     if case.model in CHAOTIC:
-        found = found[:1]
+        losses = losses[:1]
     else:
-        assert exact.losses[len(found) - 1] < exact.losses[0]
+        judge(changes(case, parts, exact), bounds)
+        assert exact.losses[len(losses) - 1] < exact.losses[0]
     limits = bounds.losses if bounds else [LIMIT * abs(loss) for loss in exact.losses]
     for iteration, (mine, whole, limit) in enumerate(
-        zip(found, exact.losses, limits, strict=False)
+        zip(losses, exact.losses, limits, strict=False)
     ):
         assert abs(mine - whole) <= limit, f"iteration {iteration}: {mine} instead of {whole}"
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.checked], ids=lambda case: case.name)
-def test_the_check_before_a_run_finds_rounding_alone(case: Case, parts: list[Part]) -> None:
-    """In float64, whatever the run's item type; the same number on every rank."""
-    found = {part.about["checked"] for part in parts}
-    assert len(found) == 1 and 0 <= found.pop() < LIMIT
+    held: dict[tuple[str, str], Tensor] = {}
+    for part in parts:
+        for name, mine_after in part.tensors.items():
+            if name.startswith("after|") and case.model not in CHAOTIC:
+                key = name, str(part.about["held"][name.partition("|")[2]][0])
+                kept = held.setdefault(key, mine_after)
+                assert torch.equal(kept, mine_after), f"ranks differ in {name}"

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -74,13 +75,8 @@ def test_a_table_with_totals_alone_carries_them_and_no_phase(tmp_path: Path) -> 
     with pytest.raises(MeasurementError, match="forward is not known"):
         run.timed[0].phase_seconds("forward")
     head = run.header
-    assert (head.model, head.strategy, head.p, head.division.batch, head.batch_per_rank) == (
-        "net",
-        "data",
-        4,
-        64,
-        16,
-    )
+    assert (head.model, head.strategy, head.p) == ("net", "data", 4)
+    assert (head.division.batch, head.batch_per_rank) == (64, 16)
     assert (head.seed, head.hosts, head.optimizer, head.started) == (None, [], "unknown", "unknown")
     assert run.complete and run.end is not None and run.end.wall_seconds == 0.75
     assert any("1 of 4 ranks" in note for note in notes)
@@ -125,10 +121,8 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
     path = written(tmp_path, text, "times.jsonl")
     rows = read_table(path, {"model": "m", "strategy": "spatial", "p": 2, "batch": 3}).rows
     assert [row.case for row in rows] == [ImportedCase("m", "spatial", 2, 3)] * 2
-    assert [(row.line, row.seconds, row.phases) for row in rows] == [
-        (1, 0.5, {}),
-        (3, 0.25, {"halo": 0.125}),
-    ]
+    found = [(row.line, row.seconds, row.phases) for row in rows]
+    assert found == [(1, 0.5, {}), (3, 0.25, {"halo": 0.125})]
     assert wrong(tmp_path, text, "t.jsonl", model="m") == (":1: missing column 'strategy'")
 
 
@@ -234,7 +228,7 @@ def test_a_record_that_makes_no_sense_is_one_line(
         (ImportedCase("m", "data", 3, 8), 1, "does not divide the batch"),
         (ImportedCase("m", "data+filter", 4, 8), 1, "needs p2, ranks that share"),
         (ImportedCase("m", "data+filter", 4, 8), 3, "p2 = 3"),
-        (ImportedCase("", "serial", 1, 8), 1, "no name"),
+        (ImportedCase("", "serial", 1, 8), 1, "not a model name"),
     ],
 )
 def test_a_case_that_cannot_be(case: ImportedCase, inner: int, words: str) -> None:
@@ -243,35 +237,23 @@ def test_a_case_that_cannot_be(case: ImportedCase, inner: int, words: str) -> No
 
 
 def test_strategies_by_other_names() -> None:
-    names = ["DDP", "data_parallel", " Data ", "single", "pp", "data-filter", "channel"]
-    assert [strategy_of(name) for name in names] == [
-        "data",
-        "data",
-        "data",
-        "serial",
-        "pipeline",
-        "data+filter",
-        "channel",
-    ]
-    with pytest.raises(
-        InputError, match="unknown strategy 'fsdp'"
-    ):  # weights in parts: none of ours
+    for name in ("DDP", "data_parallel", " Data "):
+        assert strategy_of(name) == "data"
+    others = {"single": "serial", "pp": "pipeline", "data-filter": "data+filter"}
+    assert {name: strategy_of(name) for name in others} == others
+    assert strategy_of("channel") == "channel"
+    # weights in parts are a strategy of others only
+    with pytest.raises(InputError, match="unknown strategy 'fsdp'"):
         strategy_of("fsdp")
 
 
 def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:
-    def one(batch: int) -> TrainingRun:
-        return run_of(
-            ImportedCase("a/b", "data", 2, batch), [TimedIteration(0, [0.5])], Circumstances()
-        )
-
-    runs = [one(8), one(8), one(16)]
+    steps = [TimedIteration(0, [0.5])]
+    cases = [ImportedCase("a/b", "data", 2, batch) for batch in (8, 8, 16)]
+    runs = [run_of(case, steps, Circumstances()) for case in cases]
     paths = paths_of(runs, tmp_path)
-    assert [path.name for path in paths] == [
-        "a-b-data-p2-b8.jsonl",
-        "a-b-data-p2-b8-2.jsonl",
-        "a-b-data-p2-b16.jsonl",
-    ]
+    names = [path.stem.removeprefix("a-b-data-p2-") for path in paths]
+    assert names == ["b8", "b8-2", "b16"]
     write_runs(runs, paths)
     assert [TrainingRun.read(path) for path in paths] == runs
     with pytest.raises(FileError, match="exists"):
@@ -305,22 +287,11 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
     stream = io.StringIO()
     out = csv.writer(stream)
     out.writerow([*HEAD.split(","), *RUN_PHASES, "rank", "iteration", "warmup", "loss"])
-    lines = [
-        [
-            "net",
-            "data",
-            ranks,
-            6,
-            repr(step.whole[r]),
-            *(repr(step.phases[x][r]) for x in RUN_PHASES),
-            r,
-            step.index,
-            step.warmup,
-            repr(step.loss),
-        ]
-        for step in steps
-        for r in range(ranks)
-    ]
+    lines = []
+    for step, r in itertools.product(steps, range(ranks)):
+        times = [step.whole[r], *(step.phases[x][r] for x in RUN_PHASES)]
+        about = [r, step.index, step.warmup, repr(step.loss)]
+        lines.append(["net", "data", ranks, 6, *map(repr, times), *about])
     shuffled.shuffle(lines)
     out.writerows(lines)
     with tempfile.TemporaryDirectory() as directory:
@@ -375,22 +346,16 @@ class Lane:
     def add(
         self, cat: str, name: str, start: float, stop: float, tid: Any = 1, **args: Any
     ) -> None:
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                "pid": 1,
-                "tid": tid,
-                "ts": start,
-                "dur": stop - start,
-                "args": args,
-            }
-        )
+        place = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid}
+        self.events.append({**place, "ts": start, "dur": stop - start, "args": args})
 
-    def write(self, path: Path, **about: Any) -> Path:
+    def read(self, path: Path, **about: Any) -> torch_profiler.Trace:
+        """Written to a file and read."""
         path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": self.events}))
-        return path
+        return torch_profiler.read_profile(path)
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float = 1.0) -> None:
@@ -411,13 +376,7 @@ def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float
         (kernel, "sgemm_128", 40, 150, 300),
         (kernel, "sgemm_bwd", 110, 320, 520),
         (kernel, "bwd_tail", 120, 560, 600),
-        (
-            kernel,
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            155,
-            500,
-            660,
-        ),
+        (kernel, NCCL, 155, 500, 660),
         (kernel, "multi_tensor_apply_kernel", 310, 700, 800),
         # of loss.item() after the update: nobody's
         ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 370, 820, 860),
@@ -447,7 +406,7 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
     lane = Lane()
     for number in range(3):
         gpu_step(lane, number + 2, FAR + 1000 * number)
-    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json", **ABOUT))
+    trace = lane.read(tmp_path / "t.json", **ABOUT)
     assert (trace.rank, trace.ranks, trace.steps, trace.late) == (0, 2, [2, 3, 4], False)
     assert trace.gpu == "NVIDIA H100"
     ranks, traces = torch_profiler.ranks_of([trace], None)
@@ -456,25 +415,12 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
         assert step.whole == pytest.approx([1000e-6], abs=NANOSECONDS)
         # NCCL 500-660 is hidden until 520 and in 560-600; copy and gap are of the forward, the gap
         # 520-560 between two kernels of the backward is all communication; 660-700 is nobody's
-        expected = {
-            "forward": 200,
-            "backward": 240,
-            "exchange": 100,
-            "update": 100,
-            "halo": 0,
-            "layerwise": 0,
-        }
+        expected = {"forward": 200, "backward": 240, "halo": 0, "layerwise": 0}
+        expected |= {"exchange": 100, "update": 100}
         assert step.phases == {
             name: pytest.approx([us * 1e-6], abs=NANOSECONDS) for name, us in expected.items()
         }
-        assert iteration_of(step).known_phases == (
-            "forward",
-            "backward",
-            "halo",
-            "layerwise",
-            "exchange",
-            "update",
-        )
+        assert iteration_of(step).known_phases == tuple(expected)
     assert trace.busy_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
     assert any("160 µs of a step, of which 100 µs are not hidden" in note for note in notes)
     assert "traces of 1 of 2 ranks" in notes
@@ -488,7 +434,7 @@ def test_a_host_that_runs_ahead(tmp_path: Path) -> None:
     lane = Lane()
     for number in range(4):
         gpu_step(lane, number, 1000.0 * number, late=500.0 * (1 + number), scale=1.5)
-    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+    trace = lane.read(tmp_path / "t.json")
     assert trace.late
     assert trace.whole_s[1:] == pytest.approx([1500e-6] * 3)
     steps, notes = torch_profiler.iterations_of([trace], ImportedCase("m", "serial", 1, 8), 0)
@@ -500,12 +446,11 @@ def test_a_host_that_runs_ahead(tmp_path: Path) -> None:
 def test_strategies_whose_communication_a_trace_does_not_tell_apart(tmp_path: Path) -> None:
     lane = Lane()
     gpu_step(lane, 1, 0.0)
-    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json", **ABOUT))
+    trace = lane.read(tmp_path / "t.json", **ABOUT)
 
     def phases(strategy: str) -> dict[str, list[float]]:
-        return torch_profiler.iterations_of([trace], ImportedCase("m", strategy, 2, 8), 0)[0][
-            0
-        ].phases
+        case = ImportedCase("m", strategy, 2, 8)
+        return torch_profiler.iterations_of([trace], case, 0)[0][0].phases
 
     assert phases("filter")["layerwise"] == pytest.approx([100e-6])
     assert phases("pipeline")["exchange"] == [0.0]
@@ -519,8 +464,8 @@ def test_ranks_are_put_in_order(tmp_path: Path) -> None:
         for number in range(2 + rank):
             gpu_step(lane, number, 1000.0 * number, scale=1.0 + 0.1 * rank)
         info = {"backend": "nccl", "rank": rank, "world_size": 2}
-        path = lane.write(tmp_path / f"{rank}.json", distributedInfo=info, host_name=f"n{rank}")
-        traces.append(torch_profiler.read_profile(path))
+        path = tmp_path / f"{rank}.json"
+        traces.append(lane.read(path, distributedInfo=info, host_name=f"n{rank}"))
     ranks, ordered = torch_profiler.ranks_of(traces, None)
     assert ranks == 2 and [trace.rank for trace in ordered] == [0, 1]
     steps, notes = torch_profiler.iterations_of(ordered, CASE, 0)
@@ -537,19 +482,19 @@ def test_ranks_are_put_in_order(tmp_path: Path) -> None:
 def test_ranks_that_cannot_be(tmp_path: Path, rank: int, ranks: int) -> None:
     lane = Lane()
     gpu_step(lane, 0, 0.0)
-    path = lane.write(tmp_path / "t.json", distributedInfo={"rank": rank, "world_size": ranks})
+    info = {"rank": rank, "world_size": ranks}
     with pytest.raises(FileError, match=f"t.json: its distributedInfo has rank {rank} of {ranks} "):
-        torch_profiler.read_profile(path)
+        lane.read(tmp_path / "t.json", distributedInfo=info)
 
 
 @pytest.mark.parametrize("key", [10**30, -(10**30), -5, True, 1.5, "7", None])
 def test_launches_that_are_no_number_tie_nothing(tmp_path: Path, key: Any) -> None:
     lane = Lane()
     gpu_step(lane, 0, 0.0)
-    good = torch_profiler.read_profile(lane.write(tmp_path / "good.json"))
+    good = lane.read(tmp_path / "good.json")
     lane.add("cuda_runtime", "cudaLaunchKernel", 310, 312, correlation=key)
     lane.add("kernel", "stray", 900, 950, 7, correlation=key)
-    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+    trace = lane.read(tmp_path / "t.json")
     assert trace.phases == good.phases
 
 
@@ -558,7 +503,7 @@ def test_a_step_of_many_digits_is_none(tmp_path: Path) -> None:
     gpu_step(lane, 3, 0.0)
     for kind in ("user_annotation", "gpu_user_annotation"):
         lane.add(kind, f"ProfilerStep#{'1' * 5000}", 0, 5000)
-    assert torch_profiler.read_profile(lane.write(tmp_path / "t.json")).steps == [3]
+    assert lane.read(tmp_path / "t.json").steps == [3]
 
 
 @pytest.mark.parametrize(
@@ -575,7 +520,7 @@ def test_steps_that_cannot_be(tmp_path: Path, steps: list[tuple[int, int]], word
     for number, (start, stop) in enumerate(steps):
         lane.add("user_annotation", f"ProfilerStep#{number}", FAR + start, FAR + stop)
     with pytest.raises(FileError, match=f"t.json: {words}$"):
-        torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+        lane.read(tmp_path / "t.json")
 
 
 def test_blanks_are_passed_many_at_once(tmp_path: Path) -> None:

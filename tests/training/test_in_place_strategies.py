@@ -21,7 +21,7 @@ from tests.training.in_place_ranks import (
     case_of,
     kept_steps,
 )
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 from torch import Tensor, nn
 
 from calib.microbench.cases import InPlaceCase
@@ -102,9 +102,8 @@ def test_groups_of_one_kind_exchange_as_that_does() -> None:
 @pytest.mark.waits
 def test_on_ranks_with_messages_of_one_item() -> None:
     """As on threads; and stages, each of which times the layers that it has; and real exchanges."""
-    done = run_script(RANKS, Path(__file__).with_name("in_place_ranks.py"))
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    lines = said(RANKS, Path(__file__).with_name("in_place_ranks.py"))
+    found: dict[str, Any] = json.loads(lines.splitlines()[-1])
     exchanged = found.pop("overlap")
     whole = [exchanged.pop("warmup") + 6, RANKS]
     operations = ("blocking", "overlapped", "backward", "exchange")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.words import words_of
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 
 from calib.training.models.specs import spec
 
@@ -37,9 +37,7 @@ PLANNED = tuple(
 
 def ran(ranks: int, *jobs: str) -> dict[str, tuple[int, int]]:
     """(measured, counted) bytes by job."""
-    done = run_script(ranks, SCRIPT, *jobs)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in said(ranks, SCRIPT, *jobs).splitlines()]
     assert [job for job, _, _ in lines] == list(jobs)
     return {job: (int(measured), int(counted)) for job, measured, counted in lines}
 

@@ -6,12 +6,13 @@ Golden values: ../shared/design/models.md (published counts; the table of CosmoF
 from __future__ import annotations
 
 import copy
-import functools
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.programs import build, registered
 from tests.helpers.words import words_of
 from tests.training.launching import ROOT, python
 from torch import nn
@@ -19,7 +20,7 @@ from torch import nn
 from calib.foundation.errors import FileError, InputError, MachineError
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
-from calib.training.models import build, entry, model_names, specs
+from calib.training.models import entry, model_names, specs
 from calib.training.models.pooling import skip_identities
 
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))
@@ -32,10 +33,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@functools.cache
 def traced(name: str) -> ModelSpec:
-    """What specs.spec gives, traced once for all tests."""
-    return specs._trace(entry(name))
+    return registered(name)[0]
 
 
 def kinds(name: str) -> list[str]:
@@ -73,19 +72,11 @@ def test_lenet_parameters_by_hand() -> None:
 
 def test_cosmoflow_parameters_by_hand() -> None:
     """Channels and kernels of models.md; weight and bias of each layer."""
-    convolutions = [
-        (4, 16, 3),
-        (16, 32, 3),
-        (32, 64, 3),
-        (64, 128, 3),
-        (128, 256, 2),
-        (256, 256, 2),
-        (256, 128, 2),
-    ]
-    linears = [(128, 2048), (2048, 256), (256, 4)]
-    expected = sum(i * o * k**3 + o for i, o, k in convolutions) + sum(
-        i * o + o for i, o in linears
-    )
+    channels, kernels = (4, 16, 32, 64, 128, 256, 256, 128), (3, 3, 3, 3, 2, 2, 2)
+    widths = (128, 2048, 256, 4)
+    convolutions = zip(channels, channels[1:], kernels, strict=False)
+    expected = sum(i * o * k**3 + o for i, o, k in convolutions)
+    expected += sum(i * o + o for i, o in pairwise(widths))
     assert expected == 2_131_252
     assert traced("cosmoflow").parameter_items == expected
 
@@ -196,13 +187,13 @@ def test_registry_and_cached_spec_do_not_import_torch(cache: Path) -> None:
 
 def test_cached_spec_equals_the_trace() -> None:
     for mini in ("vgg16-mini", "inception-v3-mini", "cosmoflow-mini"):
-        found = entry(mini)
-        module = build(mini, 0)
-        traced = trace(module, found.input_shape, mini, found.loss, found.auxiliary_weight)
-        assert specs.spec(mini) == traced
-        assert specs.spec(mini) == traced  # the second one is read
-        read_keys = [layer.shape.key(2) for layer in specs.spec(mini).layers]
-        assert read_keys == [layer.shape.key(2) for layer in traced.layers]
+        found, module = entry(mini), build(mini, 0)
+        expected = trace(module, found.input_shape, mini, found.loss, found.auxiliary_weight)
+        assert specs.spec(mini) == expected
+        read = specs.spec(mini)  # the second one is read
+        assert read == expected
+        keys = [layer.shape.key(2) for layer in expected.layers]
+        assert [layer.shape.key(2) for layer in read.layers] == keys
 
 
 def test_warm_cache_leaves_one_file_per_model(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,41 +8,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cache
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.programs import build, registered
 from torch.utils.flop_counter import FlopCounterMode
 
 from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.layers.build import build_layer
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.tracing import trace
-from calib.training.models import build, entry, model_names
+from calib.training.models import entry, model_names
 from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.models.inception import InceptionV3
 
 FULL = [name for name in model_names() if not name.endswith("-mini")]
 
 
-@cache
-def traced(name: str) -> tuple[ModelSpec, torch.nn.Module]:
-    """A full model on the meta device, and its trace."""
-    found = entry(name)
-    with torch.device("meta"):
-        module = found.build()
-    return trace(module, found.input_shape, name, found.loss, found.auxiliary_weight), module
-
-
 def layers(name: str, *kinds: str) -> list[Layer]:
-    return [layer for layer in traced(name)[0].layers if layer.shape.kind in kinds]
+    return [layer for layer in registered(name)[0].layers if layer.shape.kind in kinds]
 
 
 def shapes(name: str, *kinds: str) -> list[Shape]:
     """Output shapes of the layers of these kinds, in order."""
     return [layer.shape.output_shape for layer in layers(name, *kinds)]
+
+
+def sides(found: list[Shape]) -> list[Shape]:
+    """(channels, side) of square images, (items,) of vectors."""
+    assert all(len(shape) == 1 or shape[1:] == (shape[1],) * 2 for shape in found)
+    return [shape[:2] for shape in found]
 
 
 def head_multiply_adds(name: str) -> float:
@@ -61,13 +56,13 @@ def head_multiply_adds(name: str) -> float:
     ],
 )
 def test_published_multiply_adds(name: str, gmac: float) -> None:
-    found = traced(name)[0].multiply_adds() - head_multiply_adds(name)
+    found = registered(name)[0].multiply_adds() - head_multiply_adds(name)
     assert round(found / 1e9, 2) == gmac
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_forward_flops_equal_torchs_counter(name: str) -> None:
-    model, module = traced(name)
+    model, module = registered(name)
     with torch.device("meta"):
         inputs = torch.empty((2, *model.input_shape))
     with FlopCounterMode(display=False) as counter:
@@ -79,26 +74,15 @@ def test_forward_flops_equal_torchs_counter(name: str) -> None:
 
 @pytest.mark.parametrize("name", FULL)
 def test_parameters_are_those_of_the_module_in_order(name: str) -> None:
-    model, module = traced(name)
+    model, module = registered(name)
     assert model.parameter_shapes == tuple(tuple(p.shape) for p in module.parameters())
 
 
 def test_alexnet_sizes() -> None:
     """Krizhevsky 2014: 64, 192, 384, 256, 256 filters; FC6 sees 256 x 6 x 6."""
-    assert shapes("alexnet", "conv", "max_pool", "adaptive_avg_pool", "linear") == [
-        (64, 55, 55),
-        (64, 27, 27),
-        (192, 27, 27),
-        (192, 13, 13),
-        (384, 13, 13),
-        (256, 13, 13),
-        (256, 13, 13),
-        (256, 6, 6),
-        (256, 6, 6),
-        (4096,),
-        (4096,),
-        (1000,),
-    ]
+    found = sides(shapes("alexnet", "conv", "max_pool", "adaptive_avg_pool", "linear"))
+    before = [(64, 55), (64, 27), (192, 27), (192, 13), (384, 13), (256, 13), (256, 13)]
+    assert found == [*before, (256, 6), (256, 6), (4096,), (4096,), (1000,)]
 
 
 def test_vgg16_sizes() -> None:
@@ -111,9 +95,9 @@ def test_vgg16_sizes() -> None:
     assert shapes("vgg16", "flatten") == [(512 * 7 * 7,)]
     assert shapes("vgg16-226", "flatten") == [(512 * 8 * 8,)]
     # models.md: about 169 M; FC6 of 4096 x 512 x (64 - 49) more weights than the published one
-    more = traced("vgg16-226")[0].parameter_items - traced("vgg16")[0].parameter_items
+    more = registered("vgg16-226")[0].parameter_items - registered("vgg16")[0].parameter_items
     assert more == 4096 * 512 * (64 - 49)
-    assert math.floor(traced("vgg16-226")[0].parameter_items / 1e6) == 169
+    assert math.floor(registered("vgg16-226")[0].parameter_items / 1e6) == 169
 
 
 @pytest.mark.parametrize(
@@ -137,7 +121,7 @@ def test_resnet_sizes(name: str, blocks: tuple[int, ...], images: tuple[int, ...
 @pytest.mark.parametrize(("name", "blocks"), [("resnet50", 16), ("resnet152", 50)])
 def test_residual_joins(name: str, blocks: int) -> None:
     """Each add reads the main way's last batch norm and the shortcut: a batch norm or the input."""
-    by_name = {layer.name: layer for layer in traced(name)[0].layers}
+    by_name = {layer.name: layer for layer in registered(name)[0].layers}
     joins = layers(name, "add")
     assert len(joins) == blocks
     for join in joins:
@@ -157,34 +141,20 @@ def test_residual_joins(name: str, blocks: int) -> None:
 def test_inception_sizes() -> None:
     """Szegedy et al., table 1 (its last reduction's block is counted among the 8 x 8 ones)."""
     stem = [x for x in layers("inception-v3", "conv", "max_pool") if x.name.startswith("stem")]
-    assert [x.shape.output_shape for x in stem] == [
-        (32, 149, 149),
-        (32, 147, 147),
-        (64, 147, 147),
-        (64, 73, 73),
-        (80, 73, 73),
-        (192, 71, 71),
-        (192, 35, 35),
-    ]
+    found = sides([x.shape.output_shape for x in stem])
+    assert found == [(32, 149), (32, 147), (64, 147), (64, 73), (80, 73), (192, 71), (192, 35)]
     joins = {x.name: x.shape.output_shape for x in layers("inception-v3", "concat")}
-    assert [joins.pop(f"middle.{i}.concat") for i in range(8)] == [
-        (256, 35, 35),
-        (288, 35, 35),
-        (288, 35, 35),
-        *[(768, 17, 17)] * 5,
-    ]
-    assert [joins.pop(f"end.{i}.concat") for i in range(3)] == [
-        (1280, 8, 8),
-        (2048, 8, 8),
-        (2048, 8, 8),
-    ]
+    middle = sides([joins.pop(f"middle.{i}.concat") for i in range(8)])
+    assert middle == [(256, 35), (288, 35), (288, 35), *[(768, 17)] * 5]
+    end = sides([joins.pop(f"end.{i}.concat") for i in range(3)])
+    assert end == [(1280, 8), (2048, 8), (2048, 8)]
     assert set(joins.values()) == {(768, 8, 8)} and len(joins) == 4  # forks of 384 and 384
     assert shapes("inception-v3", "flatten") == [(2048,), (768,)]
 
 
 def test_inception_joins_its_branches() -> None:
     """Eleven blocks of 4, 4, 4, 3, 4, 4, 4, 4, 3, 4, 4 branches, which all begin at one layer."""
-    by_name = {layer.name: layer for layer in traced("inception-v3")[0].layers}
+    by_name = {layer.name: layer for layer in registered("inception-v3")[0].layers}
     blocks = [f"middle.{i}" for i in range(8)] + [f"end.{i}" for i in range(3)]
     before = "stem.6"
     for block, branches in zip(blocks, (4, 4, 4, 3, 4, 4, 4, 4, 3, 4, 4), strict=True):
@@ -213,7 +183,7 @@ def kernel_of(shape: LayerShape) -> tuple[int, ...]:
 
 def test_inception_head_and_its_loss() -> None:
     """The head branches off the last 17 x 17 block; one loss reads both outputs."""
-    model = traced("inception-v3")[0]
+    model = registered("inception-v3")[0]
     by_name = {layer.name: layer for layer in model.layers}
     assert by_name["auxiliary.0"].inputs == ("middle.7.concat",)
     assert by_name["auxiliary.0"].shape.output_shape == (768, 5, 5)
@@ -247,7 +217,7 @@ def test_auxiliary_loss_by_hand() -> None:
 
 def test_auxiliary_loss_as_a_layer_is_that_loss() -> None:
     """What microbench builds from the ModelSpec's loss computes what training computes."""
-    shape = traced("inception-v3")[0].layers[-1].shape
+    shape = registered("inception-v3")[0].layers[-1].shape
     generator = torch.Generator().manual_seed(0)
     main, head = (torch.randn((3, 1000), generator=generator) for _ in range(2))
     targets = torch.tensor([5, 0, 999])

@@ -1,6 +1,6 @@
 """Stages of a pipeline: what they are cut into, and that together they are the model.
 
-The stages run one after the other in this process; test_pipeline_ranks.py runs them on ranks.
+The stages run one after the other in this process; pipeline_ranks.py runs them on ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 from tests.training.pipeline_models import ENTRIES, watch
 from tests.training.pipeline_ranks import CASES, RANKS
 from torch import Tensor
@@ -30,6 +30,8 @@ from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.step import loss_function
 from calib.training.strategies import make_worker
 from calib.training.worker import Task, WorkerOptions
+
+PROGRAM = Path(__file__).with_name("pipeline_ranks.py")
 
 
 def program_of(name: str) -> LayerProgram:
@@ -189,7 +191,6 @@ def test_without_boundaries_stages_are_balanced_by_operations() -> None:
 
 def test_given_boundaries_and_other_strategies_stay() -> None:
     given_by_hand = Division("pipeline", 3, 4, boundaries=(2, 7))
-    assert with_boundaries(SPECS["vgg"], given_by_hand) is not None
     assert with_boundaries(SPECS["vgg"], given_by_hand).boundaries == (2, 7)
     for division in (Division("data", 2, 4), Division("pipeline", 1, 4)):
         assert with_boundaries(SPECS["vgg"], division) is division
@@ -203,35 +204,41 @@ def test_boundaries_that_are_no_stages_are_refused(boundaries: tuple[int, ...]) 
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    count = len(SPECS["two heads"].layers)
-    assert (
-        len(with_boundaries(SPECS["two heads"], Division("pipeline", count, 4)).boundaries)
-        == count - 1
-    )
-    (why,) = why_not_trained(Division("pipeline", count + 1, 4), SPECS["two heads"])
+    spec = SPECS["two heads"]
+    count = len(spec.layers)
+    most = with_boundaries(spec, Division("pipeline", count, 4))
+    assert len(most.boundaries) == count - 1
+    (why,) = why_not_trained(Division("pipeline", count + 1, 4), spec)
     assert f"it has only {count} layers" in why
 
 
-def refusal(division: Division, name: str, options: WorkerOptions) -> str:
-    """Why a rank has no stage; it is refused before anything is asked of the other ranks."""
+@pytest.mark.parametrize(
+    ("name", "division", "options", "reason"),
+    [
+        (
+            "vgg",
+            Division("pipeline", 3, 4, segments=2, schedule="1f1b"),
+            WorkerOptions(),
+            "1F1B needs a segment for each stage: p = 3, but there are 2 segments",
+        ),
+        (
+            "resnet",
+            Division("pipeline", 2, 4, segments=2),
+            WorkerOptions(synchronized_batch_norm=True),
+            "bn1 normalises one micro-batch after the other, which cannot be synchronised",
+        ),
+    ],
+)
+def test_what_a_rank_refuses(
+    name: str, division: Division, options: WorkerOptions, reason: str
+) -> None:
+    """Before anything is asked of the other ranks."""
     nobody: Any = None
     module = built(ENTRIES[name], 0)
     task = Task(ENTRIES[name], module, nobody, division, nobody, nobody, options)
     with pytest.raises(InputError) as refused:
         make_worker(task)
-    return str(refused.value)
-
-
-def test_1f1b_with_fewer_segments_than_stages_is_refused() -> None:
-    division = Division("pipeline", 3, 4, segments=2, schedule="1f1b")
-    reason = "1F1B needs a segment for each stage: p = 3, but there are 2 segments"
-    assert refusal(division, "vgg", WorkerOptions()) == reason
-
-
-def test_synchronized_batch_norm_over_micro_batches_is_refused() -> None:
-    division = Division("pipeline", 2, 4, segments=2)
-    reason = refusal(division, "resnet", WorkerOptions(synchronized_batch_norm=True))
-    assert reason == "bn1 normalises one micro-batch after the other, which cannot be synchronised"
+    assert str(refused.value) == reason
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
@@ -248,9 +255,7 @@ def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
     seen = watch(program)
     with torch.autocast("cpu", torch.bfloat16):
         program(inputs)
-    assert {layer: outputs[0].dtype for layer, outputs in seen.items()} == {
-        layer: kind for layer, kind in found.items()
-    }
+    assert {layer: outputs[0].dtype for layer, outputs in seen.items()} == found
     assert torch.bfloat16 in found.values()
 
 
@@ -259,9 +264,7 @@ def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
 @needs_mpiexec
 def test_on_ranks_every_value_is_the_serial_one() -> None:
     """Both schedules and backends, p = 2 and 3, three steps of the optimizer: pipeline_ranks.py."""
-    done = run_script(RANKS, Path(__file__).with_name("pipeline_ranks.py"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    differences = json.loads(done.stdout.splitlines()[-1])
+    differences = json.loads(said(RANKS, PROGRAM).splitlines()[-1])
     assert len(differences) == len(CASES)
     for case, difference in zip(CASES, differences, strict=True):
         assert difference <= 1e-10, f"{case}: {difference}"

@@ -12,8 +12,7 @@ from tests.training.plan_models import BATCH, configurations, spec_of
 
 from calib.oracle.layout.partitions import Configuration, items, needed, owned
 from calib.training.allowed import why_not_trained
-from calib.training.plans.division import LAYERWISE, LayerwiseDivision, sharers
-from calib.training.plans.gradients import summers
+from calib.training.plans.division import LAYERWISE, LayerwiseDivision, sharers, summers
 from calib.training.plans.routes import InputRoute, input_route, route
 
 SPEC = spec_of()

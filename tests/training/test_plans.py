@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.launching import needs_mpiexec, run_script
+from tests.training.launching import needs_mpiexec, said
 from tests.training.plan_models import DIMENSIONS
 
 PROGRAM = Path(__file__).with_name("plan_ranks.py")
 EXACT = 1e-10
-
-
 SIZES = (2, 3, 4)
 
 
@@ -21,8 +19,7 @@ SIZES = (2, 3, 4)
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where one launch left what was found on each number of ranks."""
     directory = tmp_path_factory.mktemp("plans")
-    done = run_script(max(SIZES), PROGRAM, str(directory), *map(str, SIZES))
-    assert done.returncode == 0, done.stderr
+    said(max(SIZES), PROGRAM, str(directory), *map(str, SIZES))
     return directory
 
 

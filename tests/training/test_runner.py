@@ -19,19 +19,12 @@ import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.helpers.words import words_of
-from tests.training.launching import (
-    MPIEXEC,
-    TIMEOUT_S,
-    completed,
-    environment,
-    needs_mpiexec,
-    run_script,
-)
+from tests.training.launching import MPIEXEC, TIMEOUT_S, completed, environment, needs_mpiexec, said
 from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
-from calib.training import footprint
+from calib.training import clock
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
@@ -93,12 +86,8 @@ def test_what_a_rank_holds(tmp_path: Path) -> None:
 def test_the_share_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a clock whose switch takes 2 us: 50 of them in 10 ms are 1%."""
 
-    class Step:
-        clock = None
-
-    monkeypatch.setattr(footprint, "seconds_of_a_switch", lambda clock, n: 2e-6)
-    step: Any = Step()
-    assert footprint.clock_share(step, 50, 1e-2) == pytest.approx(0.01)
+    monkeypatch.setattr(clock, "seconds_of_a_switch", lambda of, n: 2e-6)
+    assert clock.clock_share(clock.PhaseClock(), 50, 1e-2) == pytest.approx(0.01)
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
@@ -128,8 +117,8 @@ class Numbers:
 def numbers(
     path: Path,
     stopping: Stopping,
-    seconds: Callable[[int, int], float],
-    loss: Callable[[int, int], float | None],
+    seconds: Callable[[int, int], float] = lambda i, r: 0.1,
+    loss: Callable[[int, int], float | None] = lambda i, r: 1.0,
 ) -> TrainingRun:
     """A run of two ranks of Numbers; it has no end line."""
     job = Job(ABOUT, Division("data", 2, 8), stopping=stopping)
@@ -157,11 +146,12 @@ def header(job: Job, control: ThreadCommunicator) -> Any:
 
 
 def test_the_loss_is_the_mean_over_the_ranks_that_have_one(tmp_path: Path) -> None:
-    run = numbers(tmp_path / "both", Stopping(7), lambda i, r: 0.1, lambda i, r: float(i + 10 * r))
+    def last(i: int, r: int) -> float | None:
+        return float(i) if r else None
+
+    run = numbers(tmp_path / "both", Stopping(7), loss=lambda i, r: float(i + 10 * r))
     assert [i.loss for i in run.iterations] == [i + 5.0 for i in range(9)]
-    run = numbers(
-        tmp_path / "last", Stopping(7), lambda i, r: 0.1, lambda i, r: float(i) if r else None
-    )
+    run = numbers(tmp_path / "last", Stopping(7), loss=last)
     assert [i.loss for i in run.iterations] == [float(i) for i in range(9)]
 
 
@@ -172,12 +162,9 @@ def test_a_loss_that_is_not_finite_keeps_what_was_before(
 ) -> None:
     """On one rank: all ranks stop, with the same words."""
     path = tmp_path / "run.jsonl"
-    with pytest.raises(
-        MeasurementError, match=f"^small under data: the loss is .* iteration {at};"
-    ):
-        numbers(
-            path, Stopping(20), lambda i, r: 0.1, lambda i, r: value if (i, r) == (at, 1) else 1.0
-        )
+    words = f"^small under data: the loss is .* iteration {at};"
+    with pytest.raises(MeasurementError, match=words):
+        numbers(path, Stopping(20), loss=lambda i, r: value if (i, r) == (at, 1) else 1.0)
     assert [i.index for i in TrainingRun.read(path).iterations] == list(range(at))
 
 
@@ -185,17 +172,15 @@ def test_all_ranks_stop_when_the_median_is_known(tmp_path: Path) -> None:
     """Times within 0.4% of one another reach +-1% with six; of 1 s and 1.1 s in turn they never do."""
     path = tmp_path / "run.jsonl"
     near, far = [1.0, 1.004, 1.002, 1.001, 1.003], [1.0, 1.1]
-    run = numbers(path, Stopping(40, 0.01), lambda i, r: near[i % 5], lambda i, r: 1.0)
+    run = numbers(path, Stopping(40, 0.01), lambda i, r: near[i % 5])
     assert len(run.timed) == 6
-    run = numbers(path, Stopping(40, 0.01), lambda i, r: far[i % 2], lambda i, r: 1.0)
+    run = numbers(path, Stopping(40, 0.01), lambda i, r: far[i % 2])
     assert len(run.timed) == 40
 
 
 def test_the_warm_up_says_nothing_about_the_median(tmp_path: Path) -> None:
     """The first two take 100 times as long; the interval is of the timed ones alone."""
-    run = numbers(
-        tmp_path / "run", Stopping(40, 0.01), lambda i, r: 0.1 if i < 2 else 0.001, lambda i, r: 1.0
-    )
+    run = numbers(tmp_path / "run", Stopping(40, 0.01), lambda i, r: 0.1 if i < 2 else 0.001)
     assert {i.total_seconds for i in run.timed} == {0.001} and len(run.timed) < 40
 
 
@@ -215,6 +200,14 @@ def test_a_precision_that_is_none(precision: float) -> None:
 
 
 # real ranks
+
+
+def train_line(path: Path, iterations: int, *more: str) -> list[str]:
+    words = words_of(
+        "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-rank 1"
+    )
+    return [sys.executable, *words, "--iterations", str(iterations), "-o", str(path), *more]
+
 
 SPOILT_AT = 4
 # the CLI as a rank, whose inputs are NaN from iteration SPOILT_AT on; the gradient check has one, too
@@ -247,17 +240,8 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     script.write_text(DIVERGES)
     shim.write_text(SHIM)
     path = tmp_path / "run.jsonl"
-    line = [
-        sys.executable,
-        *words_of(
-            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-rank 1 "
-            "--iterations 20 -o"
-        ),
-        str(path),
-        "--launcher",
-        f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
-    ]
-    done = completed(line, tmp_path)
+    launcher = f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}"
+    done = completed(train_line(path, 20, "--launcher", launcher), tmp_path)
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if "error" in text]
     assert len(errors) == 1 and errors[0].startswith("calib: error: cosmoflow-mini under ")
@@ -271,17 +255,8 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def training(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A driver whose two ranks are in the middle of a run; nothing outlives the test."""
-    line = [
-        sys.executable,
-        *words_of(
-            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-rank 1 "
-            "--iterations 1000000 -o"
-        ),
-        str(path),
-        *more,
-    ]
     driver = subprocess.Popen(
-        line,
+        train_line(path, 1_000_000, *more),
         env=environment(),
         start_new_session=True,
         text=True,
@@ -323,9 +298,9 @@ def test_a_rank_that_dies_or_hangs_ends_the_others(
         _, errors = driver.communicate(timeout=30)  # the issue: within 30 s
         assert not psutil.wait_procs(members, timeout=5)[1], "something outlived the driver"
     assert driver.returncode == 2 and "Traceback" not in errors
-    (said,) = [line for line in errors.splitlines() if line.startswith("calib: error: ")]
-    assert said.startswith("calib: error: " + reason.format(host=os.uname().nodename))
-    assert said.endswith(f"the iterations so far are kept in {path}")
+    (error,) = [line for line in errors.splitlines() if line.startswith("calib: error: ")]
+    assert error.startswith("calib: error: " + reason.format(host=os.uname().nodename))
+    assert error.endswith(f"the iterations so far are kept in {path}")
     found = TrainingRun.read(path)
     assert len(found.iterations) >= 5 and found.end is None and not found.complete
     assert [iteration.index for iteration in found.iterations] == list(range(len(found.iterations)))
@@ -354,8 +329,7 @@ def test_a_seed_gives_the_same_run(tmp_path: Path) -> None:
     """Twice in one launch: same weights and data, the same losses (this model has no dropout)."""
     script = tmp_path / "twice.py"
     script.write_text(TWICE)
-    done = run_script(2, script, str(tmp_path))
-    assert done.returncode == 0, done.stderr[-2000:]
+    said(2, script, str(tmp_path))
     runs = [TrainingRun.read(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
     first, second = ([i.loss for i in run.iterations] for run in runs)
     assert all(math.isfinite(loss) for loss in first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from tests.helpers.ranks import results, run_ranks
-from tests.helpers.tensor_ranks import TensorRanks
+from tests.helpers.tensor_ranks import Noted, TensorRanks
 from tests.oracle.shapes import conv, pool, windowed
 from torch import Tensor, nn
 
@@ -24,43 +23,20 @@ from calib.training.split.cell import ImageCell
 from calib.training.split.spatial_layers import SplitDropout, part_of
 
 BATCH = 2
-CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-POOLS: dict[tuple[str, int], Any] = {
-    ("max_pool", 1): nn.MaxPool1d,
-    ("max_pool", 2): nn.MaxPool2d,
-    ("max_pool", 3): nn.MaxPool3d,
-    ("avg_pool", 1): nn.AvgPool1d,
-    ("avg_pool", 2): nn.AvgPool2d,
-    ("avg_pool", 3): nn.AvgPool3d,
-}
+KINDS = {"conv": "Conv", "max_pool": "MaxPool", "avg_pool": "AvgPool"}
 SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-
-
-class Counting(TensorRanks):
-    """Notes the items of the longest message of every exchange call."""
-
-    def __init__(self, group: Any, rank: int) -> None:
-        super().__init__(group, rank)
-        self.sent: list[int] = []
-
-    def exchange(
-        self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
-    ) -> None:
-        assert outgoing or incoming  # a call of nothing is left out
-        assert all(buffer.is_contiguous() for buffer, _ in (*outgoing, *incoming))
-        self.sent.append(max([buffer.numel() for buffer, _ in outgoing], default=0))
-        super().exchange(outgoing, incoming)
 
 
 def whole_layer(shape: LayerShape) -> nn.Module:
     """As torch builds it; weights of a fixed seed."""
     of, d = shape.attributes, len(shape.output_shape) - 1
     window = {"kernel_size": of["kernel"], "stride": of["stride"], "padding": of["padding"]}
+    make = getattr(nn, f"{KINDS[shape.kind]}{d}d")
     if shape.kind != "conv":
-        made: nn.Module = POOLS[shape.kind, d](**window, ceil_mode=of["ceil_mode"])
+        made: nn.Module = make(**window, ceil_mode=of["ceil_mode"])
         return made
     channels, filters = shape.input_shapes[0][0], shape.output_shape[0]
-    layer: Any = CONVOLUTIONS[d](channels, filters, groups=of["groups"], **window)
+    layer: Any = make(channels, filters, groups=of["groups"], **window)
     layer.double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -94,7 +70,14 @@ def check(shape: LayerShape, grid: tuple[int, ...], twice: bool = False) -> list
     (y * weight).sum().backward()
     assert whole_x.grad is not None
 
-    def program(team: Any) -> Any:
+    def program(ranks: Any) -> Any:
+        sent: list[int] = []  # items of the longest message of every exchange
+
+        def note(_: str, longest: Tensor | None, buffers: list[Tensor]) -> None:
+            assert buffers and all(buffer.is_contiguous() for buffer in buffers)
+            sent.append(0 if longest is None else longest.numel())
+
+        team: Any = Noted(ranks, note)
         cell = ImageCell(grid, at[team.rank], team, PhaseClock())
         mine = whole_layer(shape)
         part = part_of(shape, cell, mine, None) or mine
@@ -104,9 +87,9 @@ def check(shape: LayerShape, grid: tuple[int, ...], twice: bool = False) -> list
             found = part(own)
             where = slices(shape.output_shape, grid, team.rank)
             (found * weight[where]).sum().backward()
-        return found.detach(), own.grad, [p.grad for p in mine.parameters()], team.sent
+        return found.detach(), own.grad, [p.grad for p in mine.parameters()], sent
 
-    ranks = results(run_ranks(math.prod(grid), program, Counting))
+    ranks = results(run_ranks(math.prod(grid), program, TensorRanks))
     for rank, (found, dx, _, _) in enumerate(ranks):
         expected = y.detach()[slices(shape.output_shape, grid, rank)]
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

@@ -1,16 +1,13 @@
-"""Gradients and loss must equal the serial ones on a small joint batch before a run.
+"""Before a run, gradients and loss must equal the serial ones on a small joint batch.
 
-What training itself runs (TrainingStep) runs once in float64, so that what is found is a mistake and
+The step that training runs (TrainingStep) runs once in float64, so that a difference is a mistake and
 not rounding, with dropout off (its masks differ by definition). Rank 0 computes the same samples
 serially, by plain torch, with batch normalisation as the strategy defines it
-(training/checks/serial.py), and every rank compares the parts of the weights that it holds. A plan per
-layer differs from serial training in batch normalisation alone: every part of such a layer is normalised
-by itself.
+(training/checks/serial.py), and every rank compares the parts of the weights that it holds.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -25,11 +22,9 @@ from torch.overrides import TorchFunctionMode
 from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
 from calib.microbench.timing.watchdog import beat, idle
-from calib.oracle.layout.partitions import Configuration
-from calib.oracle.layout.spatial import part_ranges
-from calib.training.checks.serial import PiecewiseNorm, batch_chunks, define_norms, has_batch_norm
+from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.gradients.sharded import ShardedGradients
-from calib.training.layer_program import LayerProgram, layer_program
+from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.lines import GRADIENT_TOLERANCE
@@ -37,10 +32,10 @@ from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import Teams
 from calib.training.worker import WorkerOptions
 
-# a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
-# no tensor counts as smaller than this share of the largest gradient of all
+# a gradient that is zero but for rounding (of a bias before batch normalisation) is compared with this
+# share of the largest gradient of all
 NOTHING = 1e-9
-CUT_SAMPLES = 8  # of a replica, where parts of images are normalised
+CUT_SAMPLES = 8  # per replica, where parts of images are normalised
 _DROPOUT = (
     F.dropout,
     F.dropout1d,
@@ -51,31 +46,8 @@ _DROPOUT = (
 )
 
 
-def smallest(division: LayerwiseDivision, samples: int) -> LayerwiseDivision:
-    """The same parts of the fewest samples: at least `samples` for each part."""
-    return replace(division, batch=samples * division.sample_degrees)
-
-
-def define_plan_norms(program: LayerProgram, division: LayerwiseDivision) -> None:
-    """Let the batch normalisation of a serial program be that of the parts; in place."""
-    for layer, of in zip(program.spec.layers, division.configurations, strict=True):
-        if layer.shape.kind != "batch_norm":
-            continue
-        norm = program.graph.get_submodule(str(program.node_of(layer.name).target))
-        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-        cells = cells_of(of, layer.shape.output_shape[1:])
-        program.replace_module(layer.name, PiecewiseNorm(norm, of.sample, cells, in_turn=False))
-    program.recompile()
-
-
-def cells_of(of: Configuration, lengths: tuple[int, ...]) -> list[tuple[slice, ...]]:
-    """The parts of an image of such lengths that are normalised apart."""
-    cuts = [part_ranges(n, parts) for n, parts in zip(lengths, of.spatial, strict=False)]
-    return [tuple(slice(*part) for part in cell) for cell in itertools.product(*cuts)]
-
-
 class WithoutDropout(TorchFunctionMode):
-    """`with` it, dropout passes its input on; that of modules and of functions, in this thread."""
+    """A context in which dropout, by modules or functions, passes its input on in this thread."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -89,11 +61,10 @@ class WithoutDropout(TorchFunctionMode):
 def gradient_difference(
     about: ModelEntry, division: Division, seed: int, teams: Teams, options: WorkerOptions
 ) -> float:
-    """Largest |exchanged - serial| / max |serial| over the tensors and ranks, the loss among them.
+    """Largest |exchanged - serial| / max |serial| over the tensors and ranks, including the loss.
 
-    The same on every rank; collective over the world of `teams`, which it leaves as it was, and so
-    torch's generators. Raises MeasurementError above GRADIENT_TOLERANCE and for a NaN: a wrong result
-    has no time.
+    The same on every rank; collective over the world of `teams`. Leaves torch's generators as they
+    were. Raises MeasurementError above GRADIENT_TOLERANCE and for a NaN: a wrong result has no time.
     """
     with torch.random.fork_rng(devices=[]):
         small = _small(about, division)
@@ -111,7 +82,7 @@ def gradient_difference(
 
 
 def _template(about: ModelEntry) -> nn.Module:
-    """The whole model, for its names and shapes; without memory where it can be built so."""
+    """The whole model, for its names and shapes; without memory where that is possible."""
     try:
         with torch.device("meta"):
             return about.build()
@@ -120,20 +91,21 @@ def _template(about: ModelEntry) -> nn.Module:
 
 
 def _small(about: ModelEntry, division: Division) -> Division:
-    """The same parts of the fewest samples: one for each replica and micro-batch.
+    """The same parts of the fewest samples: one for each replica, micro-batch or part.
 
-    Two with batch normalisation, which of one image of 1 x 1 has one value. More where images are cut:
-    of two values the variance may be as good as nothing, and dividing by it makes 2e-4 of rounding.
+    Two with batch normalisation, which over one image of 1 x 1 has a single value. More where images
+    are cut: the variance of two values may be almost nothing, and dividing by it turns rounding to 2e-4.
     """
-    if isinstance(division, LayerwiseDivision):
-        return smallest(division, CUT_SAMPLES if has_batch_norm(_template(about)) else 1)
+    pieces = batch_chunks(division)
     cut = division.traits.cuts == "image" and division.parts > 1
+    if isinstance(division, LayerwiseDivision):
+        pieces, cut = division.sample_degrees, True
     samples = (CUT_SAMPLES if cut else 2) if has_batch_norm(_template(about)) else 1
-    return replace(division, batch=samples * batch_chunks(division))
+    return replace(division, batch=samples * pieces)
 
 
 def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
-    """Run the step and compare what this rank has; the worst of all ranks, infinite for a NaN."""
+    """Run the step and compare what this rank has; the worst over all ranks, infinite for a NaN."""
     world = teams.world
     first = world.rank == 0
     step.clock.begin("forward")
@@ -141,12 +113,12 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
         loss = step.worker.compute(step.inputs, step.targets)
     step.exchange_gradients()
     exchange = step.worker.exchange
-    if isinstance(exchange, ShardedGradients):  # a rank has but its piece of the averages
+    if isinstance(exchange, ShardedGradients):  # a rank has only its piece of the averages
         exchange.average([p.grad for p in step.parameters if p.grad is not None])
     losses = torch.zeros(2, dtype=torch.float64, device=world.device)
     if loss is not None:
         losses[0], losses[1] = loss, 1.0
-    world.allreduce(losses)  # of every replica the same number of ranks have it
+    world.allreduce(losses)  # the same number of ranks of every replica have it
     serial_loss, serial = _serial(step, seed) if first else (0.0, {})
     # the loss, and the largest gradient of all
     about_all = torch.zeros(2, dtype=torch.float64, device=world.device)
@@ -168,7 +140,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
         holders.fill_(held is not None)
         world.allreduce(holders)
         if not holders and like.requires_grad:
-            worst.append(math.inf)  # a weight that nobody trains
+            worst.append(math.inf)  # a weight that no rank trains
         if held is not None:
             expected = held.cut(whole.view(like.shape))
             found = held.parameter.grad
@@ -197,17 +169,15 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
         part.register_forward_hook(lambda *_: beat())
     run: nn.Module = module
     chunks = batch_chunks(division)
-    normalized = has_batch_norm(module)
-    if normalized and isinstance(division, LayerwiseDivision):
-        program = layer_program(module, about)
-        define_plan_norms(program, division)
-        run = program
-    elif normalized and step.options.synchronized_batch_norm and not division.traits.stages:
-        chunks = 1
-    elif normalized and division.traits.cuts == "image":
-        program = layer_program(module, about)
-        define_norms(program, division, synchronized=False)
-        run, chunks = program, 1
+    if has_batch_norm(module):
+        synchronized = step.options.synchronized_batch_norm
+        cut = division.traits.cuts == "image" and not synchronized
+        if cut or isinstance(division, LayerwiseDivision):
+            program = layer_program(module, about)
+            define_norms(program, division, synchronized=False)
+            run, chunks = program, 1
+        elif synchronized and not division.traits.stages:
+            chunks = 1
     each = division.batch // division.replicas
     batches = [synthetic_batch(about, each, seed + 1 + r) for r in range(division.replicas)]
     inputs, targets = (torch.cat(parts).to(device) for parts in zip(*batches, strict=True))

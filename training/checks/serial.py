@@ -1,29 +1,29 @@
 """Serial gradients of the joint batch by plain torch: what every strategy must give.
 
-Nothing here is of a strategy. The one thing in which the strategies are defined to differ from serial
-training is batch normalisation that is not synchronised (ParaDL section 4.5.2): its statistics are
-those of what a rank has, so that a reference normalises every piece of the joint tensor by itself. A
-piece is a chunk of the batch (the samples of a replica, or a micro-batch of a pipeline) in a cell of
-the grid that a spatial strategy cuts the images into; filter and channel parallelism have the whole
-tensor on every rank. Synchronised, it is that of serial training, but for the micro-batches of a
-pipeline, which come one after the other.
+The one thing in which the strategies differ from serial training by definition is batch normalisation
+that is not synchronised (ParaDL section 4.5.2): its statistics are of what a rank has. So a reference
+normalises every piece of the joint tensor by itself. A piece is a chunk of the batch (the samples of a
+replica, or a micro-batch of a pipeline) in a cell of the grid into which a spatial strategy cuts the
+images, or a part of a plan's layer; under filter and channel every rank has the whole tensor.
+Synchronised, it is that of serial training, but for the micro-batches of a pipeline, which run in turn.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from calib.foundation.division import Division
 from calib.foundation.layers import Shape
 from calib.oracle.layout.shards import fitted, split_flags
 from calib.oracle.layout.spatial import part_ranges
-from calib.oracle.model.spec import ModelSpec
 from calib.training.layer_program import LayerProgram
+from calib.training.plans.division import LayerwiseDivision
 
 Slices = tuple[slice, ...]
 # of (x, running mean, running variance, weight, bias, train, momentum, eps): F.batch_norm's
@@ -31,21 +31,18 @@ Normalize = Callable[..., Tensor]
 
 
 def batch_chunks(division: Division) -> int:
-    """Into how many pieces the batch is cut that are normalised apart."""
+    """Into how many pieces the batch is cut that are normalised separately."""
     return division.segments if division.traits.stages else division.replicas
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether statistics over the batch are part of a model."""
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+    """Whether a model takes statistics over the batch."""
+    return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
-def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Slices]:
-    """The cells of the image that are normalised apart in a layer, as the planner cuts it."""
-    shape: Shape = spec.layers[layer].shape.output_shape
-    if division.traits.cuts != "image" or not split_flags(spec, division)[layer]:
-        return [()]
-    cuts = [part_ranges(shape[1 + d], parts) for d, parts in enumerate(division.cells)]
+def cells_of(shape: Shape, parts: Sequence[int]) -> list[Slices]:
+    """The cells of an image of `shape` (channels, then sizes) that are normalised separately."""
+    cuts = [part_ranges(n, count) for n, count in zip(shape[1:], parts, strict=False)]
     return [tuple(slice(*part) for part in cell) for cell in itertools.product(*cuts)]
 
 
@@ -53,12 +50,10 @@ class PiecewiseNorm(nn.Module):
     """Batch normalisation of every piece by itself; the weights are those of `norm`.
 
     `running`, by (replica, cell): the running mean and variance of the rank that has them. The
-    micro-batches of a pipeline update one and the same, in order.
+    micro-batches of a pipeline (`in_turn`) update the same ones, in order.
     """
 
-    def __init__(
-        self, norm: nn.modules.batchnorm._BatchNorm, chunks: int, cells: list[Slices], in_turn: bool
-    ) -> None:
+    def __init__(self, norm: _BatchNorm, chunks: int, cells: list[Slices], in_turn: bool) -> None:
         super().__init__()
         self.weight, self.bias = norm.weight, norm.bias
         self.normalize: Normalize = F.batch_norm
@@ -86,16 +81,21 @@ class PiecewiseNorm(nn.Module):
 
 
 def define_norms(program: LayerProgram, division: Division, synchronized: bool) -> None:
-    """Let the batch normalisation of a serial program be as a division defines it; in place."""
-    division = fitted(program.spec, division)
+    """Let the batch norms of a serial program be as a division defines them; in place."""
     in_turn = division.traits.stages
-    chunks = 1 if synchronized and not in_turn else batch_chunks(division)
-    for index, layer in enumerate(program.spec.layers):
+    pieces: list[tuple[int, Sequence[int]]]  # of each layer: chunks of the batch, parts of an image
+    if isinstance(division, LayerwiseDivision):
+        pieces = [(of.sample, of.spatial) for of in division.configurations]
+    else:
+        division = fitted(program.spec, division)
+        chunks = 1 if synchronized and not in_turn else batch_chunks(division)
+        cut = division.traits.cuts == "image" and not synchronized
+        flags = split_flags(program.spec, division)
+        pieces = [(chunks, division.cells if cut and split else ()) for split in flags]
+    for layer, (chunks, parts) in zip(program.spec.layers, pieces, strict=True):
         if layer.shape.kind == "batch_norm":
-            norm = program.graph.get_submodule(str(program.node_of(layer.name).target))
-            assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-            cells: list[Slices] = [()]
-            if not synchronized:
-                cells = cells_of(program.spec, index, division)
+            norm = program.module_of(layer.name)
+            assert isinstance(norm, _BatchNorm)
+            cells = cells_of(layer.shape.output_shape, parts)
             program.replace_module(layer.name, PiecewiseNorm(norm, chunks, cells, in_turn))
     program.recompile()

@@ -1,10 +1,10 @@
 """Data parallelism by torch's DistributedDataParallel: gradients travel in buckets.
 
-DDP fills a bucket in the reverse order of the parameters' use, from the second iteration on in the order
+DDP fills buckets in the reverse order of the parameters' use, from the second iteration on in the order
 in which the first made the gradients, and starts a bucket's allreduce when its last gradient is there.
-By its defaults the first bucket ends at 1 MiB and the others at 25 MiB, and in the first iteration there
-is one bucket of everything (torch 2.13: _BucketCapacityConfig, Reducer.rebuild_buckets). One bucket in
-all iterations is DDP without overlap.
+By default the first bucket ends at 1 MiB and the others at 25 MiB, and the first iteration has a single
+bucket (torch 2.13: _BucketCapacityConfig, Reducer.rebuild_buckets). A single bucket in all iterations is
+DDP without overlap.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def _reduce(bucket: Any, group: Any, clock: PhaseClock) -> torch.futures.Future[
 
 
 class DdpWorker(Worker):
-    """The module inside DDP. "backward" holds DDP's copies into its buckets, and what of the exchange it
-    hides; "exchange" begins when the last bucket has been handed over and holds the copies back.
+    """The module inside DDP. "backward" includes DDP's copies into its buckets and the exchange that it
+    hides; "exchange" begins when the last bucket has been handed over and includes the copies back.
 
-    Buffers stay each rank's own: batch norms have the statistics of its samples, as in the paper.
+    Each rank keeps its own buffers: batch norms have the statistics of its samples, as in the paper.
     """
 
     def __init__(self, task: Task, held: list[Held], overlap: bool) -> None:
@@ -52,14 +52,15 @@ class DdpWorker(Worker):
         self._ddp: DistributedDataParallel | None = DistributedDataParallel(
             task.module, process_group=group, **kept
         )
-        # a hook that knows this worker, and so DDP, would keep both from being freed; DDP refuses
-        # one whose annotations are text
+        # a hook that refers to this worker, and so to DDP, would keep both from being freed; DDP
+        # refuses a hook whose annotations are text
         self._ddp.register_comm_hook(None, lambda _, bucket: _reduce(bucket, group, clock))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """As Worker's, through DDP."""
         with self._cast():
-            loss: Tensor = self._loss(self._through(inputs), targets)
+            assert self._ddp is not None, "closed"
+            loss: Tensor = self._loss(self._ddp(inputs), targets)
         return loss
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
@@ -69,9 +70,5 @@ class DdpWorker(Worker):
         return loss
 
     def close(self) -> None:
-        """Let go of DDP, whose buckets hold the process group."""
+        """Release DDP, whose buckets hold the process group."""
         self._ddp = None
-
-    def _through(self, inputs: Tensor) -> Any:
-        assert self._ddp is not None, "closed"
-        return self._ddp(inputs)

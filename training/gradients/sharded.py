@@ -18,7 +18,7 @@ from calib.training.worker import Held, Task, Worker
 
 
 class ShardedGradients:
-    """Gradients reduced to their owners: rank r has the r-th p-th of all, one behind the other.
+    """Gradients reduced to their owners: rank r has the r-th of p equal parts of all of them.
 
     The flat buffer ends in up to p - 1 zeros. After `unpack` the average is the gradient of `piece`, and
     the gradients of the parameters are still this rank's own.
@@ -36,7 +36,7 @@ class ShardedGradients:
         pack(gradients, self._packed)
 
     def exchange(self) -> None:
-        """Sum over the ranks, each of which keeps its part."""
+        """Sum over the ranks; each keeps its part."""
         self._communicator.reduce_scatter(self._flat, self._mine)
 
     def unpack(self, gradients: Sequence[Tensor]) -> None:
@@ -44,7 +44,7 @@ class ShardedGradients:
         self.piece.grad = self._mine.div_(self._communicator.size)
 
     def average(self, gradients: Sequence[Tensor]) -> None:
-        """Between `unpack` and the update, for checks: make `gradients` the averages; collective."""
+        """For checks, between `unpack` and the update: make `gradients` the averages; collective."""
         self._communicator.allgather(self._mine, self._flat)
         pieces = torch.split(self._packed, [gradient.numel() for gradient in gradients])
         for piece, gradient in zip(pieces, gradients, strict=True):
@@ -54,8 +54,8 @@ class ShardedGradients:
 class ShardedWorker(Worker):
     """Parameters are views of one flat tensor, into which the updated pieces are gathered.
 
-    A rank's own piece is held a second time (1/p of the weights): a collective may not read where it
-    writes.
+    A rank keeps a second copy of its own piece (1/p of the weights), because a collective may not read
+    where it writes.
     """
 
     def __init__(self, task: Task, held: list[Held]) -> None:
@@ -77,11 +77,11 @@ class ShardedWorker(Worker):
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     ) -> torch.optim.Optimizer:
-        """Of this rank's piece."""
+        """The optimizer of this rank's piece."""
         return make([self._piece])
 
     def finish(self) -> None:
-        """Gather the updated weights; drop the gradients, which the optimizer does not know."""
+        """Gather the updated weights; drop the gradients, which the optimizer does not see."""
         with self.clock.of("exchange"):
             self._team.allgather(self._piece.detach(), self._weights)
         for parameter in self.parameters:

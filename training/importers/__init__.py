@@ -1,1 +1,1 @@
-"""Training of other people as TrainingRun records: tables of iteration times, profiler traces."""
+"""Other people's training as TrainingRun records: tables of iteration times, profiler traces."""

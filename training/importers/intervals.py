@@ -10,7 +10,7 @@ NONE: Starts = np.empty((0, 2))
 
 
 def union(*sets: Starts) -> Starts:
-    """The set of all times in any of `sets`, whose intervals may overlap and be in any order."""
+    """All times in any of `sets`, whose intervals may overlap and be in any order."""
     every = np.concatenate(sets) if sets else NONE
     every = every[every[:, 1] > every[:, 0]]
     if not len(every):

@@ -17,7 +17,7 @@ from calib.training.run.lines import PRINTED, RUN_PHASES, Iteration, RunEnd, Run
 from calib.training.run.record import TrainingRun
 
 UNKNOWN = "unknown"
-# what others call the oracle's strategies
+# other names of the oracle's strategies
 SYNONYMS = {
     "ddp": "data",
     "dp": "data",
@@ -37,7 +37,7 @@ SYNONYMS = {
     "data-spatial": "data+spatial",
     "spatial+data": "data+spatial",
 }
-# phases that no iteration of a strategy has (training/strategies/)
+# phases that a strategy never has (training/strategies/)
 ABSENT = {
     "serial": ("halo", "layerwise", "pack", "exchange", "unpack"),
     "data": ("halo", "layerwise"),
@@ -59,7 +59,7 @@ class ImportedCase:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the user says of a run beside its case, or UNKNOWN."""
+    """What is known of a run beside its case, or UNKNOWN."""
 
     optimizer: str = UNKNOWN
     dtype: str = UNKNOWN
@@ -76,10 +76,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class TimedIteration:
-    """One iteration on the ranks of which there are times.
-
-    `whole` is seconds of each; `phases` those that are known, seconds of each of the same ranks.
-    """
+    """One iteration on the ranks with times: seconds of each, `whole` and of the known `phases`."""
 
     index: int
     whole: list[float]
@@ -109,12 +106,12 @@ def absent_phases(case: ImportedCase) -> tuple[str, ...]:
 
 
 def division_of(case: ImportedCase, inner: int, segments: int) -> Division:
-    """How a case is divided: p2 and micro-batches count where its strategy has them.
+    """How a case is divided; p2 and micro-batches are ignored where its strategy has none.
 
-    Raises InputError, one line, for a case that cannot be, whatever the model.
+    Raises InputError, one line, for a case that is impossible for any model.
     """
     if not case.model or not case.model.isprintable():
-        raise InputError(f"{short(case.model)} is no name of a model")
+        raise InputError(f"{short(case.model)} is not a model name")
     traits = traits_of(case.strategy)
     if traits.hybrid and inner == 1:
         raise InputError(f"{case.strategy} needs p2, ranks that share their samples", wants="inner")
@@ -133,8 +130,8 @@ def division_of(case: ImportedCase, inner: int, segments: int) -> Division:
 def iteration_of(timed: TimedIteration) -> Iteration:
     """The record of an iteration.
 
-    Where the phases fill the iteration (as far as its printed digits tell) those that nobody named
-    took no time; where they do not, a phase that nobody named is not known.
+    Where the named phases fill the iteration (to its printed digits), the others took no time; where
+    they do not, the others are unknown.
     """
     ranks = range(len(timed.whole))
     sums = [sum(times[rank] for times in timed.phases.values()) for rank in ranks]
@@ -156,48 +153,36 @@ def run_of(
     about: Circumstances,
     notes: Sequence[str] = (),
 ) -> TrainingRun:
-    """A complete run of somebody else's. Raises InputError where no iteration is timed."""
-    with possible(f"{case.model} {case.strategy} p={case.p}"):
-        return _run_of(case, iterations, about, notes)
-
-
-def _run_of(
-    case: ImportedCase,
-    iterations: Sequence[TimedIteration],
-    about: Circumstances,
-    notes: Sequence[str],
-) -> TrainingRun:
-    records = [iteration_of(timed) for timed in iterations]
-    timed = [record for record in records if not record.warmup]
-    if not timed:
-        raise InputError(f"{case.model} {case.strategy} p={case.p}: every iteration is a warm-up")
-    more = list(notes)
-    if not about.hosts:
-        more.append("hosts, threads and whether ranks shared cores are not known")
-    header = RunHeader(
-        origin="imported",
-        model=case.model,
-        division=division_of(case, about.inner, about.segments),
-        optimizer=about.optimizer,
-        dtype=about.dtype,
-        seed=None,
-        iterations=len(timed),
-        warmup=len(records) - len(timed),
-        library=about.library,
-        backend=about.backend,
-        device=about.device,
-        hosts=list(about.hosts),
-        gpus=list(about.gpus),
-        threads_per_rank=0,
-        oversubscribed=False,
-        started=about.started,
-        launch=about.source,
-        notes=more,
-    )
-    wall = sum(w[0] for w in (x.whole for x in iterations if not x.warmup))
-    return TrainingRun(
-        header=header, iterations=records, end=RunEnd(peak_rss_bytes=[], wall_seconds=wall)
-    )
+    """An imported run, complete. Raises InputError where no iteration is timed."""
+    name = f"{case.model} {case.strategy} p={case.p}"
+    timed = [iteration for iteration in iterations if not iteration.warmup]
+    unknown = [] if about.hosts else ["hosts, threads and whether ranks shared cores are not known"]
+    with possible(name):
+        records = [iteration_of(iteration) for iteration in iterations]
+        if not timed:
+            raise InputError(f"{name}: every iteration is a warm-up")
+        header = RunHeader(
+            origin="imported",
+            model=case.model,
+            division=division_of(case, about.inner, about.segments),
+            optimizer=about.optimizer,
+            dtype=about.dtype,
+            seed=None,
+            iterations=len(timed),
+            warmup=len(records) - len(timed),
+            library=about.library,
+            backend=about.backend,
+            device=about.device,
+            hosts=list(about.hosts),
+            gpus=list(about.gpus),
+            threads_per_rank=0,
+            oversubscribed=False,
+            started=about.started,
+            launch=about.source,
+            notes=[*notes, *unknown],
+        )
+        end = RunEnd(peak_rss_bytes=[], wall_seconds=sum(x.whole[0] for x in timed))
+        return TrainingRun(header=header, iterations=records, end=end)
 
 
 def text_of(run: TrainingRun) -> str:
@@ -207,7 +192,7 @@ def text_of(run: TrainingRun) -> str:
 
 
 def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[Path]:
-    """Where each run is written: `output` itself if that ends in .jsonl, else files in it.
+    """Where to write each run: `output` itself if it ends in .jsonl, else files in that directory.
 
     Raises InputError for several runs in one file, FileError for a file that exists.
     """

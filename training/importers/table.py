@@ -1,4 +1,4 @@
-"""Iteration times of somebody's training as CSV or JSONL: a row an iteration, or iteration and rank.
+"""Iteration times from CSV or JSONL tables: one row per iteration, or per iteration and rank.
 
 Columns: model, strategy, p, batch (global) and seconds; optional: the phases of
 training/run/record.py, rank, iteration, warmup, loss. A time is in seconds, or in the unit after its
@@ -23,10 +23,10 @@ from calib.training.importers.records import ImportedCase, TimedIteration, short
 from calib.training.run.lines import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
-LONGEST_S = 1e9  # of an iteration: 30 years
+LONGEST_S = 1e9  # longest iteration: 30 years
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TOTAL = "seconds"
-# what a total is called: the unit in words, or a name that takes a unit behind it
+# the iteration's time: the unit in words, or a name that takes a unit as a suffix
 TOTALS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us"}
 NAMES = {
     "ranks": "p",
@@ -43,7 +43,7 @@ TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 @dataclass(frozen=True, slots=True)
 class ImportedRow:
-    """A row that was understood; times in seconds."""
+    """A valid row; times in seconds."""
 
     path: Path
     line: int
@@ -58,7 +58,7 @@ class ImportedRow:
 
 @dataclass
 class RunTable:
-    """The rows of a file, and what was assumed."""
+    """The rows of a file, and the assumptions made."""
 
     path: Path
     rows: list[ImportedRow]
@@ -76,7 +76,7 @@ def at_row(row: ImportedRow, what: str) -> FileError:
 
 
 def column(name: str) -> tuple[str, str]:
-    """What a column is called here, and its unit ("" where it has none). Raises FileError."""
+    """The field of a column and its unit ("" for none). Raises FileError."""
     word = name.strip().lower().replace(" ", "_")
     if word in TOTALS:
         return TOTAL, TOTALS[word]
@@ -95,7 +95,7 @@ def column(name: str) -> tuple[str, str]:
 
 
 def columns(names: list[str]) -> dict[str, tuple[str, float]]:
-    """By a column's name in a file: its field, and the factor to seconds. Raises FileError."""
+    """The field of each column of a file, and its factor to seconds. Raises FileError."""
     found = {name: column(name) for name in names}
     fields = [of for of, _ in found.values()]
     for of in fields:
@@ -112,8 +112,8 @@ def columns(names: list[str]) -> dict[str, tuple[str, float]]:
 def read_table(path: Path, given: Mapping[str, Any]) -> RunTable:
     """The rows of a CSV or JSONL file.
 
-    `given` holds what flags say of CASE (or None), for a file without that column. Raises FileError,
-    FILE:LINE: what, for the first row that makes no sense.
+    `given` has what flags say of CASE (or None), for a file without that column. Raises FileError,
+    FILE:LINE: what, for the first invalid row.
     """
     text = read_bytes(path, "table of iterations").decode("utf-8-sig", errors="replace")
     records = _jsonl(path, text) if text.lstrip().startswith("{") else _csv(path, text)
@@ -232,7 +232,7 @@ def _row(
 
 
 def strategy_or_name(name: str, value: Any, words: dict[str, str]) -> str:
-    """A word of a cell; of a strategy the oracle's name, and what it was called into `words`."""
+    """A word of a cell; for a strategy the oracle's name, noted in `words` under the file's name."""
     if not isinstance(value, str) or not value.strip():
         raise FileError(f"{name} {short(value)} is not a name")
     if name == "strategy":
@@ -242,7 +242,7 @@ def strategy_or_name(name: str, value: Any, words: dict[str, str]) -> str:
 
 
 def number_of(name: str, value: Any, finite: bool = True) -> float:
-    """A number of a cell. Raises FileError."""
+    """A cell as a number. Raises FileError."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str) or "_" in str(value):
             raise ValueError
@@ -255,7 +255,7 @@ def number_of(name: str, value: Any, finite: bool = True) -> float:
 
 
 def time_of(name: str, value: Any, factor: float) -> float:
-    """Seconds of a cell. Raises FileError for what is no time."""
+    """A cell in seconds. Raises FileError where it is no time."""
     number = number_of(name, value)
     if number < 0:
         raise FileError(f"{name} {number:g} is negative")
@@ -265,7 +265,7 @@ def time_of(name: str, value: Any, factor: float) -> float:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """A whole number of a cell. Raises FileError."""
+    """A cell as a whole number. Raises FileError."""
     right = (isinstance(value, str) and value.isdecimal()) or type(value) is int
     if not right or len(str(value)) > 12 or not least <= int(value) <= MOST:
         raise FileError(f"{name} {short(value)} is not a whole number from {least} to {MOST}")
@@ -273,7 +273,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def truth(value: Any) -> bool:
-    """A yes or no of a cell. Raises FileError."""
+    """A cell as true or false. Raises FileError."""
     word = str(value).strip().lower()
     if word not in (*TRUE, *FALSE):
         raise FileError(f"warmup {short(value)} is neither true nor false")
@@ -281,16 +281,15 @@ def truth(value: Any) -> bool:
 
 
 def iterations_of(rows: list[ImportedRow], warmup: int) -> tuple[list[TimedIteration], list[str]]:
-    """The iterations of the rows of one case, in order, and what was assumed of them.
+    """The iterations of the rows of one case, in order, and the assumptions made.
 
-    `warmup` is how many of the first are warm-ups, where no row says. Raises FileError.
+    `warmup`: how many of the first are warm-ups, where no row says so. Raises FileError.
     """
     first = rows[0]
     for row in rows:
-        if (row.rank is None) != (first.rank is None):
-            raise at_row(row, "rank is in some rows of this run only")
-        if (row.iteration is None) != (first.iteration is None):
-            raise at_row(row, "iteration is in some rows of this run only")
+        for name in ("rank", "iteration"):
+            if (getattr(row, name) is None) != (getattr(first, name) is None):
+                raise at_row(row, f"{name} is in some rows of this run only")
     counts: dict[int, int] = {}
     by_index: dict[int, dict[int, ImportedRow]] = {}
     for row in rows:

@@ -1,9 +1,9 @@
-"""Steps and phases of training from traces of torch.profiler: one file a rank.
+"""Steps and phases of training from torch.profiler traces, one file per rank.
 
-A step is a `ProfilerStep#N`. An instant of it is communication that no computation hides; else of the
-update, the backward or the forward, by the annotation in which it lies or, on a GPU, in which its kernel
-was launched; a gap between two pieces of one phase is of that phase. The rest is nobody's: loading of
-data, Python between the phases. So the phases and the rest add up to the step.
+A step is a `ProfilerStep#N`. Each instant of it is communication that no computation hides, or else
+belongs to the update, the backward or the forward: by the annotation around it or, on a GPU, around its
+kernel's launch. A gap between two pieces of a phase belongs to that phase. The rest (loading of data,
+Python between the phases) is in no phase. Phases and rest add up to the step.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from calib.training.importers.trace_events import Events
 
 US = 1e-6
 MOST_RANKS = 10_000_000
-ROUNDED_US = 1.0  # by how much a step may begin before the last one's end, as times are rounded
+ROUNDED_US = 1.0  # how far steps may overlap, because times are rounded
 PHASES = ("forward", "backward", "update")
 LOADING = "loading"
-# the phase of all communication of a strategy; those that are not here have several, which a trace does
-# not tell apart
+# the phase of a strategy's communication; other strategies have several, which traces do not tell apart
 COMMUNICATION = {
     "serial": "exchange",
     "data": "exchange",
@@ -44,9 +43,9 @@ COMMUNICATION = {
 class Trace:
     """One rank's steps, in order, and seconds of each.
 
-    `phases` are those of PHASES that the trace tells; `busy_s` is all communication, `exposed_s` what
-    no computation hides. Of a `late` trace the beginning of the first step is not known. `gpu` is the
-    name of the GPU, None without one. `started_us` is of the trace's clock.
+    `phases` are those of PHASES that the trace shows; `busy_s` is all communication, `exposed_s` what no
+    computation hides. A `late` trace does not show where its first step begins. `gpu` is the GPU's name,
+    None without one. `started_us` is in the trace's clock.
     """
 
     path: Path
@@ -73,7 +72,7 @@ def read_profile(path: Path) -> Trace:
     windows = np.array([host[n][:2] for n in numbers])
     _check_steps(path, numbers, windows)
     thread = host[numbers[0]][2]
-    base = float(windows[0, 0])  # a trace counts from long ago: small numbers have all their digits
+    base = float(windows[0, 0])  # a trace counts from long ago, which costs digits
     labelled = _of_host(events, thread, windows - base, base)
     on_gpu = len(events.kernels.starts) + len(events.nccl.starts) > 0
     late = False
@@ -123,13 +122,13 @@ def _host_windows(events: Events, notes: list[str]) -> dict[int, tuple[float, fl
             "call its step() after each iteration, and export in on_trace_ready"
         )
     notes.append("without ProfilerStep#N, a step is from one end of Optimizer.step to the next")
-    # the host's operators of the first thread that trains
+    # the first thread that trains
     thread = next(iter(events.recorded), None)
     return {n: (a, b, thread) for n, (a, b) in enumerate(pairwise(ends))}
 
 
 def _check_steps(path: Path, numbers: Sequence[int], windows: Starts) -> None:
-    """Raise FileError for steps that take no time, overlap or are not in the order of their numbers."""
+    """Raise FileError for steps that take no time, overlap, or are out of order."""
     empty = np.flatnonzero(windows[:, 1] <= windows[:, 0])
     if len(empty):
         raise FileError(f"trace {path}: step {numbers[empty[0]]} takes 0 s")
@@ -140,13 +139,13 @@ def _check_steps(path: Path, numbers: Sequence[int], windows: Starts) -> None:
 
 
 def _of_host(events: Events, thread: Any, windows: Starts, base: float) -> dict[str, Starts]:
-    """Disjoint sets of times of the host by phase, gaps within one filled."""
+    """Disjoint sets of host times by phase, with the gaps within a phase filled."""
     update = union(events.update.times() - base)
     backward = minus(union(events.backward.times() - base), update)
     loading = minus(union(events.loading.times() - base), union(update, backward))
     recorded = events.recorded[thread].times() - base if thread in events.recorded else NONE
     forward = minus(union(recorded), union(update, backward, loading))
-    # after the last backward of a step, what autograd records is no forward (loss.item())
+    # what autograd records after the last backward of a step is no forward (loss.item())
     ends = np.array([_last(backward, window) for window in windows])
     step = index_at(windows, forward[:, 0])
     forward = forward[(step < 0) | (forward[:, 0] < ends[np.maximum(step, 0)])]
@@ -181,10 +180,10 @@ def _filled(sets: dict[str, Starts], windows: Starts) -> dict[str, Starts]:
 def _gpu_windows(
     events: Events, numbers: Sequence[int], host: Starts, notes: list[str]
 ) -> tuple[bool, Starts]:
-    """Where the steps stand on the GPU, and whether its first one began before the trace did.
+    """The windows of the steps on the GPU, and whether the first one began before the trace did.
 
-    Where the host waits for the GPU in each step, the host's windows hold the step's kernels. Else the
-    host runs ahead, and a step lasts from the end of the kernels of the step before to that of its own.
+    Where the host waits for the GPU in each step, its windows contain the step's kernels. Else the host
+    runs ahead, and a step lasts from the end of the previous step's kernels to the end of its own.
     """
     if any(n not in events.gpu_steps for n in numbers):
         notes.append("kernels are of the step in whose time they ran: the trace does not say more")
@@ -204,7 +203,7 @@ def _gpu_windows(
 def _of_gpu(
     events: Events, host: dict[str, Starts], windows: Starts, base: float
 ) -> tuple[dict[str, Starts], Starts, Starts]:
-    """Times of the GPU by phase of the launch; times of computing; times of communication."""
+    """GPU times by phase of the launch; times of computation; times of communication."""
     every = np.concatenate((events.kernels.times(), events.copies.times())) - base
     launched = np.concatenate((events.launch_times("kernel"), events.launch_times("copy"))) - base
     of: dict[str, Starts] = {}
@@ -258,7 +257,7 @@ def ranks_of(traces: Sequence[Trace], p: int | None) -> tuple[int, list[Trace]]:
 def iterations_of(
     traces: Sequence[Trace], case: ImportedCase, warmup: int
 ) -> tuple[list[TimedIteration], list[str]]:
-    """The steps that all ranks have, and what to say of them. Raises FileError where there is none."""
+    """The steps that all ranks have, and notes on them. Raises FileError where there is none."""
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces)))
     if not steps:
         raise FileError("the traces of the ranks have no step in common")
@@ -302,7 +301,7 @@ def _communication(traces: Sequence[Trace]) -> str:
 
 
 def circumstances_of(traces: Sequence[Trace], p: int) -> dict[str, Any]:
-    """Fields of Circumstances that the traces tell; hosts and GPUs only where all ranks are there."""
+    """Fields of Circumstances that the traces tell; hosts and GPUs only with traces of all ranks."""
     found: dict[str, Any] = {"device": "cpu" if traces[0].gpu is None else "cuda"}
     info = traces[0].about.get("distributedInfo")
     backend = info.get("backend") if isinstance(info, dict) else None

@@ -1,8 +1,8 @@
-"""The few numbers kept of each event of a torch.profiler trace.
+"""The few numbers that are kept of each event of a torch.profiler trace.
 
 Names and categories are kineto's (torch.profiler, PyTorch 1.13 to 2.x): `ProfilerStep#N` and
-`Optimizer.step#SGD.step` are annotations of the host, `autograd::engine::evaluate_function: ...` its
-operators of the backward, `kernel` what a GPU ran, and args.correlation ties that to its launch.
+`Optimizer.step#SGD.step` are annotations on the host, `autograd::engine::evaluate_function: ...` its
+backward operators, `kernel` what a GPU ran, and args.correlation ties that to its launch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOST = ("cpu_op", "user_annotation", "operator")
 
 
 class Spans:
-    """Intervals in microseconds, as many as come; 8 bytes a number."""
+    """A growing list of intervals in microseconds, 8 bytes a number."""
 
     def __init__(self) -> None:
         self.starts, self.stops = array("d"), array("d")
@@ -46,18 +46,18 @@ class Spans:
         self.stops.append(stop)
 
     def times(self) -> Starts:
-        """As an array [n, 2], in the order in which they came."""
+        """An array [n, 2], in the order in which they were added."""
         return np.stack((np.array(self.starts), np.array(self.stops)), axis=1)
 
 
 def correlation_of(arguments: dict[str, Any]) -> int:
-    """What ties GPU work to its launch, in 63 bits; -1 where the trace has no such number."""
+    """The number that ties GPU work to its launch, in 63 bits; -1 where the trace has none."""
     found = arguments.get("correlation")
     return found if type(found) is int and 0 <= found < 1 << 63 else -1
 
 
 class Events:
-    """The events of one trace: of one rank. All times in microseconds of the trace's clock."""
+    """The events of the trace of one rank. All times are microseconds of the trace's clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class Events:
         return events
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event. Raises FileError for one whose time is none."""
+        """Take one event. Raises FileError where its time is invalid."""
         self.n += 1
         if event.get("ph") != "X":
             return
@@ -119,8 +119,8 @@ class Events:
         if COMMUNICATION_KERNEL.search(name):
             self.nccl.add(start, stop)
             return
-        of = "kernel" if kind == "kernel" else "copy"
-        (self.kernels if of == "kernel" else self.copies).add(start, stop)
+        of, spans = ("kernel", self.kernels) if kind == "kernel" else ("copy", self.copies)
+        spans.add(start, stop)
         self.correlations[of].append(correlation_of(arguments))
 
     def _take_host(
@@ -151,11 +151,11 @@ class Events:
 
     @property
     def launched(self) -> int:
-        """How many launches of GPU work the host made."""
+        """The number of launches of GPU work."""
         return len(self._launches)
 
     def launch_times(self, of: str) -> NDArray[np.float64]:
-        """When the host launched each kernel or copy, NaN where the trace does not tell."""
+        """When the host launched each kernel or copy; NaN where the trace does not say."""
         wanted = np.array(self.correlations[of])
         launches, times = np.array(self._launches), np.array(self._launched_at)
         if not len(launches) or not len(wanted):

@@ -18,14 +18,13 @@ from typing import IO, Any
 from calib.foundation.errors import FileError
 
 CHUNK = 1 << 20  # characters
-# of one event, or of one of the values beside the events: longer is no trace
-LONGEST = 1 << 26
+LONGEST = 1 << 26  # characters of one event or other value: longer is no trace
 GZIP = b"\x1f\x8b"
-BLANK = re.compile(r"[ \t\r\n]*")  # much of it at once: a small gzip may hold gigabytes
+BLANK = re.compile(r"[ \t\r\n]*")  # all at once: a small gzip may hold gigabytes of it
 
 
 class _JsonReader:
-    """JSON values one after the other from a stream of text."""
+    """Reads JSON values one after the other from a stream of text."""
 
     def __init__(self, stream: IO[str], path: Path) -> None:
         self._stream, self._path = stream, path
@@ -41,7 +40,7 @@ class _JsonReader:
         return bool(read)
 
     def peek(self) -> str:
-        """The next character that is no white space, which stays; "" at the end."""
+        """The next character after white space, without passing it; "" at the end."""
         while True:
             blank = BLANK.match(self._text, self._at)
             self._at = blank.end() if blank else self._at
@@ -60,7 +59,7 @@ class _JsonReader:
         self._at += 1
 
     def passed(self, wanted: str) -> bool:
-        """Pass that character if it is next."""
+        """Pass the character `wanted` if it is next."""
         found = self.peek() == wanted
         self._at += found
         return found
@@ -72,7 +71,7 @@ class _JsonReader:
         while True:
             try:
                 value, stop = self._decode(self._text, self._at)
-                # a number at the end of what was read may go on
+                # a number at the end of the buffer may go on
                 if stop < len(self._text) or not self._more():
                     break
                 continue
@@ -99,7 +98,7 @@ class _JsonReader:
 
 
 def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Give every event to `each`; returns the values beside the events (distributedInfo, ...).
+    """Pass every event to `each`; returns the other values (distributedInfo, ...).
 
     Raises FileError: missing, not gzip, truncated, not JSON, no trace.
     """

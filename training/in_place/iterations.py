@@ -1,8 +1,8 @@
 """In-place calibration: whole iterations, to see what the sum of the parts misses.
 
-Every rank runs its part as training does, all of them at once, with messages of one item
-(torch_short.py): its own work in place, and what it takes that ranks meet. No run of training is timed.
-Handed to microbench's session by the front door as the runner of `in_place` cases.
+All ranks run their parts at once as in training, but with messages of one item (torch_short.py): this
+times a rank's own work in place, and what it costs that ranks meet. No training run is timed. The front
+door hands this to microbench's session as the runner of `in_place` cases.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams, teams_of
 from calib.training.worker import WorkerOptions
 
-# of the layers' pass: a median needs no more, and the phases need the time
+# in the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
 LAYERS_SHARE = 0.3  # of the case's time
 COMPUTED = ("forward", "backward")
 MET = ("halo", "layerwise")  # while layers run
 EXCHANGED = ("pack", "unpack")
-COPIES = "copies"  # of what "pack" has before gradients are packed
+COPIES = "copies"  # what "pack" has before gradients are packed
 
 
 def measure_in_place(
@@ -53,14 +53,14 @@ def measure_in_place(
     target: float,
     make: Callable[[Any, Division], Teams] | None = None,
 ) -> Repetitions:
-    """Repetitions of every phase that a rank has, in seconds; bytes beside them.
+    """Repetitions of every phase that a rank has, in seconds, and bytes.
 
-    "copies" are those of shards and halos, "pack" that of gradients alone; "halo" and "layerwise" the
-    calls of one item. A second pass, which the phases do not feel, times every layer in place: rows
-    "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that have
-    it; of a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, of serial
-    and data parallelism, that of an untimed one, on the rank that needs most. Cases of overlap are
-    measured by overlap.py.
+    "copies" are those of shards and halos, "pack" that of gradients alone; "halo" and "layerwise" are
+    calls with one item. A second pass, which does not affect the phases, times every layer in place:
+    rows "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that
+    have it; for a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, for
+    serial and data parallelism, is of an untimed one, on the rank that needs most. Cases of overlap:
+    overlap.py.
     """
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
@@ -69,7 +69,7 @@ def measure_in_place(
     try:
         options = WorkerOptions(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
-        step.hold_weights()  # gradients of sums that were never made must lead nowhere
+        step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
         result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
@@ -85,7 +85,7 @@ def measure_in_place(
 
 
 def short_teams(control: Any, division: Division) -> Teams:
-    """The communicators of a division, with messages of one item; on one rank those of training."""
+    """The communicators of a division, with messages of one item; on one rank training's own."""
     if division.p == 1:
         return make_teams(control, division, "mpi")
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
@@ -94,9 +94,9 @@ def short_teams(control: Any, division: Division) -> Teams:
 
 
 def phases_of(case: InPlaceCase) -> list[str]:
-    """The phases that the ranks of a case have: no work, no row.
+    """The phases in which the ranks of a case have work.
 
-    Of a pipeline only what its stages compute, each on its rank: what they wait is the schedule's.
+    For a pipeline only what each stage computes: waiting belongs to the schedule.
     """
     division = case.division
     if division.traits.stages:
@@ -108,7 +108,7 @@ def phases_of(case: InPlaceCase) -> list[str]:
 
 
 def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
-    """The timed loop: the ranks begin each iteration, and their exchange, together."""
+    """The timed loop; the ranks begin each iteration, and their exchange, together."""
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
@@ -120,7 +120,7 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
             row = {**row, COPIES: step.copied_s, "pack": row["pack"] - step.copied_s}
             met = [phase for phase in MET if phase in phases]
             whole = sum(row[phase] for phase in met)
-            for phase in met:  # what was filled in is shared out: of two, one is some calls of many
+            for phase in met:  # the filling is subtracted in proportion
                 row[phase] *= max(0.0, 1.0 - filled / whole) if whole > 0 else 1.0
             for phase in phases:
                 seconds[phase].append(row[phase])
@@ -132,7 +132,7 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
 
 
 def take_filled() -> float:
-    """Seconds in which what would have been received was filled in."""
+    """Seconds spent on filling in what would have been received."""
     from calib.microbench.communicators.torch_short import FILLED  # starts MPI, too
 
     return FILLED.take()
@@ -141,9 +141,9 @@ def take_filled() -> float:
 def layer_rows(
     control: Control, step: TrainingStep, modules: Mapping[str, nn.Module], phases: Repetitions
 ) -> dict[str, list[list[float]]]:
-    """Operation -> repetition -> seconds on each rank of each of the modules, and of the loss.
+    """Operation -> repetition -> seconds on each rank, for each of the modules and the loss.
 
-    The warm-up is as long as that of the phases; the repetitions are fewer.
+    As many warm-up iterations as for the phases; fewer repetitions.
     """
     done = min(map(len, phases.ranks.values())) - phases.warmup
     n = max(FEWEST_REPETITIONS, min(MOST_LAYER_REPETITIONS, int(done * LAYERS_SHARE)))
@@ -167,22 +167,21 @@ def layer_rows(
 
 
 def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn.Module]:
-    """The modules of layers, by the layer; whole, as they are in the model, or parts of them.
+    """The modules of layers, by layer; whole, as in the model, or parts of them.
 
-    One that several `layers` share is left out, as its hooks would time all of its uses: so is of a
-    whole model whatever stands there once more as NAME#2 (oracle/trace/tracing.py).
+    A module that several `layers` share is left out, because its hooks would time all uses; in a whole
+    model those are the layers that appear again as NAME#2 (oracle/trace/tracing.py).
     """
     if not isinstance(module, LayerProgram):
         several = {name.partition("#")[0] for name in layers if "#" in name}
         return {name: part for name, part in module.named_modules() if name not in several}
-    nodes = [node for node in module.graph.graph.nodes if node.op == "call_module"]
-    uses = Counter(module.graph.get_submodule(str(node.target)) for node in nodes)
-    found = {
-        module.layer_of[node.name]: module.graph.get_submodule(str(node.target))
-        for node in nodes
-        if node.name in module.layer_of
+    called = {node.name: module.module_called(node) for node in module.graph.graph.nodes}
+    uses = Counter(called.values())
+    return {
+        module.layer_of[name]: part
+        for name, part in called.items()
+        if part is not None and uses[part] == 1 and name in module.layer_of
     }
-    return {layer: part for layer, part in found.items() if uses[part] == 1}
 
 
 def step_memory(step: TrainingStep) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Layer times within training: hooks around each module and node.
 
-A full backward hook of PyTorch passes the tensors of its module through functions of its own, which
-a ReLU in place after it forbids. So the backward is timed at the nodes of the autograd graph that a
-module added; those that accumulate into its parameters are left alone, as a hook would make them copy.
+PyTorch's full backward hook passes a module's tensors through functions of its own, which a ReLU in
+place after it forbids. So the backward is timed at the nodes of the autograd graph that a module added,
+except those that accumulate into its parameters, which a hook would make copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACCUMULATION = "torch::autograd::AccumulateGrad"
 
 
 def _nodes_of(tensors: Any) -> set[Node]:
-    """The nodes that made the tensors in a nest of them; of a leaf its accumulation."""
+    """The nodes that made the tensors in a nested structure; for a leaf its accumulation."""
     found = set()
     for tensor in tree_leaves(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -42,12 +42,11 @@ def nodes_between(outputs: set[Node], inputs: set[Node]) -> list[Node]:
 
 
 class LayerTimes:
-    """Seconds, in the iteration that runs, of each module that holds no other of them.
+    """Seconds, in the current iteration, of each module that contains no other of them.
 
-    `seconds`: "layer_forward:<name>" and, where it has a backward, "layer_backward:<name>", from
-    `begin` on; a module that is used several times has their sum. Of one thread and a CPU. `read` is
-    the clock, of "forward" or "backward": one that stands still in other phases leaves out what a
-    module copies and sends.
+    `seconds`: "layer_forward:<name>" and, where it has a backward, "layer_backward:<name>", since
+    `begin`; the sum over the uses of a module. For one thread on a CPU. `read` is the clock of "forward"
+    or "backward": one that stands still in other phases leaves out what a module copies and sends.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class LayerTimes:
             nonlocal inputs
             self._add(f"layer_forward:{name}", self._read("forward") - start)
             for node in nodes_between(_nodes_of(output), inputs):
-                # one with a hook takes a copy of its gradient, which it would have taken as it is
+                # with a hook it would copy the gradient that it takes over without one
                 if node.name() != ACCUMULATION:
                     self._time(node, f"layer_backward:{name}")
             inputs = set()  # nodes keep the graph
@@ -104,7 +103,7 @@ class LayerTimes:
         self._handles.append(module.register_forward_hook(after))
 
     def _time(self, node: Node, name: str) -> None:
-        """Time one node; it, and the hooks with it, is gone with the iteration's graph."""
+        """Time one node; it is freed with its hooks when the iteration's graph is."""
         start = 0.0
 
         def before(_: Any) -> None:

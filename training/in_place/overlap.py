@@ -1,8 +1,8 @@
 """Iterations of data parallelism with the exchange overlapped and without, side by side.
 
 The exchange is real: all gradients, by the library that training uses, through the code that
-`calib train` runs with and without --overlap. Every repetition is one iteration of each kind, and
-the two take turns in going first: what disturbs the machine hits both.
+`calib train` runs with and without --overlap. Every repetition is one iteration of each kind, and the
+two take turns in going first, so that disturbances hit both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calib.training.step import TrainingStep
 from calib.training.teams import teams_of
 from calib.training.worker import WorkerOptions
 
-PHASES = ("backward", "exchange")  # of an iteration without overlap: what the law of eta needs
+PHASES = ("backward", "exchange")  # of an iteration without overlap: the law of eta needs them
 
 
 def measure_overlap(
@@ -28,7 +28,7 @@ def measure_overlap(
 ) -> Repetitions:
     """Seconds on every rank of whole iterations, "overlapped" and "blocking", and of PHASES.
 
-    The ranks begin an iteration together and wait for one another in its exchange only, as in
+    The ranks begin an iteration together and then wait for one another only in its exchange, as in
     training. `first_s` is the first overlapped iteration.
     """
     plain = case.division

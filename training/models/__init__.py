@@ -111,17 +111,12 @@ def entry(name: str) -> ModelEntry:
     raise InputError(f"unknown model {name!r}{hint} known models: {', '.join(_BY_NAME)}")
 
 
-def build(name: str, seed: int) -> nn.Module:
-    """The model `name` on the CPU, in train mode, with weights that `seed` alone determines.
-
-    Every rank that passes the same seed has the same weights. The state of torch's global
-    generators is left as it was. Raises InputError for an unknown name.
-    """
-    return built(entry(name), seed)
-
-
 def built(about: ModelEntry, seed: int) -> nn.Module:
-    """The same of an entry. An adaptive pooling that is the identity is not run."""
+    """A model on the CPU, in train mode, with weights that `seed` alone determines.
+
+    Every rank with the same seed has the same weights. torch's global generators keep their state. An
+    adaptive pooling that is the identity is not run.
+    """
     import torch
 
     from calib.training.models.pooling import skip_identities

@@ -9,7 +9,7 @@ from calib.training.models import Loss
 
 @dataclass(frozen=True)
 class Own:
-    """What the options of `calib train` say of a user's module, beside its words."""
+    """The options of `calib train` for a user's module."""
 
     input_shape: tuple[int, ...]
     loss: Loss
@@ -18,13 +18,13 @@ class Own:
 
 
 def own_name(words: str) -> str:
-    """What a user's module is called, in a record and a file's name: MODULE.FUNCTION, no other's name.
+    """The name of a model in records and file names: MODULE.FUNCTION of a user's module.
 
-    A registered model's name is as it is.
+    It never equals a registered model's, which keeps its name.
     """
     return words.replace(":", ".") if is_own(words) else words
 
 
 def is_own(words: str) -> bool:
-    """Whether --model names a module of the user's: MODULE:FUNCTION."""
+    """Whether --model names a user's module: MODULE:FUNCTION."""
     return ":" in words

@@ -17,36 +17,35 @@ from calib.search.plan import SearchedPlan
 LAYERWISE = "layerwise"
 TRAINED = (LAYERWISE, "pipeline")  # spaces of plans that training can run
 RankTuple = tuple[int, ...]
-MOST_RUNS = 12  # of equal layers, that are told one by one
+MOST_RUNS = 12  # runs of equal layers that a layout lists one by one
 DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 
 
 @dataclass(frozen=True)
 class LayerwiseDivision(Division):
-    """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
+    """One Configuration for each layer, in the model's order; the whole batch is one replica.
 
-    No strategy of the registry (calib.foundation.division.STRATEGIES) is of this kind: `strategy` is
-    layerwise.
+    `strategy` is layerwise, which is not in the registry (calib.foundation.division.STRATEGIES).
     """
 
     configurations: tuple[Configuration, ...] = field(kw_only=True)
 
     @property
     def faults(self) -> list[str]:
-        """Configurations of more parts than ranks; `why_not_cut` finds what a model refuses."""
+        """Configurations with more parts than ranks; `why_not_cut` knows the model."""
         most = max((of.parts for of in self.configurations), default=1)
         return [f"a layer in {most} parts needs more than p = {self.p}"] if most > self.p else []
 
     @property
     def sample_degrees(self) -> int:
-        """The least batch that all of them divide."""
+        """The smallest batch that all configurations divide."""
         return math.lcm(*(of.sample for of in self.configurations))
 
     @property
     def layout(self) -> str:
-        """The configurations in the order of the layers, equal ones that follow one another as one.
+        """The configurations in the order of the layers, runs of equal ones counted.
 
-        Of many changes, how many layers have each, the most first.
+        Where there are many runs, the number of layers of each configuration, most frequent first.
         """
         runs = [(str(of), len(list(same))) for of, same in groupby(self.configurations)]
         if len(runs) > MOST_RUNS:
@@ -57,10 +56,10 @@ class LayerwiseDivision(Division):
 
 
 def why_not_cut(spec: ModelSpec, division: LayerwiseDivision) -> list[str]:
-    """Why layers cannot be cut so, with their names."""
+    """Why layers cannot be cut as planned, with their names."""
     if len(division.configurations) != len(spec.layers):
         return [
-            f"a plan of {len(division.configurations)} layers is none of {spec.name}, which has "
+            f"a plan of {len(division.configurations)} layers does not fit {spec.name}, which has "
             f"{len(spec.layers)}"
         ]
     found = []
@@ -76,8 +75,8 @@ def why_not_cut(spec: ModelSpec, division: LayerwiseDivision) -> list[str]:
 def division_of(plan: SearchedPlan, spec: ModelSpec) -> Division:
     """How training divides `spec` under a plan.
 
-    Raises InputError for a space that training cannot run, for layers that are not those of the model,
-    and for stages that are none; what cannot be trained of it, calib.training.allowed says.
+    Raises InputError for a space that training cannot run, for layers that are not the model's, and for
+    impossible stages. What cannot be trained of the division: calib.training.allowed.
     """
     if plan.space not in TRAINED:
         raise InputError(
@@ -89,14 +88,9 @@ def division_of(plan: SearchedPlan, spec: ModelSpec) -> Division:
         return _pipeline(plan, spec, plan.batch)
     names, expected = [layer.name for layer in plan.layers], [x.name for x in spec.layers]
     if names != expected:
-        other = next(
-            (pair for pair in zip(names, expected, strict=False) if pair[0] != pair[1]), None
-        )
-        words = (
-            f"{other[0]!r} where {spec.name} has {other[1]!r}"
-            if other
-            else (f"{len(names)} where {spec.name} has {len(expected)}")
-        )
+        pairs = zip(names, expected, strict=False)
+        mine, theirs = next((p for p in pairs if p[0] != p[1]), (len(names), len(expected)))
+        words = f"{mine!r} where {spec.name} has {theirs!r}"
         raise InputError(f"the plan's layers are not those of {spec.name}: {words}")
     configurations = tuple(_configuration(layer.name, layer.degrees) for layer in plan.layers)
     return LayerwiseDivision(LAYERWISE, plan.p, plan.batch, configurations=configurations)
@@ -145,7 +139,7 @@ def _pipeline(plan: SearchedPlan, spec: ModelSpec, batch: int) -> Division:
 
 
 def sharers(of: Configuration) -> list[RankTuple]:
-    """The groups of ranks with the same weights of a layer, by their channels and inputs."""
+    """The groups of ranks with the same weights of a layer: the same channels and inputs."""
     groups: dict[tuple[int, int], list[int]] = {}
     for part in range(of.parts):
         place = of.place(part)
@@ -156,3 +150,10 @@ def sharers(of: Configuration) -> list[RankTuple]:
 def any_shared(configurations: Iterable[Configuration]) -> bool:
     """Whether weights of some layer are on several ranks."""
     return any(len(ranks) > 1 for of in configurations for ranks in sharers(of))
+
+
+def summers(of: Configuration) -> list[RankTuple]:
+    """The groups of ranks with terms of the same output."""
+    if of.input == 1:
+        return []
+    return [tuple(range(first, first + of.input)) for first in range(0, of.parts, of.input)]

@@ -1,10 +1,9 @@
 """Tensors between layers cut in different ways: boxes fetched from owners, gradients back.
 
-An exchange of an iteration is one call of the communicator's posted receives and sends. All of them
-hang on a chain: each takes a token from the one before, so that the backward passes through them in the
-opposite order on every rank, whatever the branches of the model, and also where a rank has no part
-of the layer behind. So ranks meet in the same order in both directions, and nobody waits for one
-who waits.
+Each exchange is one call of the communicator's posted receives and sends. They form a chain: each takes
+a token from the one before, so that the backward passes through them in the opposite order on every
+rank, whatever the branches of the model, and also where a rank has no part of the next layer. Ranks
+therefore meet in the same order in both directions and cannot deadlock.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from calib.training.plans.routes import InputRoute
 
 
 class ExchangeToken:
-    """The token of an iteration: what the next exchange takes."""
+    """The token of an iteration, which the next exchange takes."""
 
     def __init__(self) -> None:
         self.token: Tensor | None = None
@@ -35,13 +34,13 @@ class ExchangeToken:
         self.linked = False
 
     def roots(self) -> tuple[list[Tensor], list[Tensor | None]]:
-        """What the backward begins with beside the loss, and its gradient; nothing without exchanges."""
+        """Further roots of the backward and their gradients; none where nothing was exchanged."""
         if not self.linked or self.token is None:
             return [], []
         return [self.token], [torch.zeros_like(self.token)]
 
     def link(self, x: Tensor | None, work: Any) -> Tensor | None:
-        """`work.there(x)`, whose backward is `work.back`, behind the exchanges before it."""
+        """`work.there(x)`, whose backward is `work.back`, after the exchanges so far."""
         found: tuple[Tensor, Tensor | None] = _linked(self.token, x, work)
         self.token, y = found
         self.linked = True
@@ -62,12 +61,11 @@ class _Linked(Function):
         return token, found if ctx.has_input else None, None
 
 
-# which torch has no types for
-_linked: Any = _Linked.apply
+_linked: Any = _Linked.apply  # torch has no types for it
 
 
 class CutBox:
-    """A box of a tensor that holds `within`: a view, along the dimensions in which they differ."""
+    """Cuts `box` out of a tensor of the box `within`: a view."""
 
     def __init__(self, box: Box, within: Box) -> None:
         self._along = [
@@ -77,8 +75,8 @@ class CutBox:
         ]
 
     def of(self, whole: Tensor) -> Tensor:
-        """The part; the tensor itself where they are the same."""
-        for dimension, first, length in self._along:  # a third of the time of whole[...]
+        """The part; the tensor itself where the boxes are equal."""
+        for dimension, first, length in self._along:  # in a third of the time of whole[...]
             whole = whole.narrow(dimension, first, length)
         return whole
 
@@ -89,9 +87,9 @@ def sizes(box: Box) -> list[int]:
 
 
 class JoinBoxes:
-    """A tensor of `whole` from parts of it, each of its box, with `fill` where there is none.
+    """Joins parts, each with its box, into a tensor of `whole`, with `fill` where there is none.
 
-    One concatenation where they follow one another along one dimension; else copied one by one.
+    One concatenation where the parts line up along one dimension; else they are copied one by one.
     """
 
     def __init__(self, whole: Box, parts: Sequence[Box], fill: float, like: Tensor) -> None:
@@ -103,7 +101,7 @@ class JoinBoxes:
     def _in_line(
         self, whole: Box, parts: Sequence[Box]
     ) -> tuple[int, list[tuple[int, Tensor | None]]] | None:
-        """The dimension, and what follows one another along it: a part by its number, or filling."""
+        """The dimension, and the pieces along it in order: a part by its number, or filling."""
         apart = {d for part in parts for d, of in enumerate(part) if of != whole[d]}
         if len(apart) != 1:
             return None
@@ -140,11 +138,10 @@ class JoinBoxes:
 
 
 class Fetch:
-    """A route with its messages; `there` from what this rank has to what its part runs on.
+    """Runs a route: `there` goes from what this rank has to what its part runs on, `back` returns.
 
-    `fill` stands beyond the image. `fresh`: the gradient that comes back is of this one reader, so that
-    it may be written to. `like` tells the item type and device. Copies count as "pack", messages as
-    `phase`.
+    `fill` is what lies beyond the image. `fresh`: only this reader has the gradient that comes back, so
+    it may be written to. `like` gives item type and device. Copies count as "pack", messages as `phase`.
     """
 
     def __init__(
@@ -169,7 +166,7 @@ class Fetch:
             if not of.is_direct and pieces != [of.whole]:
                 self._join = JoinBoxes(of.whole, pieces, fill, like)
             self._back = [(CutBox(box, of.whole), rank) for rank, box in of.receives]
-            # read as it lies, with rows that no window reaches
+            # not copied, so with the rows that no window reaches
             read = of.own if of.is_direct and of.own else of.whole
             self._local_back = CutBox(of.local, read) if of.local else None
         self._returning = [(sizes(box), rank) for rank, box in of.sends]
@@ -184,7 +181,7 @@ class Fetch:
         return y
 
     def back(self, gradient: Tensor | None) -> Tensor | None:
-        """dL/dx of what this rank has, of that of what its part ran on (None: it is zero)."""
+        """dL/dx of what this rank has, from that of what its part ran on (None: zero)."""
         before = self._switch("pack")
         if gradient is None and self._route.whole is not None:
             gradient = self._like.new_zeros(sizes(self._route.whole))
@@ -204,7 +201,7 @@ class Fetch:
         leaving: Sequence[tuple[CutBox, int]],
         coming: Sequence[tuple[list[int], int]],
     ) -> list[Tensor]:
-        """Send boxes of a tensor; what lands."""
+        """Send boxes of a tensor; returns what arrived."""
         outgoing = []
         if leaving:
             assert whole is not None
@@ -229,14 +226,14 @@ class Fetch:
 
 
 class _Sum:
-    """How the gradient of what a rank has comes of those of its readers."""
+    """Sums the gradient of what a rank has from those of its readers."""
 
     def __init__(self, route: InputRoute, fresh: bool, like: Tensor) -> None:
         assert route.own is not None
         self._own, self._like, self._fresh = route.own, like, fresh
         boxes = [*([route.local] if route.local else []), *(box for _, box in route.sends)]
         apart = all(not items(overlap(a, b)) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
-        # parts that cover it once are joined; else one that covers it is added to, or zeros are
+        # parts that tile it are joined; else they are added to one that covers it, or to zeros
         self._join = None
         if apart and len(boxes) > 1 and sum(map(items, boxes)) == items(route.own):
             self._join = JoinBoxes(route.own, boxes, 0.0, like)
@@ -244,7 +241,7 @@ class _Sum:
         self._first = boxes.index(route.own) if route.own in boxes else None
 
     def of(self, local: Tensor | None, landed: list[Tensor]) -> Tensor | None:
-        """The sum; `local` is a view of the gradient that has come back."""
+        """The sum; `local` is a view of the gradient that came back."""
         pieces = [*([local] if local is not None else []), *landed]
         if not pieces:
             return None
@@ -263,9 +260,10 @@ class _Sum:
 
 
 class SumTerms:
-    """Terms of one output, one from each rank of `team`: their sum, of which each keeps its channels.
+    """Sums the ranks' terms of one output; each rank keeps its channels of the sum.
 
-    A reduce-scatter along `axis`; backward, dL/dy of all channels is gathered, for every term is of all.
+    A reduce-scatter along `axis`. In the backward dL/dy of all channels is gathered, because every term
+    has all channels.
     """
 
     def __init__(self, team: TorchGroup, clock: PhaseClock, axis: int) -> None:

@@ -1,25 +1,25 @@
 """A layer's part as a module: its channels, on exactly the rows that it reads.
 
-Batch normalisation is of the part's own samples and pixels, as of a rank under the other strategies
-(ParaDL section 4.5.2). Dropout masks are each rank's own.
+Batch normalisation is over the part's own samples and pixels, as on a rank of the other strategies
+(ParaDL section 4.5.2). Every rank draws its own dropout masks.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.partitions import Configuration, Range, computed, owned
-from calib.oracle.layout.spatial import window
 from calib.training.split.shared_layers import CONVOLUTIONS
-from calib.training.split.spatial_layers import POOLS
+from calib.training.split.spatial_layers import part_pool, part_windows
+from calib.training.worker import Held
 
 # of an input's part, in the order of the layer's inputs; None where nothing of it is read
 LayerFunction = Callable[[Sequence[Tensor | None]], Tensor]
@@ -31,20 +31,18 @@ ADAPTIVE: dict[int, type[nn.Module]] = {
 
 
 class PartLayer(nn.Module):
-    """One layer's part on this rank. `ranges`, by a parameter's name in the layer: what it has of that.
+    """One layer's part on this rank.
 
-    `compute` makes the part's terms or output; `bias_of_sum` is added behind the sum of terms.
+    `ranges`, by a parameter's name in the layer: the part of it that this rank has. `compute` makes the
+    part's output, or its terms of a sum; `bias_of_sum` is then added after the summation.
     """
+
+    compute: LayerFunction
 
     def __init__(self) -> None:
         super().__init__()
         self.ranges: dict[str, tuple[Range, ...]] = {}
-        self.compute: LayerFunction = _nothing
         self.bias_of_sum: nn.Parameter | None = None
-
-    def forward(self, *inputs: Tensor | None) -> Tensor:
-        """The part's output, or its terms."""
-        return self.compute(inputs)
 
 
 def part_layer(
@@ -56,24 +54,24 @@ def part_layer(
     that cannot be trained so.
     """
     part = PartLayer()
+    cut = {d for d, degree in enumerate(of.spatial) if degree > 1}
+    if shape.kind in _PLAIN:
+        run = _PLAIN[shape.kind]
+        part.compute = lambda inputs: run(inputs, shape, inplace)
+        return part
     if shape.kind in ("conv", "linear", "batch_norm", "embedding"):
         assert whole is not None
-        _weigh(part, shape, of, rank, whole)
-    if shape.kind in _MAKERS:
-        part.compute = _MAKERS[shape.kind](part, shape, of, whole, inplace)
-    elif whole is not None and of.parts == of.sample:
-        part.add_module("whole", whole)
-        part.compute = lambda inputs: whole(inputs[0])
-    else:
-        raise InputError(f"a {shape.kind} layer of a plan cannot be trained")
+        _take_weights(part, shape, of, rank, whole)
+    if shape.kind in ("conv", "linear", "embedding"):
+        part.compute = _weighted(part, shape, cut)
+        return part
+    module = _module_of(part, shape, of, cut, whole)
+    part.add_module("whole", module)
+    part.compute = lambda inputs: module(inputs[0])
     return part
 
 
-def _nothing(inputs: Sequence[Tensor | None]) -> Tensor:
-    raise AssertionError("a part without a layer")
-
-
-def _weigh(
+def _take_weights(
     part: PartLayer, shape: LayerShape, of: Configuration, rank: int, whole: nn.Module
 ) -> None:
     """Give a part its weights: the whole layer's own, or copies of a range of them."""
@@ -82,8 +80,8 @@ def _weigh(
             part.register_parameter(name, parameter)
         return
     axis = len(shape.output_shape) if shape.kind in ("linear", "embedding") else 1
-    mine = computed(shape, of, 1 * of.sample, rank)[axis]
-    kept = owned(shape, of, 1 * of.sample, rank)[axis]
+    mine = computed(shape, of, of.sample, rank)[axis]
+    kept = owned(shape, of, of.sample, rank)[axis]
     ranges: dict[str, tuple[Range, ...]] = dict.fromkeys(("weight", "bias"), (mine,))
     if shape.kind == "embedding":
         ranges = {"weight": ((0, shape.parameter_shapes[0][0]), mine)}
@@ -92,10 +90,8 @@ def _weigh(
         at = of.place(rank).input
         ranges = {"weight": (mine, (at * inputs, (at + 1) * inputs)), "bias": (kept,)}
     for name, parameter in whole.named_parameters():
-        piece = parameter.detach()
-        for dimension, (first, stop) in enumerate(ranges[name]):
-            piece = piece.narrow(dimension, first, stop - first)
-        # a copy: the whole tensor is to be freed
+        piece = Held(name, parameter, ranges[name]).cut(parameter.detach())
+        # a copy, so that the whole tensor can be freed
         own = nn.Parameter(
             piece.clone(memory_format=torch.contiguous_format), parameter.requires_grad
         )
@@ -105,128 +101,53 @@ def _weigh(
         part.bias_of_sum = part._parameters.get("bias")
 
 
-Maker = Callable[[PartLayer, LayerShape, Configuration, nn.Module | None, bool], LayerFunction]
-
-
-def _own_bias(part: PartLayer) -> nn.Parameter | None:
-    return None if part.bias_of_sum is not None else part._parameters.get("bias")
-
-
-def _convolution(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    call = CONVOLUTIONS[len(shape.output_shape) - 1]
-    weight, bias = part.get_parameter("weight"), _own_bias(part)
-    stride, padding = _windows(shape, of)
-    groups = shape.attributes["groups"]
-    return lambda inputs: call(
-        inputs[0], weight, bias, stride=stride, padding=padding, groups=groups
-    )
-
-
-def _windows(shape: LayerShape, of: Configuration) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Strides, and the padding that a part's layer adds itself: none where it is cut."""
-    spatial = range(len(shape.output_shape) - 1)
-    windows = [window(shape, d) for d in spatial]
-    cut = {d for d, degree in enumerate(of.spatial) if degree > 1}
-    return tuple(w.stride for w in windows), tuple(
-        0 if d in cut else windows[d].padding for d in spatial
-    )
-
-
-def _linear(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    weight, bias = part.get_parameter("weight"), _own_bias(part)
-    return lambda inputs: F.linear(_read(inputs[0]), weight, bias)
-
-
-def _embedding(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
+def _weighted(part: PartLayer, shape: LayerShape, cut: set[int]) -> LayerFunction:
+    """What a part with weights computes; a bias that is added after a summation is left out."""
     weight = part.get_parameter("weight")
-    return lambda inputs: F.embedding(_read(inputs[0]), weight)
+    bias = part._parameters.get("bias") if part.bias_of_sum is None else None
+    if shape.kind == "embedding":
+        return lambda inputs: F.embedding(_read(inputs[0]), weight)
+    if shape.kind == "linear":
+        return lambda inputs: F.linear(_read(inputs[0]), weight, bias)
+    strides, padding = part_windows(shape, cut)
+    convolve, groups = CONVOLUTIONS[len(strides)], shape.attributes["groups"]
+    return lambda inputs: convolve(
+        inputs[0], weight, bias, stride=strides, padding=padding, groups=groups
+    )
 
 
-def _batch_norm(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    assert isinstance(whole, nn.modules.batchnorm._BatchNorm)
-    if of.channel > 1:
-        first, stop = part.ranges["weight"][0]
-        norm: Any = type(whole)(stop - first, whole.eps, whole.momentum, affine=False)
-        for name, buffer in whole.named_buffers():
-            piece = buffer[first:stop].clone() if buffer.dim() else buffer.clone()
-            norm.register_buffer(name, piece)
-        if not whole.track_running_stats:
-            norm.track_running_stats = False
-            norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-        norm.affine = whole.affine
-        norm.weight, norm.bias = part._parameters.get("weight"), part._parameters.get("bias")
-        norm.to(next(part.parameters(), torch.empty(0)).device).train()
-    else:
-        norm = whole
-    part.add_module("norm", norm)
-    return lambda inputs: norm(inputs[0])
+def _module_of(
+    part: PartLayer, shape: LayerShape, of: Configuration, cut: set[int], whole: nn.Module | None
+) -> nn.Module:
+    """The module that computes a part of its first input."""
+    if shape.kind == "batch_norm":
+        assert isinstance(whole, _BatchNorm)
+        return _norm_of_channels(part, whole) if of.channel > 1 else whole
+    if shape.kind in ("max_pool", "avg_pool"):
+        return part_pool(shape, cut)
+    if shape.kind == "adaptive_avg_pool":
+        if shape.is_identity:
+            return nn.Identity()
+        return ADAPTIVE[len(shape.output_shape) - 1](shape.output_shape[1:])
+    if whole is None or of.parts != of.sample:
+        raise InputError(f"a {shape.kind} layer of a plan cannot be trained")
+    return whole
 
 
-def _pool(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    stride, padding = _windows(shape, of)
-    kernel = tuple(window(shape, d).kernel for d in range(len(stride)))
-    make = POOLS[shape.kind, len(stride)]
-    pool = make(kernel, stride, padding, ceil_mode=bool(shape.attributes["ceil_mode"]))
-    return lambda inputs: pool(inputs[0])
-
-
-def _adaptive(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    if shape.is_identity:
-        return lambda inputs: _read(inputs[0])
-    pool = ADAPTIVE[len(shape.output_shape) - 1](shape.output_shape[1:])
-    return lambda inputs: pool(inputs[0])
-
-
-def _dropout(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    probability = shape.attributes["probability"]
-    assert isinstance(probability, float)
-    return lambda inputs: F.dropout(_read(inputs[0]), probability, True, inplace)
-
-
-def _relu(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    return lambda inputs: F.relu(_read(inputs[0]), inplace)
-
-
-def _add(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    if inplace:
-        return lambda inputs: _read(inputs[0]).add_(_read(inputs[1]))
-    return lambda inputs: _read(inputs[0]) + _read(inputs[1])
-
-
-def _concat(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    return lambda inputs: torch.cat([x for x in inputs if x is not None], 1)
-
-
-def _flatten(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    return lambda inputs: _read(inputs[0]).flatten(1)
-
-
-def _softmax(
-    part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> LayerFunction:
-    return lambda inputs: F.softmax(_read(inputs[0]), 1)
+def _norm_of_channels(part: PartLayer, whole: _BatchNorm) -> nn.Module:
+    """The batch norm of the part's channels."""
+    first, stop = part.ranges["weight"][0]
+    norm: Any = type(whole)(stop - first, whole.eps, whole.momentum, affine=False)
+    for name, buffer in whole.named_buffers():
+        norm.register_buffer(name, buffer[first:stop].clone() if buffer.dim() else buffer.clone())
+    if not whole.track_running_stats:
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    norm.affine = whole.affine
+    norm.weight, norm.bias = part._parameters.get("weight"), part._parameters.get("bias")
+    norm.to(next(part.parameters(), torch.empty(0)).device).train()
+    made: nn.Module = norm
+    return made
 
 
 def _read(x: Tensor | None) -> Tensor:
@@ -234,23 +155,23 @@ def _read(x: Tensor | None) -> Tensor:
     return x
 
 
-def fill_of(kind: str) -> float:
-    """What stands beyond the image for a layer's windows."""
-    return -math.inf if kind == "max_pool" else 0.0
+def _dropped(inputs: Sequence[Tensor | None], shape: LayerShape, inplace: bool) -> Tensor:
+    probability = shape.attributes["probability"]
+    assert isinstance(probability, float)
+    return F.dropout(_read(inputs[0]), probability, True, inplace)
 
 
-_MAKERS: dict[str, Maker] = {
-    "conv": _convolution,
-    "linear": _linear,
-    "embedding": _embedding,
-    "batch_norm": _batch_norm,
-    "max_pool": _pool,
-    "avg_pool": _pool,
-    "adaptive_avg_pool": _adaptive,
-    "dropout": _dropout,
-    "relu": _relu,
-    "add": _add,
-    "concat": _concat,
-    "flatten": _flatten,
-    "softmax": _softmax,
+def _added(inputs: Sequence[Tensor | None], shape: LayerShape, inplace: bool) -> Tensor:
+    first, second = map(_read, inputs)
+    return first.add_(second) if inplace else first + second
+
+
+# what layers without weights and windows compute, by kind
+_PLAIN: dict[str, Callable[[Sequence[Tensor | None], LayerShape, bool], Tensor]] = {
+    "dropout": _dropped,
+    "relu": lambda inputs, _, inplace: F.relu(_read(inputs[0]), inplace),
+    "add": _added,
+    "concat": lambda inputs, *_: torch.cat([x for x in inputs if x is not None], 1),
+    "flatten": lambda inputs, *_: _read(inputs[0]).flatten(1),
+    "softmax": lambda inputs, *_: F.softmax(_read(inputs[0]), 1),
 }

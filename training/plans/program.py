@@ -1,9 +1,9 @@
 """One rank's program under a plan: its part of every layer, and the exchanges between.
 
-Layers run in the order of the model, all of them in one graph of autograd. Where a rank has what a layer
-reads, nothing is sent and nothing copied; it is idle where it has no part. Each rank reads what it needs
-of the model's input and of the targets from its own memory. Batch normalisation is of what a rank
-has, and every rank draws dropout masks of its own.
+Layers run in the order of the model, all in one autograd graph. Where a rank already has what a layer
+reads, nothing is sent and nothing copied; where it has no part, it is idle. Each rank reads what it
+needs of the model's input and targets from its own memory. Batch norms are over what a rank has, and
+every rank draws its own dropout masks.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from torch import Tensor, nn
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import INPUT
-from calib.training.layer_program import LayerProgram
-from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers
+from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers, summers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
-from calib.training.plans.gradients import PlanGroups, SharedGradients, summers
-from calib.training.plans.layers import PartLayer, fill_of, part_layer
+from calib.training.plans.gradients import PlanGroups, SharedGradients
+from calib.training.plans.layers import PartLayer, part_layer
 from calib.training.plans.routes import InputRoute, input_route, route
+from calib.training.split.spatial_layers import fill_of
 from calib.training.worker import Gradient, Held, Task, Worker
 
-# whose gradient of an input is a tensor of its own
+# the layers whose backward makes a new tensor for the gradient of their input
 FRESH = ("conv", "linear", "max_pool", "avg_pool", "batch_norm", "relu")
 
 
 @dataclass
 class StepInput:
-    """One input of a layer on this rank: `name` of the layer that it is the output of.
+    """One input of a layer on this rank: the output of the layer `name`.
 
-    `fetch` where messages or copies make it; none where it is read as it lies, or not at all.
+    `fetch` where messages or copies make it; None where it is read without a copy, or not at all.
     """
 
     name: str
@@ -48,7 +47,7 @@ class StepInput:
 
 @dataclass
 class LayerStep:
-    """One layer on this rank. `part` is None where it is idle, and of the loss."""
+    """One layer on this rank. `part` is None where the rank is idle, and for the loss."""
 
     layer: Layer
     sources: list[StepInput]
@@ -57,31 +56,22 @@ class LayerStep:
     done: list[str]  # what no later layer reads
 
 
-class PlanProgram(nn.Module):
-    """The parts of one rank, by the layers' numbers; `steps` run them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[LayerStep] = []
-        self.parts = nn.ModuleDict()
-
-
 class _Builder:
-    """What a rank has of each layer."""
+    """What a rank has of each layer: the `steps` that run, the weights `held` and who shares each."""
 
-    def __init__(self, task: Task, division: LayerwiseDivision, chain: ExchangeToken) -> None:
-        self.task, self.division, self.chain = task, division, chain
-        self.source: LayerProgram = task.program
-        self.spec: ModelSpec = self.source.spec
+    def __init__(self, task: Task, division: LayerwiseDivision) -> None:
+        self.task, self.division = task, division
+        self.source, self.spec = task.program, task.program.spec
         self.rank, self.world = task.teams.world.rank, task.teams.world
         self.groups = PlanGroups(self.world)
         self.like = next(task.module.parameters()).detach()
         self.index = {layer.name: i for i, layer in enumerate(self.spec.layers)}
         self.held: list[Held] = []
-        self.sharer: list[RankTuple] = []
-        self.program = PlanProgram()
+        self.sharers: list[RankTuple] = []
+        self.steps: list[LayerStep] = []
+        self._build()
 
-    def build(self) -> PlanProgram:
+    def _build(self) -> None:
         for of in self.division.configurations:  # collective, before any rank goes its own way
             self.groups.make(sharers(of))
             self.groups.make(summers(of))
@@ -92,13 +82,11 @@ class _Builder:
             part = terms = None
             if layer is not self.spec.layers[-1] and self.rank < of.parts:
                 part = self._part(layer, of, sources)
-                self.program.parts[str(i)] = part
                 terms = self._terms(layer, of)
             done = [
                 name for name in dict.fromkeys(layer.inputs) if last[name] == i and name != INPUT
             ]
-            self.program.steps.append(LayerStep(layer, sources, part, terms, done))
-        return self.program
+            self.steps.append(LayerStep(layer, sources, part, terms, done))
 
     def _source(self, i: int, which: int) -> StepInput:
         layer, of = self.spec.layers[i], self.division.configurations[i]
@@ -127,12 +115,10 @@ class _Builder:
 
     def _part(self, layer: Layer, of: Configuration, sources: list[StepInput]) -> PartLayer:
         node = self.source.node_of(layer.name)
-        whole = None
-        if node.op == "call_module":
-            whole = self.source.graph.get_submodule(str(node.target))
+        whole = self.source.module_called(node)
         inplace = bool(getattr(whole, "inplace", node.kwargs.get("inplace", False)))
         if any(source.fetch is not None or source.name == INPUT for source in sources):
-            inplace = False  # it may be a view of what somebody has, or the batch
+            inplace = False  # it may be a view of a layer's output, or the batch itself
         part = part_layer(layer.shape, of, self.rank, whole, inplace)
         mine = next(ranks for ranks in sharers(of) if self.rank in ranks)
         for name, parameter in part.named_parameters():
@@ -140,7 +126,7 @@ class _Builder:
                 ranges = part.ranges.get(name, ())
                 alone: Gradient = "own" if ranges else "same"
                 self.held.append(Held(f"{node.target}.{name}", parameter, ranges, alone))
-                self.sharer.append(mine)
+                self.sharers.append(mine)
         return part
 
     def _terms(self, layer: Layer, of: Configuration) -> SumTerms | None:
@@ -151,42 +137,42 @@ class _Builder:
 
 
 class LayerwiseWorker(Worker):
-    """This rank's parts. The loss is of the ranks that have samples of it, and None on the others."""
+    """This rank's parts. Ranks with samples of the loss have one, the others None."""
 
     def __init__(self, task: Task, division: LayerwiseDivision) -> None:
-        self._chain = ExchangeToken()
-        made = _Builder(task, division, self._chain)
-        program = made.build()
+        made = _Builder(task, division)
         exchange = None
         if any_shared(division.configurations):
             parameters = [held.parameter for held in made.held]
-            exchange = SharedGradients(parameters, made.sharer, made.groups)
-        super().__init__(task, program, made.held, exchange)
+            exchange = SharedGradients(parameters, made.sharers, made.groups)
+        parts = nn.ModuleList(step.part for step in made.steps if step.part is not None)
+        super().__init__(task, parts, made.held, exchange)
         self.masks = made.rank
-        self._program, self._groups, self._like = program, made.groups, made.like
+        self._chain, self._steps = ExchangeToken(), made.steps
+        self._groups, self._like = made.groups, made.like
         self._share = 1.0 / division.configurations[-1].sample
         self._read: dict[tuple[str, int], Tensor] = {}
 
     def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """What this rank's parts read of the model's input, with the filling around it; its targets."""
+        """What this rank's parts read of the model's input, with filling around it; its targets."""
         self._read = {}
-        for step in self._program.steps:
+        for step in self._steps:
             for which, source in enumerate(step.sources):
                 if source.name == INPUT and source.route.whole is not None:
                     fill = fill_of(step.layer.shape.kind)
                     self._read[step.layer.name, which] = _box_of(inputs, source.route, fill)
-        loss = self._program.steps[-1].sources[0].route.need
+        loss = self._steps[-1].sources[0].route.need
         samples = slice(*(loss[0] if loss else (0, 0)))
         mine = next(iter(self._read.values()), inputs.new_empty(0))
         return mine, targets[samples].contiguous()
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss over this rank's samples of it; 0 where it has none."""
+        """The mean loss over this rank's samples; 0 where it has none."""
         loss = self._run(targets)
         return self._like.new_zeros(()) if loss is None else loss
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Forward and backward; the loss on the ranks that have samples of it."""
+        """Forward and backward; the loss where this rank has samples of it."""
         loss = self._run(targets)
         beat()
         self.clock.switch("backward")
@@ -199,10 +185,10 @@ class LayerwiseWorker(Worker):
         return None if loss is None else loss.detach()
 
     def _run(self, targets: Tensor) -> Tensor | None:
-        """All layers in turn; the loss of this rank's samples."""
+        """Run all layers; the loss of this rank's samples."""
         chain, there = self._chain, dict[str, Tensor]()
         chain.begin(self._like)
-        for step in self._program.steps[:-1]:
+        for step in self._steps[:-1]:
             inputs = [self._input(step, which, there) for which in range(len(step.sources))]
             if step.part is not None:
                 y = step.part.compute(inputs)
@@ -213,7 +199,7 @@ class LayerwiseWorker(Worker):
                 there[step.layer.name] = y
             for name in step.done:
                 there.pop(name, None)
-        last = self._program.steps[-1]
+        last = self._steps[-1]
         outputs = [self._input(last, which, there) for which in range(len(last.sources))]
         whole = [y for y in outputs if y is not None]
         if not whole:
@@ -236,12 +222,6 @@ class LayerwiseWorker(Worker):
         fill = fill_of(step.layer.shape.kind)
         return _cut_out(self._like if mine is None else mine, source.route, fill, self.clock.switch)
 
-    def make_optimizer(
-        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-    ) -> torch.optim.Optimizer:
-        """The optimizer of this rank's parameters; an idle one has none, torch's must have one."""
-        return make(self.parameters or [nn.Parameter(torch.empty(0))])
-
     def close(self) -> None:
         """Free the groups."""
         self._groups.close()
@@ -254,10 +234,10 @@ def _with_bias(y: Tensor, bias: Tensor | None, axis: int) -> Tensor:
 
 
 def _cut_out(x: Tensor, of: InputRoute, fill: float, switch: Callable[[str], str]) -> Tensor:
-    """What a part runs on of what the rank has, without any message."""
+    """What a part runs on, cut from what the rank has, without any message."""
     assert of.whole is not None
     before = switch("pack")
-    if of.local is None or of.own is None:  # windows that reach filling alone
+    if of.local is None or of.own is None:  # windows that read filling alone
         y = x.new_full([b - a for a, b in of.whole], fill)
     else:
         around = [
@@ -279,6 +259,5 @@ def _box_of(inputs: Tensor, of: InputRoute, fill: float) -> Tensor:
 
 def make(task: Task) -> Worker:
     """This rank's work under a plan."""
-    division = task.division
-    assert isinstance(division, LayerwiseDivision)
-    return LayerwiseWorker(task, division)
+    assert isinstance(task.division, LayerwiseDivision)
+    return LayerwiseWorker(task, task.division)

@@ -1,7 +1,7 @@
 """What a rank sends, receives and keeps between two layers. Pure geometry.
 
 The boxes are those of oracle/layout/partitions.py: [from, to) of samples, then of every dimension of a
-sample. Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or
+sample. Windows at the border of an image also read filling, which is not sent: coordinates below 0 or
 beyond the image.
 """
 
@@ -29,10 +29,10 @@ RoutedPieces = tuple[tuple[int, Box], ...]  # (the other rank, the box)
 class InputRoute:
     """One input of a layer on one rank.
 
-    `own` is what the rank has of the tensor, `need` what it reads of it, None of either where nothing.
-    `whole` is what its part runs on: `need`, and filling around it where windows reach beyond the image.
-    `local` is the part of `need` that it has. `cut` are the dimensions in which `whole` is exact; in
-    others a part may also be given rows that no window reaches.
+    `own` is the box of the tensor that the rank has and `need` the box that it reads, None for nothing.
+    `whole` is what its part runs on: `need`, with filling around it where windows reach beyond the
+    image. `local` is the part of `need` that the rank has. `cut` are the dimensions in which `whole` is
+    exact; in the others a part may also be given rows that no window reaches.
     """
 
     own: Box | None
@@ -45,12 +45,12 @@ class InputRoute:
 
     @property
     def talks(self) -> bool:
-        """Whether this rank has a message in it."""
+        """Whether this rank sends or receives anything."""
         return bool(self.sends or self.receives)
 
     @property
     def is_direct(self) -> bool:
-        """Whether the part runs on what the rank has, as it lies."""
+        """Whether the part runs on what the rank has, without a copy."""
         if self.whole is None or self.own is None or self.local is None or self.receives:
             return False
         pairs = enumerate(zip(self.whole, self.own, strict=True))
@@ -66,28 +66,12 @@ def route(
     batch: int,
     rank: int,
 ) -> InputRoute:
-    """That of rank `rank` for input `which` of the consumer, which the producer's output is."""
+    """The route of rank `rank` for input `which` of the consumer: the producer's output."""
     shape, of = producer
     owners = [owned(shape, of, batch, part) for part in range(of.parts)]
-    return _between(owners, consumer, which, batch, rank)
-
-
-def input_route(
-    consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
-) -> InputRoute:
-    """Of the model's input, which every rank has the whole of."""
-    shape, _ = consumer
-    everything: Box = ((0, batch), *((0, n) for n in shape.input_shapes[which]))
-    need, whole, cut = _reads(consumer, which, batch, rank)
-    return InputRoute(everything, need, whole, need, (), (), cut)
-
-
-def _between(
-    owners: list[Box], consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
-) -> InputRoute:
-    shape, of = consumer
     own = owners[rank] if rank < len(owners) else None
     need, whole, cut = _reads(consumer, which, batch, rank)
+    shape, of = consumer
     sends, receives = [], []
     if own is not None:
         readers = [needed(shape, of, batch, part, which) for part in range(of.parts)]
@@ -101,10 +85,20 @@ def _between(
     return InputRoute(own, need, whole, local, tuple(sends), tuple(receives), cut)
 
 
+def input_route(
+    consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
+) -> InputRoute:
+    """The route of the model's input, which every rank has whole."""
+    shape, _ = consumer
+    everything: Box = ((0, batch), *((0, n) for n in shape.input_shapes[which]))
+    need, whole, cut = _reads(consumer, which, batch, rank)
+    return InputRoute(everything, need, whole, need, (), (), cut)
+
+
 def _reads(
     consumer: tuple[LayerShape, Configuration], which: int, batch: int, rank: int
 ) -> tuple[Box | None, Box | None, frozenset[int]]:
-    """`need`, `whole` and `cut` of a Route."""
+    """`need`, `whole` and `cut` of an InputRoute."""
     shape, of = consumer
     every = frozenset(range(1 + len(shape.input_shapes[which])))
     if rank >= of.parts:

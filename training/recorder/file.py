@@ -1,4 +1,4 @@
-"""Recorded iterations: gathered from all ranks as tensors, written by rank 0."""
+"""Recorded iterations, gathered from all ranks as tensors and written by rank 0."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from calib.microbench.records.manifest import utc_now
 from calib.training.importers.records import ImportedCase, division_of
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 
-HOST_BYTES = 64  # of a host's name that is kept
-# what a rank says of an iteration: seconds of it, its loss, seconds of each phase; NaN is not known
+HOST_BYTES = 64  # the longest host name that is kept
+# a rank's row of an iteration: its seconds, its loss, seconds of each phase; NaN is unknown
 COLUMNS = 2 + len(RUN_PHASES)
 
 
@@ -33,7 +33,7 @@ class RecordedRanks:
         self.joined = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self.joined else 0
         self.size = dist.get_world_size() if self.joined else 1
-        # NCCL takes what is on the GPU, others what is on the host
+        # NCCL takes tensors on the GPU, others tensors on the host
         on_gpu = self.joined and "nccl" in str(dist.get_backend())
         self._device = device if on_gpu else torch.device("cpu")
         self.backend = str(dist.get_backend()) if self.joined else ""
@@ -109,7 +109,7 @@ def header_of(
 class RunFile:
     """The run.jsonl of a recorder: header, then iterations as they come, then the end.
 
-    Collective but for `stop`; what was written is a valid prefix at any moment.
+    Collective except for `stop`; at any moment the file is a valid prefix of a run.
     """
 
     def __init__(self, path: Path, header: RunHeader, ranks: RecordedRanks) -> None:
@@ -153,9 +153,9 @@ class RunFile:
         self._stream.flush()
 
     def finish(self, rows: Tensor, end: RunEnd, notes: list[str]) -> None:
-        """The last iterations of this rank (those that all have are kept), and the end.
+        """Write the last iterations (as far as all ranks have them) and the end.
 
-        Without a timed iteration there is no end: such a run is not complete.
+        Without a timed iteration there is no end line: such a run is not complete.
         """
         n = min(self.ranks.numbers(len(rows)))
         if n:
@@ -185,7 +185,7 @@ class RunFile:
 
 
 def iteration_of(index: int, warmup: int, table: list[list[float]]) -> Iteration:
-    """The record of what each rank said; a phase that a rank does not know is not known."""
+    """The record from each rank's row; a phase that one rank does not know is unknown."""
     losses = [row[1] for row in table if math.isfinite(row[1])]
     known = {
         name: [row[2 + place] for row in table]

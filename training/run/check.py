@@ -1,15 +1,15 @@
 """Contradictions between a run's header and its rows.
 
-`calib train` writes rows of every rank in every iteration, and where each rank ran; training of somebody
-else may tell of some ranks only, and says less of them. What is contradicted is never scored: a file
-that was put together by hand, or damaged.
+`calib train` writes times of every rank in every iteration, and where each rank ran; an imported run may
+know some ranks only, and less of them. A run that contradicts itself (put together by hand, or damaged)
+is never scored.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from calib.foundation.division import STRATEGIES
 from calib.foundation.statistics import serial_half_width
@@ -22,52 +22,41 @@ BETWEEN_RANKS = ("halo", "layerwise", "pack", "exchange", "unpack")
 def contradiction(
     head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
 ) -> str | None:
-    """The first thing in a run that contradicts another, in one line; None where nothing does."""
-    every = (
-        *_of_header(head),
-        *_of_ranks(head, iterations, end),
-        *_of_order(head, iterations),
-        *_of_end(head, iterations, end),
+    """The first contradiction in a run, in one line; None where there is none."""
+    every = chain(
+        _of_header(head),
+        _of_ranks(head, iterations, end),
+        _of_order(head, iterations),
+        _of_end(head, iterations, end),
     )
-    return next(iter(every), None)
-
-
-def ranks_of(iteration: Iteration) -> int:
-    """The ranks that an iteration has times of."""
-    every = iteration.whole
-    return len(next(iter(iteration.seconds.values())) if every is None else every)
+    return next(every, None)
 
 
 def _of_header(head: RunHeader) -> Iterator[str]:
-    """What cannot be in the header."""
-    if head.strategy in STRATEGIES:  # of training of somebody else, it may be any
+    """What a header cannot say."""
+    if head.strategy in STRATEGIES:  # an imported run may have any
         yield from head.division.faults
-    lengths = {
-        "hosts": len(head.hosts),
-        "cores": len(head.cores),
-        "gpus": len(head.gpus),
-        "order": len(head.order),
-    }
-    for name, length in lengths.items():
+    for name in ("hosts", "cores", "gpus", "order"):
+        length = len(getattr(head, name))
         needed = name == "hosts" and head.trained
         if length != head.p and (length or needed):
             yield f"p is {head.p}, but {name} has {length} of them"
     if head.order and sorted(head.order) != list(range(head.p)):
-        yield f"order has not each of the {head.p} ranks once"
+        yield f"order does not have each of the {head.p} ranks once"
     if head.trained and not head.oversubscribed and len(head.cores) == len(head.hosts):
         of_cores = Counter(zip(head.hosts, map(tuple, head.cores), strict=True))
         for (host, cores), ranks in of_cores.items():
             if cores and ranks > len(cores):
                 yield f"oversubscribed is false, but {ranks} ranks share {len(cores)} core of {host}"
     if not head.trained and head.gradient_difference is not None:
-        yield "training of somebody else has no gradient_difference"
+        yield "an imported or recorded run has no gradient_difference"
 
 
 def _of_ranks(
     head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
 ) -> Iterator[str]:
-    """Rows of every rank, in every iteration."""
-    counts = {ranks_of(iteration): iteration.index for iteration in iterations}
+    """Times of every rank, in every iteration."""
+    counts = {iteration.ranks: iteration.index for iteration in iterations}
     if len(counts) > 1:
         places = ", ".join(f"{n} in iteration {index}" for n, index in counts.items())
         yield f"the iterations have times of different numbers of ranks: {places}"
@@ -87,12 +76,12 @@ def _of_ranks(
 
 
 def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]:
-    """Each iteration once, the warm-up first."""
+    """Every iteration once, the warm-up first."""
     for one, two in pairwise(iterations):
         if two.index <= one.index or (head.trained and two.index != one.index + 1):
-            yield f"iteration {two.index} follows on iteration {one.index}"
+            yield f"iteration {two.index} follows iteration {one.index}"
         if head.trained and two.warmup and not one.warmup:
-            yield f"iteration {two.index} is a warm-up behind one that is timed"
+            yield f"iteration {two.index} is a warm-up after a timed one"
     if iterations and head.trained and iterations[0].index:
         yield f"the first iteration is number {iterations[0].index}"
     for iteration in iterations[1:]:
@@ -107,7 +96,7 @@ def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]
 
 
 def _of_end(head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None) -> Iterator[str]:
-    """It stopped because the median was known well enough, and it is."""
+    """A run that stopped at its precision has it."""
     if end is None or end.stopped != "precision":
         return
     if head.precision is None:
@@ -115,4 +104,4 @@ def _of_end(head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
         return
     reached = serial_half_width([x.total_seconds for x in iterations if not x.warmup])
     if not reached <= head.precision:
-        yield f"it stopped at a precision of {head.precision:g}, which its iterations do not have"
+        yield f"it stopped at a precision of {head.precision:g}, which its iterations do not reach"

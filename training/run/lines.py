@@ -31,39 +31,20 @@ from calib.foundation.quantities import (
 from calib.oracle.projection import PHASES
 
 RUN_FORMAT = 1
-
-
-# how the line of an iteration begins
-ITERATION = '{"record": "iteration"'
-
-
-# largest relative difference from the serial gradients; over it a run has done other work
+ITERATION = '{"record": "iteration"'  # how the line of an iteration begins
+# largest relative difference from the serial gradients; beyond it a run did other work
 GRADIENT_TOLERANCE = 1e-5
-
-
-# on more, gradients are not compared: the serial ones have the samples of all replicas on one rank
+# on more, gradients are not compared: the serial ones take the samples of all replicas on one rank
 GRADIENT_RANKS = 8
-
-
-# of an iteration: by how much its phases may be over it, where somebody printed them with few digits
+# how far phases may exceed their iteration, relative, where they were printed with few digits
 PRINTED = 5e-3
-
 
 # in the order in which an iteration passes through them
 RUN_PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update")
-
-
-# of a prediction and of what pages show: pack holds unpack
-TIMED_PHASES = PHASES
-
-
-# in which a rank may wait for others
-SHARED_PHASES = ("halo", "layerwise", "exchange")
-
+TIMED_PHASES = PHASES  # of a prediction and of what pages show: pack includes unpack
+SHARED_PHASES = ("halo", "layerwise", "exchange")  # in which a rank may wait for others
 
 RankSeconds = Annotated[list[Seconds], Field(min_length=1)]
-
-
 GradientExchange = Annotated[
     str, Field(description="of gradients: none, flat, ddp, sharded, segmented, leaders, all")
 ]
@@ -78,7 +59,7 @@ class RunHeader(Divided):
     format_version: FormatVersion = RUN_FORMAT
     origin: Origin = Field(
         default="trained",
-        description="by calib; by somebody: recorded in their loop, imported from a file",
+        description="trained by calib, recorded in a loop of others, or imported from a file",
     )
     model: ModelName
     stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
@@ -94,7 +75,7 @@ class RunHeader(Divided):
     seed: Whole | None = Field(description="null: not known")
     iterations: CountOrNone = Field(description="planned at most, without the warm-up")
     precision: Ratio | None = Field(
-        default=None, description="half a 95% interval of the median, relative, at which to stop"
+        default=None, description="stop at this half-width of the median's 95% interval, relative"
     )
     warmup: CountOrNone = Field(
         description="iterations before the timed ones, the first among them"
@@ -102,11 +83,11 @@ class RunHeader(Divided):
     library: LibraryName
     backend: str = Field(default="", description="of torch.distributed")
     device: DeviceKind = "cpu"
-    hosts: list[str] = Field(description="host of each rank; none: not known")
+    hosts: list[str] = Field(description="host of each rank; empty: not known")
     cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
     gpus: list[str | None] = Field(default_factory=list, description="of each rank")
     order: list[KnownRanks] = Field(
-        default_factory=list, description="the rank that is rank 0, 1, ..."
+        default_factory=list, description="the ranks in the order of the machine"
     )
     threads_per_rank: KnownRanks = Field(description="0: not known")
     oversubscribed: Oversubscribed
@@ -123,17 +104,17 @@ class RunHeader(Divided):
 
     @property
     def trained(self) -> bool:
-        """Whether `calib train` ran it: then every rank has times, and gradients were compared."""
+        """Whether `calib train` ran it; then every rank has times and gradients were compared."""
         return self.origin == "trained"
 
     @property
     def layout(self) -> str:
-        """What the strategy and p leave open, in words; and how gradients were exchanged."""
+        """What strategy and p leave open, in words, and how gradients were exchanged."""
         return self.plan_layout or layout_of(self.division, self.exchange)
 
 
 def layout_of(division: Division, exchange: str) -> str:
-    """The layout of a division in words, and DistributedDataParallel, which no prediction has."""
+    """A division's layout in words, with DistributedDataParallel, which no prediction has."""
     ddp = exchange == "ddp" and not division.overlap
     return ", ".join(filter(None, [division.layout, "DistributedDataParallel" * ddp]))
 
@@ -141,8 +122,8 @@ def layout_of(division: Division, exchange: str) -> str:
 class Iteration(BaseModel):
     """One iteration: seconds of each phase on each rank; `loss` averaged over the ranks with one.
 
-    Of training of somebody else (an importer, the recorder) it has `whole`, and in
-    `seconds` the phases that are known; the rest of `whole` is nobody's, such as loading of data.
+    Recorded or imported, it has `whole`, and in `seconds` the phases that are known; the rest of `whole`
+    is in no phase, such as loading of data.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -177,6 +158,11 @@ class Iteration(BaseModel):
         return self
 
     @property
+    def ranks(self) -> int:
+        """The number of ranks with times."""
+        return len(next(iter(self.seconds.values())) if self.whole is None else self.whole)
+
+    @property
     def rank_seconds(self) -> list[float]:
         """Seconds of the iteration on each rank."""
         if self.whole is not None:
@@ -193,10 +179,10 @@ class Iteration(BaseModel):
     def critical_rank(self) -> int:
         """The rank that waited least: the others waited for it.
 
-        Its phases with other ranks (halo, layerwise, exchange) are the shortest, so they hold the
-        least waiting; without any it is the rank with the longest iteration.
+        The one with the shortest phases with other ranks (halo, layerwise, exchange), which contain the
+        waiting; without any such phase, the one with the longest iteration.
         """
-        ranks = range(len(self.seconds["forward"] if self.whole is None else self.whole))
+        ranks = range(self.ranks)
         known = [self.seconds[phase] for phase in SHARED_PHASES if phase in self.seconds]
         shared = [sum(times) for times in zip(*known, strict=True)]
         if any(shared):
@@ -205,16 +191,16 @@ class Iteration(BaseModel):
 
     @property
     def known_phases(self) -> tuple[str, ...]:
-        """The phases of TIMED_PHASES that `phase_seconds` has: of `calib train`, all."""
+        """Those of TIMED_PHASES that `phase_seconds` knows: all of a run of `calib train`."""
         if len(self.seconds) == len(RUN_PHASES):
             return TIMED_PHASES
         missing = {"pack" if x == "unpack" else x for x in RUN_PHASES if x not in self.seconds}
         return tuple(phase for phase in TIMED_PHASES if phase not in missing)
 
     def phase_seconds(self, phase: str) -> float:
-        """Seconds of a phase on the critical rank; "pack" is packing and unpacking.
+        """Seconds of a phase on the critical rank; "pack" includes unpacking.
 
-        Raises MeasurementError where the run does not tell (`known_phases`).
+        Raises MeasurementError for a phase that is not in `known_phases`.
         """
         try:
             return self.times[1][phase]
@@ -251,10 +237,11 @@ class RunEnd(BaseModel):
     wall_seconds: Seconds = Field(description="of the timed iterations, on rank 0")
     stopped: Literal["", "iterations", "precision"] = Field(default="", description="what ended it")
     clock_share: Ratio | None = Field(
-        default=None, description="what timing the phases takes of an iteration, on the worst rank"
+        default=None,
+        description="share of an iteration that timing its phases takes, on the worst rank",
     )
     switches: CountOrNone | None = Field(
-        default=None, description="of the phase, in an iteration, at most"
+        default=None, description="the most switches of the phase in an iteration"
     )
 
 

@@ -7,8 +7,11 @@ reduce-scatter of dX over p2, all-to-all back.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +19,29 @@ from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator
 from calib.training.sbp.operations import CollectiveKind, DoneCollective
 from calib.training.sbp.placement import Degrees, PlacedLayer, RankGroups, place
-from calib.training.sbp.problem import Array, Problem
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Input, weights and dL/d output of a chain, whole."""
+
+    x: Array
+    weights: list[Array]
+    output_gradient: Array
+
+
+def problem(rows: int, widths: Sequence[int], dtype: str, seed: int) -> Problem:
+    """Normal random numbers; `widths` are K of every layer and N of the last."""
+    random = np.random.default_rng(seed)
+
+    def matrix(height: int, width: int) -> Array:
+        made: Array = (random.standard_normal((height, width)) / np.sqrt(height)).astype(dtype)
+        return made
+
+    weights = [matrix(k, n) for k, n in itertools.pairwise(widths)]
+    return Problem(matrix(rows, widths[0]), weights, matrix(rows, widths[-1]))
 
 
 class ChainTeams:
@@ -27,7 +52,7 @@ class ChainTeams:
         self._made: dict[RankGroups, Communicator] = {}
 
     def of(self, groups: RankGroups) -> Communicator | None:
-        """That of this rank's group; None where groups are of one rank."""
+        """The communicator of this rank's group; None where groups have one rank."""
         if len(groups[0]) == 1:
             return None
         if groups not in self._made:
@@ -47,9 +72,9 @@ class ChainTeams:
 class RankChain:
     """A chain of `widths` under `degrees`, one triple a layer, on all ranks of `teams`.
 
-    `communicate_only` leaves products and ReLU out: what is left are the collectives, with their
-    packing, on zeros. `input_gradient`: whether dX of the first layer is wanted. Raises InputError
-    where a degree does not divide its dimension.
+    `communicate_only` leaves products and ReLU out, and runs the collectives with their packing on
+    zeros. `input_gradient`: whether dX of the first layer is wanted. Raises InputError where a degree
+    does not divide its dimension.
     """
 
     def __init__(
@@ -86,7 +111,7 @@ class RankChain:
             for at in self.layers
         ]
         self.done: list[DoneCollective] = []
-        self.seconds = 0.0  # inside the collectives of the last iteration, waiting there included
+        self.seconds = 0.0  # in the collectives of the last iteration, with waiting
         self._weights: list[Array] = []
 
     def load(self, given: Problem) -> None:

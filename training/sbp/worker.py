@@ -19,10 +19,9 @@ from calib.foundation.errors import CalibError
 from calib.foundation.files import write_json
 from calib.foundation.statistics import median
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import ChainTeams, RankChain
+from calib.training.sbp.engine import ChainTeams, RankChain, problem
 from calib.training.sbp.operations import DoneCollective
 from calib.training.sbp.placement import Degrees
-from calib.training.sbp.problem import problem
 
 PRODUCTS = 8
 

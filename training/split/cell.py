@@ -18,7 +18,7 @@ from calib.training.split.windows import Reach, reach_of_dy, reach_of_x
 
 
 class ImageCell:
-    """A rank's place among the parts of an image: `at` of `grid`, `team` their ranks row by row."""
+    """A rank's place `at` in the `grid` of an image's parts, whose ranks are `team`, row by row."""
 
     def __init__(self, grid: Shape, at: Shape, team: TorchGroup, clock: PhaseClock) -> None:
         self.grid, self.at, self.team, self.clock = grid, at, team, clock
@@ -30,20 +30,20 @@ class ImageCell:
         return self.ranges_of(shape, self.at)
 
     def ranges_of(self, shape: Shape, at: Shape) -> tuple[Range, ...]:
-        """The same of the part `at` another place."""
+        """The same for the part `at` another place."""
         whole = [(0, n) for n in shape]
         for d, (parts, index) in enumerate(zip(self.grid, at, strict=True)):
             whole[1 + d] = part_range(shape[1 + d], parts, index)
         return tuple(whole)
 
     def halo(self, reaches: Sequence[tuple[int, Reach]], fill: float = 0.0) -> TensorHalo:
-        """The exchange with the neighbours, of the reach along each cut dimension."""
+        """The exchange with the neighbours, given the reach along each cut dimension."""
         rank = self.team.rank
         sides = [(of, rank - self._apart[d], rank + self._apart[d]) for d, of in reaches]
         return TensorHalo(sides, self.team, self.clock, fill)
 
     def reaches(self, shape: LayerShape, forward: bool) -> list[tuple[int, Reach]]:
-        """What a layer's part runs on beyond its own, by cut dimension: of x, or else of dL/dy."""
+        """The reach of a layer's part along each cut dimension: in x (`forward`) or in dL/dy."""
         make = reach_of_x if forward else reach_of_dy
         x, y = shape.input_shapes[0], shape.output_shape
         return [
@@ -52,10 +52,10 @@ class ImageCell:
         ]
 
     def runs_alone(self, shape: LayerShape) -> bool:
-        """Whether the whole layer's module does the part's work as it is.
+        """Whether the whole layer's module can run on the part as it is.
 
-        Where nothing is sent, and the windows begin with the part and fit it (a 1x1 convolution, an
-        aligned pooling).
+        It can where nothing is sent, and the windows begin with the part and fit it (a 1x1 convolution,
+        an aligned pooling).
         """
         x, y = self.ranges(shape.input_shapes[0]), self.ranges(shape.output_shape)
         sends = any(r.sends for way in (True, False) for _, r in self.reaches(shape, way))
@@ -71,5 +71,5 @@ def _fits(shape: LayerShape, dimension: int, rows: Range, outputs: Range) -> boo
 
 
 def slices(ranges: Sequence[Range]) -> tuple[slice, ...]:
-    """Those of a tensor with a batch in front."""
+    """Slices of a tensor whose first dimension is the batch."""
     return (slice(None), *(slice(a, b) for a, b in ranges))

@@ -1,6 +1,6 @@
 """Halo exchange: rows from neighbouring parts, and their gradients back.
 
-Dimension after dimension, each in one call with all its messages, so that the corners that diagonal
+One dimension after the other, each in one call with all its messages, so that the corners that diagonal
 neighbours have come along: along the second dimension a message is longer by the halo of the first.
 """
 
@@ -16,12 +16,14 @@ from calib.microbench.communicator import TorchGroup
 from calib.training.clock import PhaseClock
 from calib.training.split.windows import Reach
 
+Message = tuple[int, int, int]  # first row, rows, the other rank
+
 
 class TensorHalo:
-    """That of one tensor of one layer on this rank.
+    """The halo exchange of one tensor of one layer on this rank.
 
-    `reaches`: one for each cut dimension, with the ranks of `team` before and behind (any number where
-    nothing is sent). `fill` stands beyond the image.
+    `reaches`: one for each cut dimension, with the ranks of `team` before and after (any number where
+    nothing is sent). `fill` is what lies beyond the image.
     """
 
     def __init__(
@@ -34,20 +36,19 @@ class TensorHalo:
         self._sides = [
             _HaloDimension(*of, team, clock, fill) for of in reaches if not of[0].is_nothing
         ]
-        self._back = self._sides[::-1]
 
     def extend(self, x: Tensor) -> Tensor:
-        """`x` with what the part needs, without what it does not; `x` or a view where it can be."""
+        """`x` with what the part needs and without what it does not; without a copy where possible."""
         for side in self._sides:
             x = side.extend(x)
         return x
 
     def give_back(self, gradient: Tensor) -> Tensor:
-        """The transpose of `extend`: dL/dx of own rows, with what the neighbours' rows of it add.
+        """The transpose of `extend`: dL/dx of own rows, with what the neighbours' copies of them add.
 
         `gradient` is that of the extended tensor, and is overwritten.
         """
-        for side in self._back:
+        for side in reversed(self._sides):
             gradient = side.give_back(gradient)
         return gradient
 
@@ -59,21 +60,20 @@ class _HaloDimension:
         self,
         reach: Reach,
         before: int,
-        behind: int,
+        after: int,
         team: TorchGroup,
         clock: PhaseClock,
         fill: float,
     ) -> None:
         self._reach, self._dimension, self._team, self._fill = reach, reach.dimension, team, fill
-        # by hand: a context takes more than twice the Python
-        self._switch = clock.switch
+        self._switch = clock.switch  # a context takes more than twice the Python
         last = reach.owns - reach.to_below
-        # own rows that neighbours need, and rows that come: (first, rows, rank)
-        given = [(0, reach.to_above, before), (last, reach.to_below, behind)]
-        taken = [(0, reach.above, before), (reach.above + reach.owns, reach.below, behind)]
+        # own rows that neighbours need, and rows that arrive
+        given = [(0, reach.to_above, before), (last, reach.to_below, after)]
+        taken = [(0, reach.above, before), (reach.above + reach.owns, reach.below, after)]
         self._given = [of for of in given if of[1]]
         self._taken = [of for of in taken if of[1]]
-        # of [before's rows, own rows, those of the one behind] the parts that are used
+        # the parts that are used of [rows from above, own rows, rows from below]
         borders = (0, reach.above, reach.above + reach.owns, reach.above + reach.owns + reach.below)
         self._kept = [
             (
@@ -88,15 +88,8 @@ class _HaloDimension:
         landed: list[Tensor] = []
         before = self._switch("pack")
         if reach.sends:
-            leaving = [
-                (x.narrow(dimension, first, rows).contiguous(), rank)
-                for first, rows, rank in self._given
-            ]
-            landed = [self._rows(x, rows) for _, rows, _ in self._taken]
-            coming = [(t, of[2]) for t, of in zip(landed, self._taken, strict=True)]
-            self._switch("halo")
-            self._team.exchange(leaving, coming)
-            self._switch("pack")
+            leaving = [x.narrow(dimension, first, rows) for first, rows, _ in self._given]
+            landed = self._exchange(x, leaving, self._given, self._taken)
         if reach.joins:
             x = self._join(x, landed)
         else:
@@ -105,6 +98,30 @@ class _HaloDimension:
                 x = x.narrow(dimension, first, stop - first)
         self._switch(before)
         return x
+
+    def give_back(self, gradient: Tensor) -> Tensor:
+        reach = self._reach
+        if not reach.sends:
+            return self._part(gradient, reach.above, reach.owns)
+        before = self._switch("pack")
+        leaving = [self._part(gradient, first, rows) for first, rows, _ in self._taken]
+        own = self._part(gradient, reach.above, reach.owns)
+        landed = self._exchange(gradient, leaving, self._taken, self._given)
+        for piece, (first, rows, _) in zip(landed, self._given, strict=True):
+            own.narrow(self._dimension, first, rows).add_(piece)
+        self._switch(before)
+        return own
+
+    def _exchange(
+        self, like: Tensor, leaving: list[Tensor], sends: list[Message], receives: list[Message]
+    ) -> list[Tensor]:
+        """Send the rows `leaving` of `like`; returns the rows that arrive."""
+        outgoing = [(x.contiguous(), rank) for x, (*_, rank) in zip(leaving, sends, strict=True)]
+        incoming = [(self._rows(like, rows), rank) for _, rows, rank in receives]
+        self._switch("halo")
+        self._team.exchange(outgoing, incoming)
+        self._switch("pack")
+        return [piece for piece, _ in incoming]
 
     def _join(self, x: Tensor, landed: list[Tensor]) -> Tensor:
         reach, dimension = self._reach, self._dimension
@@ -121,28 +138,8 @@ class _HaloDimension:
             pieces.append(self._rows(x, reach.after).fill_(self._fill))
         return torch.cat(pieces, dimension)
 
-    def give_back(self, gradient: Tensor) -> Tensor:
-        reach, dimension = self._reach, self._dimension
-        if not reach.sends:
-            return self._part(gradient, reach.above, reach.owns)
-        before = self._switch("pack")
-        leaving = [
-            (self._part(gradient, first, rows).contiguous(), rank)
-            for first, rows, rank in self._taken
-        ]
-        own = self._part(gradient, reach.above, reach.owns)
-        landed = [self._rows(gradient, rows) for _, rows, _ in self._given]
-        coming = [(t, of[2]) for t, of in zip(landed, self._given, strict=True)]
-        self._switch("halo")
-        self._team.exchange(leaving, coming)
-        self._switch("pack")
-        for piece, (first, rows, _) in zip(landed, self._given, strict=True):
-            own.narrow(dimension, first, rows).add_(piece)
-        self._switch(before)
-        return own
-
     def _part(self, gradient: Tensor, first: int, rows: int) -> Tensor:
-        """The gradient of some rows of above + own + below: zero of those that were not used."""
+        """The gradient of some rows of above + own + below; zero where they were not used."""
         reach, dimension = self._reach, self._dimension
         start, stop = max(first, reach.keep[0]), min(first + rows, reach.keep[1])
         used = max(0, stop - start)
@@ -155,7 +152,7 @@ class _HaloDimension:
         return part
 
     def _rows(self, like: Tensor, rows: int) -> Tensor:
-        """An uninitialised tensor of so many rows along this dimension."""
+        """An uninitialised tensor like `like` with so many rows along this dimension."""
         shape = list(like.shape)
         shape[self._dimension] = rows
         return like.new_empty(shape)

@@ -1,6 +1,6 @@
 """A linear map for autograd, given with its transpose, which is its backward.
 
-What moves between ranks is such a pair: parts joined and the own part cut, a halo taken and given back.
+Communication comes in such pairs: join parts and cut one's own, take a halo and give it back.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class _LinearMap(Function):
         return ctx.back(gradient), None, None
 
 
-# (x, there, back) -> there(x), whose gradient g becomes back(g); by its type, autograd's own have none
+# (x, there, back) -> there(x), whose gradient g becomes back(g); torch has no types for it
 mapped: Callable[[Tensor, Map, Map], Tensor] = _LinearMap.apply

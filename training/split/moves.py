@@ -1,8 +1,8 @@
-"""Tensors between ranks that share a layer's weights: join, cut, sum.
+"""Join, cut and sum tensors between ranks that share a layer's weights.
 
 Every rank of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its
 channels into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the
-other's forward (ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as
+other's forward (ParaDL A.1.4, A.1.5). Messages are contiguous and flat; collectives count as
 "layerwise", copies as "pack".
 """
 
@@ -21,20 +21,19 @@ from calib.training.split.linear_map import mapped
 
 
 class GroupLink:
-    """The group of this rank, its clock, and one buffer where all allgathers of an item type land.
+    """The group of this rank, its clock, and one buffer per item type for all allgathers.
 
-    What landed is copied out before the next one begins.
+    Results are copied out before the next allgather begins.
     """
 
     def __init__(self, group: TorchGroup, clock: PhaseClock) -> None:
         self.group = group
-        # phases are switched by hand here: a context takes more than twice the Python
-        self.switch = clock.switch
-        # by item type: views of its longest, by their items
+        self.switch = clock.switch  # a context takes more than twice the Python
+        # by item type: views of the longest buffer, by number of items
         self._landings: dict[torch.dtype, dict[int, Tensor]] = {}
 
     def landing(self, like: Tensor, items: int) -> Tensor:
-        """Room for so many items of the type and on the device of `like`, always the same device."""
+        """Room for so many items of the type and on the device of `like` (always the same device)."""
         views = self._landings.setdefault(like.dtype, {})
         if items not in views:
             longest = max(views, default=0)
@@ -46,7 +45,7 @@ class GroupLink:
         return views[items]
 
     def sum_up(self, term: Tensor) -> Tensor:
-        """The sum of all ranks' tensors: in the memory of `term`, unless that is not contiguous."""
+        """The sum of all ranks' tensors, in the memory of `term` if that is contiguous."""
         before = self.switch("pack")
         term = term.contiguous()
         self.switch("layerwise")
@@ -56,7 +55,7 @@ class GroupLink:
 
 
 class Channels:
-    """So many channels, of which this rank has `own`, [from, to)."""
+    """Channels of which this rank has `own`, [from, to)."""
 
     def __init__(self, link: GroupLink, channels: int) -> None:
         self.link, self.channels = link, channels
@@ -73,7 +72,7 @@ class Channels:
         return part
 
     def join(self, part: Tensor) -> Tensor:
-        """The whole (batch, channels, ...) of all ranks' parts."""
+        """The whole (batch, channels, ...) from all ranks' parts."""
         link, group = self.link, self.link.group
         before = link.switch("pack")
         part = part.contiguous()
@@ -93,34 +92,30 @@ class Channels:
 
 
 def join(part: Tensor, channels: Channels) -> Tensor:
-    """(batch, own channels, ...) of all ranks joined; backward: this rank's part of the gradient.
+    """Join (batch, own channels, ...) of all ranks; backward: this rank's part of the gradient.
 
-    All ranks compute the same loss from the same whole: nothing is sent in the backward.
+    All ranks compute the same loss from the same whole, so nothing is sent in the backward.
     """
     return mapped(part, channels.join, channels.cut)
 
 
 def cut(whole: Tensor, channels: Channels) -> Tensor:
-    """This rank's part of (batch, channels, ...); backward: the gradient's parts of all ranks joined."""
+    """This rank's part of (batch, channels, ...); backward: join the gradients of all parts."""
     return mapped(whole, channels.cut, channels.join)
 
 
 def share(whole: Tensor, link: GroupLink) -> Tensor:
-    """The tensor itself, that all ranks read; backward: the sum of their gradients.
+    """The tensor itself, which all ranks read; backward: the sum of their gradients.
 
-    In place: the layer behind made the gradient for this one reader, and nothing has saved it.
+    In place: the next layer made the gradient for this reader alone, and nothing has saved it.
     """
-    return mapped(whole, _itself, link.sum_up)
-
-
-def _itself(whole: Tensor) -> Tensor:
-    return whole.view_as(whole)
+    return mapped(whole, lambda x: x.view_as(x), link.sum_up)
 
 
 def summed(term: Tensor, link: GroupLink) -> Tensor:
     """The sum of all ranks' terms, in the memory of `term`, which no backward may need.
 
-    Its gradient is that of every term, so nothing is sent in the backward.
+    Its gradient is every term's gradient, so nothing is sent in the backward.
     """
     link.sum_up(term.detach())
     return term

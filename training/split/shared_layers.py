@@ -1,10 +1,10 @@
 """Layers whose weights a group of ranks shares, by filters or input channels.
 
-filter (ParaDL A.1.4): each rank computes the channels of y that its filters make, which are joined
-(allgather); of dL/dx it has the terms of its filters, which are summed (allreduce). channel (A.1.5):
-each computes the terms of y from its channels of x, which are summed (allreduce) before biases are
-added; of dL/dx it has its channels, which are joined (allgather). All other layers are whole on every
-rank (section 4.5.2). What is sent is the list of calib.oracle.layout.traffic.
+filter (ParaDL A.1.4): each rank computes the channels of y of its filters, which are joined (allgather),
+and the terms of dL/dx of its filters, which are summed (allreduce). channel (A.1.5): each computes the
+terms of y of its channels of x, which are summed (allreduce) before biases are added, and its channels
+of dL/dx, which are joined (allgather). All other layers are whole on every rank (section 4.5.2).
+calib.oracle.layout.traffic lists what is sent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F
 
 
 class SplitLayer(nn.Module, ABC):
-    """A convolution or fully connected layer of which this rank has a part of the weights.
+    """A convolution or fully connected layer with a part of its weights on this rank.
 
-    `ranges` is what it has of each parameter, by its name in the layer; others are whole. Reads and
-    returns whole tensors.
+    `ranges`, by a parameter's name in the layer: the part that this rank has; others are whole. Reads
+    and returns whole tensors.
     """
 
     weight: nn.Parameter
@@ -45,17 +45,17 @@ class SplitLayer(nn.Module, ABC):
         self.register_parameter("bias", None)
         for name, whole in layer.named_parameters():
             part = Held(name, whole, self.ranges.get(name, ())).cut(whole.detach())
-            # a copy also where it would do without: the whole tensor is to be freed
+            # always a copy, so that the whole tensor can be freed
             own = nn.Parameter(
                 part.clone(memory_format=torch.contiguous_format), whole.requires_grad
             )
             self.register_parameter(name, own)
 
     def forward(self, x: Tensor) -> Tensor:
-        """y of x, (batch, channels, ...); of a fully connected layer also (batch, ..., features)."""
+        """y of x, (batch, channels, ...); for a fully connected layer also (batch, ..., features)."""
         kind = x.device.type
         if torch.is_autocast_enabled(kind) and x.dtype == torch.float32:
-            # what autocast would do to it behind this: so its gradient travels in that type
+            # autocast would do so later; this way the gradient travels in that type too
             x = x.to(torch.get_autocast_dtype(kind))
         if self._is_linear and x.dim() > 2:
             return self.split(x.flatten(0, -2)).view(*x.shape[:-1], -1)
@@ -63,7 +63,7 @@ class SplitLayer(nn.Module, ABC):
 
     @abstractmethod
     def parts(self, weight: Tensor) -> tuple[Channels, dict[str, tuple[Range, ...]]]:
-        """The channels that are cut, and `ranges`, of the whole layer's weight."""
+        """The channels that are cut, and `ranges`, given the whole layer's weight."""
 
     @abstractmethod
     def split(self, x: Tensor) -> Tensor:
@@ -74,12 +74,12 @@ class FilterLayer(SplitLayer):
     """A range of the filters; biases go with them."""
 
     def parts(self, weight: Tensor) -> tuple[Channels, dict[str, tuple[Range, ...]]]:
-        """`channels` are those of y."""
+        """Cuts the channels of y."""
         channels = Channels(self._link, weight.shape[0])
         return channels, {"weight": (channels.own,), "bias": (channels.own,)}
 
     def split(self, x: Tensor) -> Tensor:
-        """y is joined; of dL/dx every rank has the terms of its filters."""
+        """y is joined; every rank has the terms of dL/dx of its filters."""
         if self._needs_input_grad:
             x = share(x, self._link)
         return join(self._compute(x, self.weight, self.bias), self.channels)
@@ -89,7 +89,7 @@ class ChannelLayer(SplitLayer):
     """A range of the input channels; every rank has all biases, which are added to the sum."""
 
     def parts(self, weight: Tensor) -> tuple[Channels, dict[str, tuple[Range, ...]]]:
-        """`channels` are those of x."""
+        """Cuts the channels of x."""
         channels = Channels(self._link, weight.shape[1])
         return channels, {"weight": ((0, weight.shape[0]), channels.own)}
 
@@ -103,7 +103,7 @@ class ChannelLayer(SplitLayer):
 
 
 def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -> Worker:
-    """The worker of filter, channel or data+filter; `exchange` makes that of what a rank holds."""
+    """The worker of filter, channel or data+filter; `exchange` is made from what a rank holds."""
     division, group = task.division, task.teams.group
     if group is None:
         held = whole_parameters(task.module)
@@ -127,7 +127,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
 
 
 def _compute_of(layer: nn.Module) -> SharedFunction:
-    """What the layer does with x, weights and biases."""
+    """The layer as a function of x, weights and biases."""
     if isinstance(layer, nn.Linear):
         return F.linear
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)  # what split_layers splits

@@ -1,12 +1,14 @@
-"""Layers on a part of an image; each talks to the neighbouring parts.
+"""Layers on a part of an image, which exchange rows with the neighbouring parts; the end of a split.
 
 formulas.md "spatial"; ParaDL section 3.2 and 4.5. Tensors are (batch, channels, rows, ...) of this
-rank's part. Functions run in one item type: what autocast casts is cast before.
+rank's part. Functions run in one item type: autocast's casts are made before them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,10 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.layout.spatial import WINDOWED, part_range, window
+from calib.oracle.layout.spatial import WINDOWED, window
 from calib.training.split.cell import ImageCell, slices
 from calib.training.split.linear_map import mapped
-from calib.training.split.windows import Transposed, reach_of_dy, transposed
+from calib.training.split.windows import Transposed, transposed
 
 _backward: Any = torch.ops.aten.convolution_backward
 POOLS: dict[tuple[str, int], type[nn.Module]] = {
@@ -28,6 +30,27 @@ POOLS: dict[tuple[str, int], type[nn.Module]] = {
     ("avg_pool", 2): nn.AvgPool2d,
     ("avg_pool", 3): nn.AvgPool3d,
 }
+
+
+def fill_of(kind: str) -> float:
+    """What a layer's windows read beyond the image."""
+    return -math.inf if kind == "max_pool" else 0.0
+
+
+def part_windows(shape: LayerShape, cut: Container[int]) -> tuple[list[int], list[int]]:
+    """Strides, and the padding that a part's layer adds itself: none along the `cut` dimensions."""
+    windows = [window(shape, d) for d in range(len(shape.output_shape) - 1)]
+    padding = [0 if d in cut else along.padding for d, along in enumerate(windows)]
+    return [along.stride for along in windows], padding
+
+
+def part_pool(shape: LayerShape, cut: Container[int]) -> nn.Module:
+    """The pooling of a part that brings its own rows along the `cut` dimensions."""
+    strides, padding = part_windows(shape, cut)
+    kernel = tuple(window(shape, d).kernel for d in range(len(strides)))
+    ceil_mode = bool(shape.attributes["ceil_mode"])
+    make = POOLS[shape.kind, len(strides)]
+    return make(kernel, tuple(strides), tuple(padding), ceil_mode=ceil_mode)
 
 
 class SplitConvolution(nn.Module):
@@ -43,38 +66,27 @@ class SplitConvolution(nn.Module):
         super().__init__()
         self.weight, self.bias = module.weight, module.bias
         self.dtype = dtype
-        spatial = range(len(shape.output_shape) - 1)
-        windows = [window(shape, d) for d in spatial]
+        strides, padding = part_windows(shape, cell.cut)
         groups = shape.attributes["groups"]
         assert isinstance(groups, int)
-        self.of_x = cell.halo(cell.reaches(shape, True))
-        self.of_dy = cell.halo(cell.reaches(shape, False))
-        padding = [0 if d in cell.cut else windows[d].padding for d in spatial]
-        ones = [1] * len(windows)
-        # what torch calls a convolution by: stride, padding, dilation, transposed, output padding
-        strides = [w.stride for w in windows]
-        self.arguments = (strides, padding, ones, False, [0] * len(windows), groups)
-        self._plan_backward(shape, cell)
+        reaches = cell.reaches(shape, forward=False)
+        self.of_x, self.of_dy = cell.halo(cell.reaches(shape, forward=True)), cell.halo(reaches)
+        ones, zeros = [1] * len(strides), [0] * len(strides)
+        # as torch takes them: stride, padding, dilation, transposed, output padding, groups
+        self.arguments = (strides, padding, ones, False, zeros, groups)
 
-    def _plan_backward(self, shape: LayerShape, cell: ImageCell) -> None:
-        """How dL/dx of the own rows comes of the extended dL/dy."""
-        strides, padding, ones, _, zeros, groups = self.arguments
-        rows = cell.ranges(shape.input_shapes[0])
-        turned: dict[int, Transposed | None] = {}
-        for d in cell.cut:
-            along, parts = window(shape, d), cell.grid[d]
-            length, output = shape.input_shapes[0][1 + d], shape.output_shape[1 + d]
-            reach = reach_of_dy(2 + d, along, length, output, parts, cell.at[d])
-            first = part_range(output, parts, cell.at[d])[0] - reach.above + reach.keep[0]
-            stop = first + reach.keep[1] - reach.keep[0]
-            turned[d] = transposed(along, (first, stop), rows[1 + d]) if stop > first else None
+        # dL/dx of the own rows is a transposed convolution of the extended dL/dy
+        rows, outputs = cell.ranges(shape.input_shapes[0]), cell.ranges(shape.output_shape)
         self._owned = [b - a for a, b in rows]
-        self._unread = None in turned.values()  # no output reads any row of the part
-        known = {d: t for d, t in turned.items() if t is not None}
-        whole = [
-            Transposed(n, size, 0, 0) for n, size in zip(padding, self._owned[1:], strict=True)
-        ]
-        ways = [known.get(d, of) for d, of in enumerate(whole)]
+        self._unread = False  # no output reads any row of the part
+        ways = [Transposed(n, size, 0, 0) for n, size in zip(padding, self._owned[1:], strict=True)]
+        for d, reach in reaches:
+            first = outputs[1 + d][0] - reach.above + reach.keep[0]
+            stop = first + reach.keep[1] - reach.keep[0]
+            if stop > first:
+                ways[d] = transposed(window(shape, d), (first, stop), rows[1 + d])
+            else:
+                self._unread = True
         self._sizes = [self._owned[0], *(way.size for way in ways)]
         self._transposed = (strides, [way.padding for way in ways], ones, False, zeros, groups)
         self._narrow = [
@@ -82,7 +94,7 @@ class SplitConvolution(nn.Module):
             for d, way in enumerate(ways)
             if (way.front, way.back) != (0, 0)
         ]
-        # rows that no output reads are zeros to add; torch counts dimensions from the last
+        # rows that no output reads are added as zeros; torch counts dimensions from the last
         flat = [-n for way in reversed(ways) for n in (way.front, way.back)]
         self._pad = flat if max(flat) > 0 else []
 
@@ -96,10 +108,10 @@ class SplitConvolution(nn.Module):
         return y
 
     def input_gradient(self, dy: Tensor, weight: Tensor) -> Tensor:
-        """dL/dx of the own rows, of dL/dy with its halo."""
+        """dL/dx of the own rows, from dL/dy with its halo."""
         if self._unread:
             return dy.new_zeros((dy.shape[0], *self._owned))
-        # only the shape of x is looked at: memory that is not touched costs nothing
+        # torch looks at the shape of x alone, and memory that is not touched costs nothing
         like = dy.new_empty((dy.shape[0], *self._sizes))
         dx: Tensor = _backward(dy, like, weight, None, *self._transposed, (True, False, False))[0]
         if self._pad:
@@ -143,17 +155,8 @@ class SplitPool(nn.Module):
 
     def __init__(self, shape: LayerShape, cell: ImageCell) -> None:
         super().__init__()
-        spatial = range(len(shape.output_shape) - 1)
-        windows = [window(shape, d) for d in spatial]
-        padding = tuple(0 if d in cell.cut else windows[d].padding for d in spatial)
-        self.pool = POOLS[shape.kind, len(windows)](
-            tuple(w.kernel for w in windows),
-            tuple(w.stride for w in windows),
-            padding,
-            ceil_mode=bool(shape.attributes["ceil_mode"]),
-        )
-        fill = -math.inf if shape.kind == "max_pool" else 0.0
-        self._halo = cell.halo(cell.reaches(shape, True), fill)
+        self.pool = part_pool(shape, cell.cut)
+        self._halo = cell.halo(cell.reaches(shape, forward=True), fill_of(shape.kind))
 
     def forward(self, x: Tensor) -> Tensor:
         """y of the part."""
@@ -164,7 +167,7 @@ class SplitPool(nn.Module):
 class SplitDropout(nn.Module):
     """Dropout of a part: the mask is drawn for the whole image and cut.
 
-    So it is the serial one's, and all ranks of a group stay in step for the dropouts behind.
+    So it is the serial mask, and the generators of a group stay in step for later dropouts.
     """
 
     def __init__(self, probability: float, shape: Shape, cell: ImageCell) -> None:
@@ -173,19 +176,66 @@ class SplitDropout(nn.Module):
         self._slices = slices(cell.ranges(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x, of which this share is dropped."""
+        """x with its part of the mask."""
         if not self.training:
             return x
         whole = x.new_ones((x.shape[0], *self._shape))
         return x * nn.functional.dropout(whole, self._probability, self.training)[self._slices]
 
 
+class Gather(nn.Module):
+    """The whole tensor from all parts, where the split ends; `shape` is that of a whole sample.
+
+    formulas.md "spatial". All ranks have the same gradient of it, so the backward takes this rank's
+    part and sends nothing.
+    """
+
+    def __init__(self, shape: Shape, cell: ImageCell) -> None:
+        super().__init__()
+        self.shape, self._team = shape, cell.team
+        self._packing, self._travelling = cell.clock.of("pack"), cell.clock.of("layerwise")
+        places = product(*(range(parts) for parts in cell.grid))
+        ranges = [cell.ranges_of(shape, at) for at in places]
+        self._sizes = [tuple(b - a for a, b in of) for of in ranges]
+        self._items = [math.prod(size) for size in self._sizes]
+        self._slices = [slices(of) for of in ranges]
+        self._own = self._slices[cell.team.rank]
+        self._even = len(set(self._items)) == 1
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(batch, *shape) of this rank's part."""
+        return mapped(y, self.gather, self.own)
+
+    def gather(self, y: Tensor) -> Tensor:
+        """The same, without autograd."""
+        batch = y.shape[0]
+        counts = [batch * items for items in self._items]
+        with self._packing:
+            mine, gathered = y.reshape(-1), y.new_empty(sum(counts))
+        with self._travelling:
+            if self._even:
+                self._team.allgather(mine, gathered)
+            else:
+                self._team.allgatherv(mine, gathered, counts)
+        with self._packing:
+            whole = y.new_empty((batch, *self.shape))
+            pieces = torch.split(gathered, counts)
+            for piece, where, size in zip(pieces, self._slices, self._sizes, strict=True):
+                whole[where].copy_(piece.view((batch, *size)))
+        return whole
+
+    def own(self, gradient: Tensor) -> Tensor:
+        """This rank's part of the whole gradient."""
+        with self._packing:
+            return gradient[self._own].contiguous()
+
+
 def part_of(
     shape: LayerShape, cell: ImageCell, whole: nn.Module | None, dtype: torch.dtype | None
 ) -> nn.Module | None:
-    """The module of a layer's part; None where the whole layer's runs on a part as it is.
+    """The module of a layer's part; None where the whole layer's module runs on a part as it is.
 
-    `whole` is that of a convolution; `dtype` what it runs in where autocast casts.
+    `whole` is the module of a convolution; `dtype` what it runs in where autocast casts.
     """
     if shape.kind == "dropout":
         probability = shape.attributes["probability"]

@@ -1,8 +1,8 @@
 """Batch normalisation over the samples and image parts of several ranks (ParaDL section 4.5.2).
 
-Statistics of a rank's own few samples are biased; synchronised ones (Zhang et al. 2018) are those that
-serial training has. The mean comes first and the squared deviations from it second, two allreduces in
-the forward, so that a mean far from 0 costs no digits; one allreduce in the backward.
+Statistics of a rank's own few samples are biased; synchronised ones (Zhang et al. 2018) are those of
+serial training. First the mean, then the squared deviations from it: two allreduces in the forward, so
+that a mean far from 0 costs no digits. One allreduce in the backward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NormTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 class _Normalize(torch.autograd.Function):
     """x [samples, channels, ...] -> normalised x; mean, biased variance [channels] and count [1].
 
-    Parts may hold unequal numbers of values. Gradients of weight and bias are those of this rank's part.
+    Parts may have unequal numbers of values. Gradients of weight and bias are those of this rank's part.
     """
 
     @staticmethod
@@ -38,8 +38,8 @@ class _Normalize(torch.autograd.Function):
     ) -> NormTensors:
         dimensions, shape = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
         channels = x.shape[1]
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of bfloat16 are no sums
-        # new_full: a GPU need not be waited for
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 cannot be summed
+        # new_full does not wait for a GPU
         sums = torch.cat([wide.sum(dimensions), wide.new_full((1,), x.numel() // channels)])
         with clock.of("layerwise"):
             team.allreduce(sums)
@@ -84,11 +84,11 @@ class _Normalize(torch.autograd.Function):
         return dx, dweight, dbias, None, None, None
 
 
-_normalize: Any = _Normalize.apply  # which torch has no types for
+_normalize: Any = _Normalize.apply  # torch has no types for it
 
 
 class SynchronizedNorm(_BatchNorm):
-    """A batch norm whose batch is that of a whole team; it has the parameters and buffers of `norm`."""
+    """A batch norm over the batch of a whole team, with the parameters and buffers of `norm`."""
 
     def __init__(self, norm: _BatchNorm, team: TorchGroup, clock: PhaseClock) -> None:
         super().__init__(
@@ -118,7 +118,7 @@ class SynchronizedNorm(_BatchNorm):
         return y
 
     def _share(self) -> float:
-        """Of the newest batch in the running statistics; all batches alike where momentum is None."""
+        """The weight of the newest batch in the running statistics; 1/n where momentum is None."""
         batches = self.num_batches_tracked
         if batches is not None:
             batches.add_(1)
@@ -127,13 +127,13 @@ class SynchronizedNorm(_BatchNorm):
         return 0.0 if batches is None else 1.0 / float(batches)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions: that of the batch norm it stands for was checked by its model."""
+        """Any number of dimensions: the batch norm that this replaces was checked by its model."""
 
 
 def synchronize(module: nn.Module, team: TorchGroup, clock: PhaseClock) -> None:
-    """Replace every batch norm inside `module`, a LayerProgram too, by one over all of `team`.
+    """Replace every batch norm inside `module` (or a LayerProgram) by one over all of `team`.
 
-    Names and objects of parameters and buffers stay. Communication is in phase "layerwise". Gradients
+    Parameters and buffers keep their names and objects. Communication is in phase "layerwise". Gradients
     of weights and biases are of this rank's part, to be combined like those of any other layer. Every
     member must run the same batch norms in the same order.
     """
@@ -142,5 +142,4 @@ def synchronize(module: nn.Module, team: TorchGroup, clock: PhaseClock) -> None:
         if path and isinstance(norm, _BatchNorm):
             if norm not in made:
                 made[norm] = SynchronizedNorm(norm, team, clock)
-            parent, _, name = path.rpartition(".")
-            setattr(module.get_submodule(parent), name, made[norm])
+            module.set_submodule(path, made[norm])

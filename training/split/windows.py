@@ -1,6 +1,7 @@
-"""Rows of a part along one dimension: taken, given, run on. Pure geometry.
+"""The rows that a part takes, gives and runs on along one dimension. Pure geometry.
 
-The rules are oracle/layout/spatial.py's, so that what is sent is what oracle/layout/traffic.py counts.
+The rules are those of oracle/layout/spatial.py, so that what is sent is what oracle/layout/traffic.py
+counts.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from typing import NamedTuple
 from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.spatial import Window, outputs_reading, part_range, rows_read
 
-# [from, to) of all rows that a part runs on, and of those between that are of the image
+# [from, to) of all rows that a part runs on, and of those among them that are in the image
 Needs = Callable[[int], tuple[Range, Range | None]]
 
 
 class Reach(NamedTuple):
-    """What a part runs on along a dimension of a tensor, where it `owns` rows.
+    """What a part that `owns` rows runs on along a dimension of a tensor.
 
-    `above` and `below` rows come from the part before and the one behind, and `to_above` first and
-    `to_below` last rows of its own go there. Of above + owned + below the rows `keep` = [from, to) are
-    used, between `before` and `after` rows of filling (beyond the image).
+    `above` and `below` rows come from the part before and the part after, to which `to_above` first and
+    `to_below` last rows of its own go. Of above + owned + below the rows `keep` = [from, to) are used,
+    between `before` and `after` rows of filling (beyond the image).
     """
 
     dimension: int
@@ -35,7 +36,7 @@ class Reach(NamedTuple):
 
     @property
     def sends(self) -> bool:
-        """Whether it has a message to or from a neighbour."""
+        """Whether there is a message to or from a neighbour."""
         return any((self.above, self.below, self.to_above, self.to_below))
 
     @property
@@ -45,12 +46,12 @@ class Reach(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the part runs on what it owns, and nobody else needs of it."""
+        """Whether the part runs on exactly what it owns, which no neighbour needs."""
         return not self.sends and not self.joins and self.keep == (0, self.owns)
 
 
 def reach(dimension: int, length: int, parts: int, index: int, needs: Needs) -> Reach:
-    """Of part `index` of `parts` of `length` rows, each of which runs on what `needs` says."""
+    """The reach of part `index` of `parts` of `length` rows, where `needs` says what each runs on."""
 
     def taken(part: int) -> tuple[int, int]:
         if not 0 <= part < parts:
@@ -80,7 +81,7 @@ def reach(dimension: int, length: int, parts: int, index: int, needs: Needs) -> 
 def reach_of_x(
     dimension: int, along: Window, length: int, output: int, parts: int, index: int
 ) -> Reach:
-    """The rows of x that a part of y reads: Window.inputs_of."""
+    """The reach in x of a part of y: Window.inputs_of."""
 
     def needs(part: int) -> tuple[Range, Range | None]:
         outputs = part_range(output, parts, part)
@@ -92,7 +93,7 @@ def reach_of_x(
 def reach_of_dy(
     dimension: int, along: Window, length: int, output: int, parts: int, index: int
 ) -> Reach:
-    """The rows of dL/dy that read a part of x: Window.outputs_of, within the image."""
+    """The reach in dL/dy of a part of x: Window.outputs_of, within the image."""
 
     def needs(part: int) -> tuple[Range, Range | None]:
         rows = outputs_reading(along, part_range(length, parts, part), output)
@@ -103,10 +104,10 @@ def reach_of_dy(
 
 
 class Transposed(NamedTuple):
-    """How the rows of dL/dx that a part owns come of a transposed convolution of rows of dL/dy.
+    """The transposed convolution from rows of dL/dy to the rows of dL/dx that a part owns.
 
-    With `padding` it gives `size` rows, of which `front` and `back` are to be cut off (added as zeros,
-    which no output reads, where they are negative).
+    With `padding` it makes `size` rows, of which `front` and `back` are cut off (where negative, added
+    as zeros, which no output reads).
     """
 
     padding: int
@@ -116,11 +117,11 @@ class Transposed(NamedTuple):
 
 
 def transposed(along: Window, outputs: Range, rows: Range) -> Transposed:
-    """That of dL/dy of `outputs` (one at least) for `rows` of dL/dx; padding cuts off what it can."""
+    """From dL/dy of `outputs` (at least one) to `rows` of dL/dx; padding cuts off what it can."""
     size = (outputs[1] - 1 - outputs[0]) * along.stride + along.kernel
     first = outputs[0] * along.stride - along.padding
     front, back = rows[0] - first, first + size - rows[1]
     padding = max(0, min(front, back))
-    # rows that a stride steps over at the end are rows of the input too
+    # the input also has the rows that a stride steps over at the end
     more = min(max(0, padding - back), along.stride - 1)
     return Transposed(padding, size - 2 * padding + more, front - padding, back - padding + more)

@@ -10,14 +10,13 @@ from calib.oracle.layout.stages import with_boundaries
 from calib.training.allowed import why_not_trained
 from calib.training.worker import Task, Worker
 
-PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model
+PLANNED = "layerwise"  # a plan per layer, which is no strategy for a whole model
 
 
 def make_worker(task: Task) -> Worker:
-    """This rank's work under the division of `task`; collective over all ranks.
+    """This rank's work under the division of `task`, which gets its grid and stages; collective.
 
-    Raises InputError with the reason where training cannot run so. The task's division then has its
-    grid and stages.
+    Raises InputError with the reason where training cannot run so.
     """
     division, options, model = task.division, task.options, None
     if division.p > 1 and not division.traits.whole and not division.faults:

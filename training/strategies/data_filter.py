@@ -2,8 +2,8 @@
 
 The segmented allreduce: every rank sums its own gradients with those of its place in the other
 groups, and divides by p1 (ParaDL section 4.5.1, A.1.6; formulas.md). One group is filter, groups
-of one rank are data. Synchronised batch norms are over the ranks with the same place in their
-groups: they have all samples.
+of one rank are data. Synchronised batch norms are over the ranks with the same place in their groups,
+which have all samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from calib.training.worker import Held, Task, Worker
 
 
 def make(task: Task) -> Worker:
-    """The parts of each layer that this rank has."""
+    """This rank's parts of the layers."""
     across = task.teams.across
 
     def exchange(held: list[Held]) -> FlatAllreduce | None:

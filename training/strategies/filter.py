@@ -1,7 +1,7 @@
 """Filter: every rank has 1/p of the filters of each convolution and fully connected layer.
 
-Weights, biases and their gradients are this rank's alone, so that nothing is exchanged after the
-backward (ParaDL section 3.2 "filter", A.1.4; formulas.md).
+Weights, biases and their gradients are this rank's alone, so nothing is exchanged after the backward
+(ParaDL section 3.2 "filter", A.1.4; formulas.md).
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:
-    """The parts of each layer that this rank has."""
+    """This rank's parts of the layers."""
     return make_shared(task, lambda held: None)

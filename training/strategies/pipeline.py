@@ -1,12 +1,12 @@
 """Pipeline: stages of contiguous layers, S micro-batches, GPipe or 1F1B (torch.distributed.pipelining).
 
-Stages are those of the oracle (training/stages.py). The loss is the last layer, and of the last stage.
-A micro-batch's loss is its mean divided by S, so that gradients add up to those of the mean over the
-batch (torch's scale_grads would pass over all gradients once more for that). Batch normalisation is
-of a micro-batch, and its running statistics move S times an iteration.
+Stages are the oracle's (training/stages.py). The loss is the last layer, in the last stage. A
+micro-batch's loss is its mean divided by S, so that gradients add up to those of the mean over the batch
+(torch's scale_grads would take another pass over all gradients). Batch norms are over a micro-batch, and
+their running statistics move S times an iteration.
 
-A stage tells torch the shapes of what crosses its borders, from the ModelSpec: what torch would find
-out by itself it sends as pickles. torch posts sends without waiting, and waits for them later.
+A stage tells torch the shapes of what crosses its borders, from the ModelSpec: otherwise torch would
+send them as pickles. torch posts sends without waiting, and waits for them later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Module(nn.Module):
 
 
 class _TimedStage(PipelineStage):
-    """A PipelineStage whose chunks are timed as forward and backward; what is between them is not."""
+    """A PipelineStage whose chunks are timed as forward and backward."""
 
     clock: PhaseClock
     cast: Cast
@@ -65,7 +65,7 @@ class _TimedStage(PipelineStage):
 
 
 class PipelineWorker(Worker):
-    """One stage of a division that has the boundaries of all."""
+    """One stage of a division that has all boundaries."""
 
     def __init__(self, task: Task) -> None:
         program, division = task.program, task.division
@@ -73,7 +73,7 @@ class PipelineWorker(Worker):
         parameters = stage.program.graph.named_parameters()
         held = [Held(name, p, gradient="own") for name, p in parameters if p.requires_grad]
         super().__init__(task, stage.program, held)
-        self.division, self._reads_input = division, stage.reads_input
+        self._reads_input = stage.reads_input
         received, sent = self._examples(task, program, stage)
         self._stage: Any = _TimedStage(
             _Module(stage.program),
@@ -93,7 +93,7 @@ class PipelineWorker(Worker):
     def _examples(
         self, task: Task, program: LayerProgram, stage: ProgramStage
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Tensors without memory of a micro-batch: what comes in and what goes out."""
+        """What a micro-batch receives and sends, as tensors without memory."""
         first = next(task.module.parameters())
         layers = {layer.name: layer for layer in program.spec.layers}
         samples, types = self.division.local_batch, {}
@@ -122,7 +122,7 @@ class PipelineWorker(Worker):
             return loss / self.division.segments
 
     def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs where this stage reads them, the targets on the last one; else nothing."""
+        """The inputs where this stage reads them, the targets on the last stage."""
         nothing = inputs.new_empty(0)
         return (
             inputs if self._reads_input else nothing,
@@ -130,10 +130,10 @@ class PipelineWorker(Worker):
         )
 
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
-        """The schedule, forwards and backwards; the loss on the last stage.
+        """Run the schedule; the loss on the last stage.
 
-        What is neither forward nor backward of a micro-batch (sending, receiving, waiting, torch's
-        own work in between) is in "layerwise".
+        All but the forwards and backwards of micro-batches (sending, receiving, waiting, torch's own
+        work in between) is in "layerwise".
         """
         stage, losses = self._stage, list[Tensor]()
         arguments = (inputs,) if stage.is_first else ()
@@ -145,14 +145,8 @@ class PipelineWorker(Worker):
         self.clock.switch("backward")
         return torch.stack(losses).detach().sum() if stage.is_last else None
 
-    def make_optimizer(
-        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-    ) -> torch.optim.Optimizer:
-        """The optimizer of this stage's parameters; a stage may have none, torch's must have one."""
-        return make(self.parameters or [nn.Parameter(torch.empty(0))])
-
     def close(self) -> None:
-        """Let go of the process group."""
+        """Release the process group."""
         self._stage.group = None
         self._stage = self._schedule = None
 

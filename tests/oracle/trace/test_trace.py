@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.programs import build
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +19,7 @@ from calib.foundation.layers import Shape
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
-from calib.training.models import build, entry
+from calib.training.models import entry
 
 MINIS = ("alexnet-mini", "vgg16-mini", "resnet50-mini", "inception-v3-mini", "cosmoflow-mini")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,16 +67,7 @@ FUNCTIONAL = entry_of("functional", Functional)
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The ranks are threads already."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def traced_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def traced_before(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank traces."""
     for about in (VGG, RESNET, FUNCTIONAL):
         traced_once(about.build(), about)

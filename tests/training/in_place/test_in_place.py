@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.divided import model_case
+from tests.helpers.programs import build
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from calib.microbench.timing.repeat import Repetitions
 from calib.training.in_place import iterations as in_place
 from calib.training.in_place.iterations import measure_in_place
 from calib.training.in_place.layers import LayerTimes, nodes_between
-from calib.training.models import build, entry
+from calib.training.models import entry
 from calib.training.step import TrainingStep
 from calib.training.teams import Teams, place_of
 from calib.training.worker import WorkerOptions

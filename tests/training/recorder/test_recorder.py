@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 import calib
 from calib.foundation.errors import FileError, InputError
-from calib.training.readings import GpuReadings, HostReadings
-from calib.training.recorder.loop import Recorder
-from calib.training.recorder.recorder import calib_recorder
+from calib.training.clock import GpuReadings, HostReadings
+from calib.training.recorder.recorder import Recorder, calib_recorder
 from calib.training.run.lines import RUN_PHASES, Iteration
 from calib.training.run.record import TrainingRun
 
@@ -66,21 +65,38 @@ def pair(module: nn.Module | None = None) -> tuple[nn.Module, torch.optim.Optimi
     return module, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 
 
-def recorder(path: Path, module: nn.Module, optimizer: Any, **more: Any) -> Recorder:
-    return calib_recorder(path, model="mine", batch=3, module=module, optimizer=optimizer, **more)
+def recorder(
+    path: Path, module: nn.Module, optimizer: Any, batch: int = 3, **more: Any
+) -> Recorder:
+    about = {"module": module, "optimizer": optimizer, **more}
+    return calib_recorder(path, model="mine", batch=batch, **about)
 
 
 def phases_of(iteration: Iteration) -> float:
     return sum(times[0] for times in iteration.seconds.values())
 
 
-def test_phases_and_rest_of_a_loop(tmp_path: Path) -> None:
+def recorded(of: Recorder, path: Path, step: Callable[[int, Recorder], Any], n: int = 2) -> Any:
+    """The run of n iterations of `step`."""
+    with of as record:
+        for index in range(n):
+            with record():
+                step(index, record)
+    return TrainingRun.read(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
+def test_phases_and_rest_of_a_loop(path: Path) -> None:
     """Each phase lasts at least what sleeps in it; together they are within what is around them."""
     torch.manual_seed(0)
     module = Slow(forward_s=0.003, backward_s=0.005)
     optimizer = SlowSGD(module.parameters(), lr=0.1)
     outside = []
-    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
+    with recorder(path, module, optimizer) as record:
         for _ in range(12):
             time.sleep(0.001)  # loading, outside of the iteration
             start = time.perf_counter()
@@ -88,7 +104,7 @@ def test_phases_and_rest_of_a_loop(tmp_path: Path) -> None:
                 time.sleep(0.002)  # of no phase
                 record.loss(iterate(module, optimizer))
             outside.append(time.perf_counter() - start)
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+    run = TrainingRun.read(path)
     assert run.complete and len(run.iterations) == 12
     assert [i.warmup for i in run.iterations] == [True] + [False] * 11
     assert [i.first for i in run.iterations] == [True] + [False] * 11
@@ -110,21 +126,21 @@ def test_phases_and_rest_of_a_loop(tmp_path: Path) -> None:
     assert end.peak_rss_bytes[0] > 1 << 20 and end.clock_share is not None
 
 
-def test_the_clock_of_the_phases_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_of_the_phases_is_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that is looked at, and so moves on, one unit a time: every piece is a unit."""
     ticks = iter(range(10**6))
     monkeypatch.setattr(HostReadings, "now", lambda self: float(next(ticks)))
     module, optimizer = pair()
-    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
-        for _ in range(3):
-            with record():
-                loss = iterate(module, optimizer)
-                with record.of("exchange"):
-                    module.eval()
-                    module(torch.ones(1, 4))  # no phase of training
-                    module.train()
-                record.loss(loss)
-    for found in TrainingRun.read(tmp_path / "run.jsonl").iterations:
+
+    def step(_: int, record: Recorder) -> None:
+        loss = iterate(module, optimizer)
+        with record.of("exchange"):
+            module.eval()
+            module(torch.ones(1, 4))  # no phase of training
+            module.train()
+        record.loss(loss)
+
+    for found in recorded(recorder(path, module, optimizer), path, step, n=3).iterations:
         # rest, forward, backward, rest, update, rest, exchange, rest (evaluation), rest
         assert found.seconds == {
             x: [float(x in ("forward", "backward", "update", "exchange"))] for x in RUN_PHASES
@@ -132,15 +148,15 @@ def test_the_clock_of_the_phases_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.whole == [9.0]
 
 
-def test_without_steps_an_iteration_is_between_updates(tmp_path: Path) -> None:
+def test_without_steps_an_iteration_is_between_updates(path: Path) -> None:
     module, optimizer = pair()
     start = time.perf_counter()
-    with recorder(tmp_path / "run.jsonl", module, optimizer, warmup=2, iterations=23) as record:
+    with recorder(path, module, optimizer, warmup=2, iterations=23) as record:
         for _ in range(25):
             time.sleep(0.001)  # loading is part of it
             record.loss(iterate(module, optimizer))
     outside = time.perf_counter() - start
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+    run = TrainingRun.read(path)
     assert run.complete and (len(run.iterations), len(run.timed)) == (25, 23)
     assert all(i.total_seconds - phases_of(i) >= 0.001 for i in run.iterations)
     assert sum(i.total_seconds for i in run.iterations) <= outside
@@ -150,7 +166,7 @@ def test_without_steps_an_iteration_is_between_updates(tmp_path: Path) -> None:
     assert not hooks._optimizer_step_pre_hooks and not hooks._optimizer_step_post_hooks
 
 
-def test_the_backward_ends_after_what_others_do_at_its_end(tmp_path: Path) -> None:
+def test_the_backward_ends_after_what_others_do_at_its_end(path: Path) -> None:
     """DistributedDataParallel waits for its exchange in a callback that it queues meanwhile."""
     module = Slow()
     engine: Any = torch.autograd.Variable._execution_engine
@@ -163,29 +179,24 @@ def test_the_backward_ends_after_what_others_do_at_its_end(tmp_path: Path) -> No
     weight: Any = module.layer.weight
     weight.register_hook(lambda gradient: engine.queue_callback(at_the_end))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
-        for _ in range(2):
-            with record():
-                iterate(module, optimizer)
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+    of = recorder(path, module, optimizer)
+    run = recorded(of, path, lambda *_: iterate(module, optimizer))
     assert len(queued) == 2
     assert all(i.seconds["backward"][0] >= 0.005 for i in run.iterations)
 
 
-def test_what_several_ranks_may_do_is_not_known(tmp_path: Path) -> None:
+def test_what_several_ranks_may_do_is_not_known(path: Path) -> None:
     module, optimizer = pair()
-    path = tmp_path / "run.jsonl"
-    with calib_recorder(
-        path, model="m", batch=8, p=4, strategy="ddp", module=module, optimizer=optimizer
-    ) as record:
-        for index in range(2):
-            with record():
-                iterate(module, optimizer)
-                record.loss(math.nan)
-                if index:
-                    with record.of("exchange"):
-                        time.sleep(0.002)
-    run = TrainingRun.read(path)
+
+    def step(index: int, record: Recorder) -> None:
+        iterate(module, optimizer)
+        record.loss(math.nan)
+        if index:
+            with record.of("exchange"):
+                time.sleep(0.002)
+
+    of = recorder(path, module, optimizer, p=4, strategy="ddp", batch=8)
+    run = recorded(of, path, step)
     known = {"forward", "backward", "update", "halo", "layerwise"}
     assert set(run.iterations[1].seconds) == known | {"exchange"}
     assert run.iterations[1].seconds["exchange"][0] >= 0.002
@@ -193,15 +204,16 @@ def test_what_several_ranks_may_do_is_not_known(tmp_path: Path) -> None:
     assert "times of 1 of 4 ranks" in run.header.notes
 
 
-def test_an_error_leaves_the_iterations_before_it(tmp_path: Path) -> None:
+def test_an_error_leaves_the_iterations_before_it(path: Path) -> None:
     module, optimizer = pair()
-    of = recorder(tmp_path / "run.jsonl", module, optimizer)
-    with pytest.raises(ZeroDivisionError), of as record:
-        for index in range(7):
-            with record():
-                iterate(module, optimizer)
-                assert 1 / (6 - index)
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+
+    def step(index: int, _: Recorder) -> None:
+        iterate(module, optimizer)
+        assert 1 / (6 - index)
+
+    with pytest.raises(ZeroDivisionError):
+        recorded(recorder(path, module, optimizer), path, step, n=7)
+    run = TrainingRun.read(path)
     assert len(run.iterations) == 6 and not run.complete and run.end is None
 
 
@@ -238,23 +250,23 @@ def killed(rank: int) -> None:
             iterate(module, optimizer)
 
 
-def test_a_killed_loop_leaves_a_readable_prefix(tmp_path: Path) -> None:
+def test_a_killed_loop_leaves_a_readable_prefix(tmp_path: Path, path: Path) -> None:
     assert in_processes(killed, tmp_path, 1) == [-signal.SIGKILL]
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+    run = TrainingRun.read(path)
     assert [i.index for i in run.iterations] == list(range(20))
     assert not run.complete
 
 
-def one_rank(rank: int) -> None:
-    store = dist.FileStore("store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+def one_of_two(rank: int) -> None:
+    """Refused where the file exists, on both ranks; then records."""
+    dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+    with pytest.raises(FileError, match="cannot write" if rank else "exists"):
+        calib_recorder("taken.jsonl", model="m", batch=6).__enter__()
     torch.manual_seed(0)
     alone = nn.Linear(4, 2)
     module = nn.parallel.DistributedDataParallel(alone)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with calib_recorder(
-        "run.jsonl", model="m", batch=6, module=module, optimizer=optimizer
-    ) as record:
+    with recorder(Path("run.jsonl"), module, optimizer, batch=6) as record:
         for index in range(12 + rank):  # one goes on for longer, by itself
             net = module if index < 12 else alone
             with record():
@@ -265,16 +277,15 @@ def one_rank(rank: int) -> None:
     dist.destroy_process_group()
 
 
-def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
-    assert in_processes(one_rank, tmp_path, 2) == [0, 0]
-    run = TrainingRun.read(tmp_path / "run.jsonl")
+def test_ranks_of_torch_distributed(tmp_path: Path, path: Path) -> None:
+    """Both stop where the file exists; else rank 0 writes the times of both."""
+    (tmp_path / "taken.jsonl").write_text("mine")
+    assert in_processes(one_of_two, tmp_path, 2) == [0, 0]
+    assert (tmp_path / "taken.jsonl").read_text() == "mine"
+    run = TrainingRun.read(path)
     head = run.header
-    assert (head.strategy, head.p, head.batch_per_rank, head.library) == (
-        "data",
-        2,
-        3,
-        "torch_gloo",
-    )
+    assert (head.strategy, head.p, head.batch_per_rank) == ("data", 2, 3)
+    assert head.library == "torch_gloo"
     assert run.complete and [i.index for i in run.iterations] == list(range(12))
     for iteration in run.iterations:
         assert {len(times) for times in iteration.seconds.values()} == {2}
@@ -309,25 +320,25 @@ def test_events_of_a_gpu_are_read_when_they_have_passed(monkeypatch: pytest.Monk
     assert clock.seconds(first, last) == pytest.approx(0.0025)
 
 
-def test_what_cannot_be_recorded(tmp_path: Path) -> None:
+def test_what_cannot_be_recorded(tmp_path: Path, path: Path) -> None:
     module, optimizer = pair()
     with pytest.raises(InputError, match="unknown strategy 'zigzag'"):
-        recorder(tmp_path / "run.jsonl", module, optimizer, strategy="zigzag")
+        recorder(path, module, optimizer, strategy="zigzag")
     with pytest.raises(InputError, match="p = 2 does not divide"):
-        recorder(tmp_path / "run.jsonl", module, optimizer, strategy="ddp", p=2).__enter__()
+        recorder(path, module, optimizer, strategy="ddp", p=2).__enter__()
     with pytest.raises(FileError, match="exists"):
         recorder(tmp_path, module, optimizer).__enter__()
     with pytest.raises(FileError, match=r"cannot write|cannot create|exists"):
         recorder(Path("/dev/null/run.jsonl"), module, optimizer).__enter__()
-    assert not (tmp_path / "run.jsonl").exists()
-    nothing = calib_recorder(tmp_path / "run.jsonl", model="m", batch=1)
+    assert not (path).exists()
+    nothing = calib_recorder(path, model="m", batch=1)
     with pytest.warns(UserWarning, match="nothing was recorded"), nothing as record:
         with pytest.raises(InputError, match="unknown phase"), record.of("loading"):
             pass
         with pytest.raises(InputError, match="one number"):
             record.loss(torch.ones(3))
-    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])["iterations"] == 0
-    assert not TrainingRun.read(tmp_path / "run.jsonl").complete
+    assert json.loads((path).read_text().splitlines()[0])["iterations"] == 0
+    assert not TrainingRun.read(path).complete
 
 
 @pytest.mark.parametrize(
@@ -339,25 +350,25 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
         ({"warmup": -1}, "warmup = -1 is not a whole number from 0"),
         ({"iterations": -1}, "iterations = -1"),
         ({"model": nn.Linear(1, 1)}, "model is a name, not a Linear"),
-        ({"device": "abacus"}, "'abacus' is no device of PyTorch"),
+        ({"device": "abacus"}, "'abacus' is not a PyTorch device"),
     ],
 )
-def test_circumstances_that_cannot_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+def test_circumstances_that_cannot_be(path: Path, more: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as error:
-        calib_recorder(tmp_path / "run.jsonl", **({"model": "m", "batch": 3} | more))
+        calib_recorder(path, **({"model": "m", "batch": 3} | more))
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_exists_stays(tmp_path: Path) -> None:
+def test_a_file_that_exists_stays(path: Path) -> None:
     """Also that of another recorder."""
     module, optimizer = pair()
-    path = tmp_path / "run.jsonl"
-    with recorder(path, module, optimizer) as record:
+
+    def step(*_: Any) -> None:
         with pytest.raises(FileError, match=r"run.jsonl exists"):
             recorder(path, *pair()).__enter__()
-        for _ in range(3):
-            with record():
-                iterate(module, optimizer)
+        iterate(module, optimizer)
+
+    recorded(recorder(path, module, optimizer), path, step, n=3)
     before = path.read_bytes()
     with pytest.raises(FileError, match=r"run.jsonl exists"):
         recorder(path, module, optimizer).__enter__()
@@ -365,32 +376,13 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
     assert module._forward_hooks == {}
 
 
-def taken(rank: int) -> None:
-    store = dist.FileStore("store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    with pytest.raises(FileError, match="cannot write" if rank else "exists"):
-        calib_recorder("run.jsonl", model="m", batch=6).__enter__()
-    dist.destroy_process_group()
-
-
-def test_all_ranks_stop_where_the_file_exists(tmp_path: Path) -> None:
-    (tmp_path / "run.jsonl").write_text("mine")
-    assert in_processes(taken, tmp_path, 2) == [0, 0]
-    assert (tmp_path / "run.jsonl").read_text() == "mine"
-
-
-def test_phases_whose_hooks_never_ran_are_not_known(tmp_path: Path) -> None:
+def test_phases_whose_hooks_never_ran_are_not_known(path: Path) -> None:
     """What is trained is another module than the one given, as one that torch.compile returned."""
     module, optimizer = pair()
-    path = tmp_path / "run.jsonl"
-    with (
-        pytest.warns(UserWarning, match="never called.*torch.compile give the compiled one"),
-        recorder(path, nn.Linear(4, 2), optimizer) as record,
-    ):
-        for _ in range(2):
-            with record():
-                iterate(module, optimizer)
-    for found in TrainingRun.read(path).iterations:
+    of = recorder(path, nn.Linear(4, 2), optimizer)
+    with pytest.warns(UserWarning, match="never called.*torch.compile give the compiled one"):
+        run = recorded(of, path, lambda *_: iterate(module, optimizer))
+    for found in run.iterations:
         assert set(found.seconds) == {"update", *OTHERS}
         assert found.seconds["update"][0] > 0
 
@@ -402,12 +394,10 @@ def test_a_compiled_module_is_not_the_one_it_was_made_of(tmp_path: Path) -> None
     for name, given in ("inner", module), ("compiled", compiled):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            with recorder(tmp_path / name, given, optimizer) as record:
-                for _ in range(2):
-                    with record():
-                        iterate(compiled, optimizer)
+            of = recorder(tmp_path / name, given, optimizer)
+            run = recorded(of, tmp_path / name, lambda *_: iterate(compiled, optimizer))
         never = any("never called" in str(warning.message) for warning in said)
-        for found in TrainingRun.read(tmp_path / name).iterations:
+        for found in run.iterations:
             assert ("forward" in found.seconds) is not never
             assert all(
                 found.seconds[x][0] > 0 for x in {"forward", "backward"} & set(found.seconds)
@@ -415,7 +405,7 @@ def test_a_compiled_module_is_not_the_one_it_was_made_of(tmp_path: Path) -> None
         assert name == "inner" or not never
 
 
-def test_a_backward_that_no_hook_sees_is_not_known(tmp_path: Path) -> None:
+def test_a_backward_that_no_hook_sees_is_not_known(path: Path) -> None:
     class Result:
         def __init__(self, tensor: Tensor) -> None:
             self.tensor = tensor
@@ -425,35 +415,35 @@ def test_a_backward_that_no_hook_sees_is_not_known(tmp_path: Path) -> None:
             return Result(super().forward(inputs))
 
     module, optimizer = pair(Odd())
-    path = tmp_path / "run.jsonl"
+
+    def step(*_: Any) -> None:
+        module(torch.ones(3, 4)).tensor.sum().backward()
+
     with (
         pytest.warns(UserWarning, match="optimizer.step was never called"),
         pytest.warns(UserWarning, match="no backward through what module returns"),
-        recorder(path, module, optimizer) as record,
-        record(),
     ):
-        result: Any = module(torch.ones(3, 4))
-        result.tensor.sum().backward()
-    (found,) = TrainingRun.read(path).iterations
+        (found,) = recorded(recorder(path, module, optimizer), path, step, n=1).iterations
     assert set(found.seconds) == {"forward", *OTHERS}  # the optimizer did not step either
 
 
-def test_accumulated_gradients_have_no_update(tmp_path: Path) -> None:
+def test_accumulated_gradients_have_no_update(path: Path) -> None:
     """In most iterations, where that is 0 and known."""
     module, optimizer = pair()
-    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
-        for index in range(4):
-            with record():
-                module(torch.ones(3, 4)).sum().backward()
-                if index % 2:
-                    optimizer.step()
-    updates = [i.seconds["update"][0] for i in TrainingRun.read(tmp_path / "run.jsonl").iterations]
+
+    def step(index: int, _: Recorder) -> None:
+        module(torch.ones(3, 4)).sum().backward()
+        if index % 2:
+            optimizer.step()
+
+    run = recorded(recorder(path, module, optimizer), path, step, n=4)
+    updates = [i.seconds["update"][0] for i in run.iterations]
     assert updates[::2] == [0.0, 0.0] and min(updates[1::2]) > 0
 
 
-def test_an_iteration_in_another_is_refused_and_a_failed_one_is_over(tmp_path: Path) -> None:
+def test_an_iteration_in_another_is_refused_and_a_failed_one_is_over(path: Path) -> None:
     module, optimizer = pair()
-    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
+    with recorder(path, module, optimizer) as record:
         for _ in range(2):
             with pytest.raises(InputError, match="in another record"), record(), record():
                 pass
@@ -463,7 +453,7 @@ def test_an_iteration_in_another_is_refused_and_a_failed_one_is_over(tmp_path: P
         for _ in range(3):
             with record():
                 iterate(module, optimizer)
-    assert [i.index for i in TrainingRun.read(tmp_path / "run.jsonl").iterations] == [0, 1, 2]
+    assert [i.index for i in TrainingRun.read(path).iterations] == [0, 1, 2]
 
 
 def test_calib_has_it_by_both_names() -> None:

@@ -62,8 +62,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def read(tmp_path: Path, *records: Any) -> TrainingRun:
+    """The run of these records, written and read."""
+    return TrainingRun.read(write(tmp_path / "run.jsonl", lines(*records)))
+
+
 def test_round_trip(tmp_path: Path) -> None:
-    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END)))
+    found = read(tmp_path, HEADER, *ITERATIONS, END)
     assert (found.header, found.iterations, found.end) == (HEADER, ITERATIONS, END)
     assert found.timed == ITERATIONS[1:]
     assert found.complete
@@ -90,64 +95,69 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(cut: int) -> None:
 
 
 def test_fewer_iterations_than_planned_is_not_complete(tmp_path: Path) -> None:
-    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS[:2], END))
-    assert not TrainingRun.read(path).complete
+    assert not read(tmp_path, HEADER, *ITERATIONS[:2], END).complete
+
+
+ITERATION_OF = (
+    '{"record": "iteration", "index": 1, "warmup": false, "loss": null, "whole": [], "seconds": {}}'
+)
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "number"),
+    "spoilt",
     [
-        ("{not json}\n", 3),
-        ("[1, 2]\n", 3),
-        ('{"record": "iteration", "index": 1}\n', 3),
-        ('{"record": "nothing that we know"}\n', 3),
-        ("\n", 3),
+        "{not json}",
+        "[1, 2]",
+        '{"record": "iteration", "index": 1}',
+        '{"record": "nothing that we know"}',
+        "",
+        "[" * 50_000,
+        '{"record": ' + "[" * 50_000,
+        ITERATION_OF.replace("[]", "[1e-200]"),
+        ITERATION_OF.replace("[]", "[1e10]"),
     ],
+    ids=lambda line: line[:30] or "blank",
 )
-def test_a_corrupt_line_is_named(tmp_path: Path, spoilt: str, number: int) -> None:
-    text = lines(HEADER, ITERATIONS[0]) + spoilt + lines(ITERATIONS[1], END)
+def test_a_corrupt_line_is_named(tmp_path: Path, spoilt: str) -> None:
+    text = lines(HEADER, ITERATIONS[0]) + f"{spoilt}\n" + lines(ITERATIONS[1], END)
     path = write(tmp_path / "run.jsonl", text)
-    with pytest.raises(FileError, match=rf"line {number}:") as error:
+    with pytest.raises(FileError, match="line 3: ") as error:
         TrainingRun.read(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_corrupt_line_says_which_field_is_wrong(tmp_path: Path) -> None:
-    record = ITERATIONS[0].model_dump() | {"loss": "high"}
-    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
-    with pytest.raises(FileError, match="loss"):
-        TrainingRun.read(path)
-
-
-def test_a_future_version_is_refused(tmp_path: Path) -> None:
-    future = HEADER.model_copy(update={"format_version": RUN_FORMAT + 1})
-    path = write(tmp_path / "run.jsonl", lines(future, *ITERATIONS, END))
-    with pytest.raises(FileError, match="newer than this program"):
-        TrainingRun.read(path)
-
-
-def test_a_future_version_with_new_fields_is_refused_as_such(tmp_path: Path) -> None:
-    """A later format has other fields: that is what a version is for."""
-    future = HEADER.model_dump() | {"format_version": RUN_FORMAT + 1, "new_field": 1}
+@pytest.mark.parametrize("new", [{}, {"new_field": 1}], ids=["same fields", "new field"])
+def test_a_future_version_is_refused_as_such(tmp_path: Path, new: dict[str, Any]) -> None:
+    """A later format may have other fields: that is what a version is for."""
+    future = HEADER.model_dump() | {"format_version": RUN_FORMAT + 1, **new}
     path = write(tmp_path / "run.jsonl", json.dumps(future) + "\n" + lines(*ITERATIONS, END))
     with pytest.raises(FileError, match="newer than this program"):
         TrainingRun.read(path)
 
 
 @pytest.mark.parametrize(
-    "seconds",
+    ("changed", "words"),
     [
-        {"forward": [0.1, 0.1]},
-        {phase: [0.1] if phase == "update" else [0.1, 0.2] for phase in RUN_PHASES},
-        {phase: [] for phase in RUN_PHASES},
-        {phase: [-1.0, 0.1] for phase in RUN_PHASES},
-        {phase: [float("nan"), 0.1] for phase in RUN_PHASES},
+        ({"loss": "high"}, "line 2: loss"),
+        *(
+            ({"seconds": seconds}, "line 2")
+            for seconds in (
+                {"forward": [0.1, 0.1]},
+                {phase: [0.0, 0.1] for phase in RUN_PHASES if phase != "halo"},
+                {phase: [0.1] if phase == "update" else [0.1, 0.2] for phase in RUN_PHASES},
+                {phase: [] for phase in RUN_PHASES},
+                {phase: [-1.0, 0.1] for phase in RUN_PHASES},
+                {phase: [float("nan"), 0.1] for phase in RUN_PHASES},
+            )
+        ),
     ],
 )
-def test_seconds_that_cannot_be_are_refused(tmp_path: Path, seconds: dict[str, Any]) -> None:
-    record = ITERATIONS[0].model_dump() | {"seconds": seconds}
+def test_an_iteration_that_cannot_be_is_refused(
+    tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    record = ITERATIONS[0].model_dump() | changed
     path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
-    with pytest.raises(FileError, match="line 2"):
+    with pytest.raises(FileError, match=words):
         TrainingRun.read(path)
 
 
@@ -156,27 +166,43 @@ def test_a_missing_file(tmp_path: Path) -> None:
         TrainingRun.read(tmp_path / "run.jsonl")
 
 
-def test_the_critical_rank_arrives_last_at_the_exchange() -> None:
-    """Rank 1 computes longer, rank 0 waits for it inside its exchange: the time is rank 1's."""
-    found = iteration(
-        1,
-        forward=[0.1, 0.2],
-        backward=[0.2, 0.4],
-        pack=[0.01, 0.02],
-        exchange=[0.36, 0.05],
-        unpack=[0.03, 0.04],
-        update=[0.06, 0.05],
-    )
+@pytest.mark.parametrize(
+    ("seconds", "total", "phases"),
+    [
+        pytest.param(  # rank 1 computes longer, and rank 0 waits for it in its exchange
+            {
+                "forward": [0.1, 0.2],
+                "backward": [0.2, 0.4],
+                "pack": [0.01, 0.02],
+                "exchange": [0.36, 0.05],
+                "unpack": [0.03, 0.04],
+                "update": [0.06, 0.05],
+            },
+            0.2 + 0.4 + 0.02 + 0.05 + 0.04 + 0.05,
+            {"pack": 0.06, "exchange": 0.05},
+            id="arrives last at the exchange",
+        ),
+        pytest.param(
+            {"forward": [0.3, 0.2], "backward": [0.2, 0.4], "update": [0.05, 0.01]},
+            0.61,
+            {},
+            id="without an exchange the longest",
+        ),
+        pytest.param(  # rank 0 waits for a halo and for activations, rank 1 for gradients
+            {"halo": [0.2, 0.05], "layerwise": [0.2, 0.1], "exchange": [0.0, 0.2]},
+            0.35,
+            {"halo": 0.05, "layerwise": 0.1},
+            id="waits least",
+        ),
+    ],
+)
+def test_the_critical_rank(
+    seconds: dict[str, list[float]], total: float, phases: dict[str, float]
+) -> None:
+    found = iteration(1, **seconds)
     assert found.critical_rank == 1
-    assert found.total_seconds == pytest.approx(0.2 + 0.4 + 0.02 + 0.05 + 0.04 + 0.05)
-    assert found.phase_seconds("pack") == pytest.approx(0.06)
-    assert found.phase_seconds("exchange") == 0.05
-
-
-def test_without_an_exchange_the_longest_iteration_is_critical() -> None:
-    found = iteration(1, forward=[0.3, 0.2], backward=[0.2, 0.4], update=[0.05, 0.01])
-    assert found.critical_rank == 1
-    assert found.total_seconds == pytest.approx(0.61)
+    assert found.total_seconds == pytest.approx(total)
+    assert {name: found.phase_seconds(name) for name in phases} == pytest.approx(phases)
 
 
 TIME = st.just(0.0) | st.floats(1e-14, 100)  # none is shorter than LEAST_SECONDS
@@ -193,29 +219,12 @@ def test_the_phases_of_an_iteration_add_up_to_its_total(ranks: list[list[float]]
     assert found.total_seconds == pytest.approx(sum(ranks[found.critical_rank]))
 
 
-def test_a_rank_that_waits_anywhere_is_not_critical() -> None:
-    """Rank 0 waits for a halo and for activations, rank 1 for gradients: rank 1 waits least."""
-    found = iteration(1, halo=[0.2, 0.05], layerwise=[0.2, 0.1], exchange=[0.0, 0.2])
-    assert found.critical_rank == 1
-    assert found.total_seconds == pytest.approx(0.35)
-    assert [found.phase_seconds(phase) for phase in ("halo", "layerwise")] == [0.05, 0.1]
-
-
-def test_an_iteration_needs_every_phase(tmp_path: Path) -> None:
-    record = ITERATIONS[0].model_dump()
-    del record["seconds"]["halo"]
-    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
-    with pytest.raises(FileError, match="line 2"):
-        TrainingRun.read(path)
-
-
 def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
     """Fewer iterations than at most: that is what was asked for."""
     end = END.model_copy(update={"stopped": "precision"})
     head = HEADER.model_copy(update={"precision": 0.01, "iterations": 100})
     alike = [iteration(i, warmup=i == 0, forward=[0.1, 0.2]) for i in range(7)]
-    path = write(tmp_path / "run.jsonl", lines(head, *alike, end))
-    assert TrainingRun.read(path).complete
+    assert read(tmp_path, head, *alike, end).complete
 
 
 @pytest.mark.parametrize(
@@ -233,7 +242,7 @@ def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
 def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, layout: str) -> None:
     """Through a file and back; B / p may be less than one sample."""
     head = HEADER.model_copy(update={"division": division, "hosts": ["a"] * division.p})
-    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
+    found = read(tmp_path, head, END).header
     assert found.division == division and found.layout == layout
     assert found.batch_per_rank * division.p == division.batch
     assert isinstance(found.batch_per_rank, int) == (division.batch % division.p == 0)
@@ -279,31 +288,7 @@ def test_how_gradients_are_exchanged(division: Division, options: WorkerOptions,
 def test_numbers_of_a_header_that_no_training_has(
     tmp_path: Path, field: str, value: object
 ) -> None:
-    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END))
-    first, rest = path.read_text().split("\n", 1)
-    path.write_text(json.dumps({**json.loads(first), field: value}) + "\n" + rest)
+    head = json.dumps(HEADER.model_dump() | {field: value})
+    path = write(tmp_path / "run.jsonl", f"{head}\n{lines(*ITERATIONS, END)}")
     with pytest.raises(FileError, match=f"line 1: {field}"):
         TrainingRun.read(path)
-
-
-ITERATION_OF = (
-    '{"record": "iteration", "index": 1, "warmup": false, "loss": null, "whole": [], "seconds": {}}'
-)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[" * 50_000,
-        '{"record": ' + "[" * 50_000,
-        ITERATION_OF.replace("[]", "[1e-200]"),
-        ITERATION_OF.replace("[]", "[1e10]"),
-    ],
-    ids=["brackets", "deep record", "no time", "30 years"],
-)
-def test_lines_that_no_training_has(tmp_path: Path, line: str) -> None:
-    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS))
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(FileError, match=r"line \d+: ") as error:
-        TrainingRun.read(path)
-    assert "\n" not in str(error.value)

@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     "cores": (of_header(cores=[[0]]), "p is 2, but cores has 1"),
     "gpus": (of_header(gpus=["0 A", "1 A", "2 A"]), "p is 2, but gpus has 3"),
     "order": (of_header(order=[0]), "p is 2, but order has 1"),
-    "order twice": (of_header(order=[1, 1]), "order has not each of the 2 ranks once"),
+    "order twice": (of_header(order=[1, 1]), "order does not have each of the 2 ranks once"),
     "one core": (
         of_header(cores=[[3], [3]]),
         "oversubscribed is false, but 2 ranks share 1 core of a",
@@ -143,13 +143,13 @@ CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     ),
     "segments": (of_header(strategy="pipeline", segments=3), "3 segments do not divide the batch"),
     "warmup": (of_header(warmup=3), "warmup is 3, but 1 iterations are warm-ups"),
-    "a late warm-up": (of_row(4, warmup=True), "iteration 3 is a warm-up behind one that is timed"),
+    "a late warm-up": (of_row(4, warmup=True), "iteration 3 is a warm-up after a timed one"),
     "iterations": (of_header(iterations=3), "3 iterations were planned, and there are 6"),
-    "an iteration twice": (copied_row, "iteration 2 follows on iteration 2"),
-    "an iteration left out": (row_left_out, "iteration 4 follows on iteration 2"),
+    "an iteration twice": (copied_row, "iteration 2 follows iteration 2"),
+    "an iteration left out": (row_left_out, "iteration 4 follows iteration 2"),
     "an iteration more": (one_more, "6 iterations were planned, and there are 7"),
     "a second first": (of_row(5, first=True), "iteration 4 is said to be the first"),
-    "a later begin": (of_row(1, index=9), "iteration 1 follows on iteration 9"),
+    "a later begin": (of_row(1, index=9), "iteration 1 follows iteration 9"),
     "a rank less": (one_rank_less(4), "times of different numbers of ranks"),
     "peaks": (of_end(peak_rss_bytes=[1]), r"times of 2 rank\(s\), the end has peaks of 1"),
     "live peaks": (of_end(peak_live_bytes=[1, 2, 3]), "the end has peaks of 3"),
@@ -180,7 +180,7 @@ def test_a_precision_that_was_not_reached(tmp_path: Path) -> None:
     assert read(tmp_path, lines).complete
     for k, line in enumerate(lines[1:-1]):
         line["seconds"] = {**line["seconds"], "forward": [0.1 * (1 + k)]}
-    with pytest.raises(FileError, match="which its iterations do not have"):
+    with pytest.raises(FileError, match="which its iterations do not reach"):
         read(tmp_path, lines)
 
 
@@ -205,10 +205,10 @@ def test_imported_runs_may_tell_of_some_ranks(tmp_path: Path, p: int, ranks: int
         (of_header(hosts=["a"] * 4), "p is 4, but the iterations have times of 2"),
         (of_header(hosts=["a"] * 2), "p is 4, but hosts has 2"),
         (of_header(origin="trained"), "p is 4, but hosts has 0"),
-        (of_header(gradient_difference=0.0), "somebody else has no gradient_difference"),
+        (of_header(gradient_difference=0.0), "imported or recorded run has no gradient_difference"),
         (of_header(warmup=2), "warmup is 2, but 0 iterations"),
         (of_header(strategy="serial"), "serial runs on 1 rank"),
-        (copied_row, "iteration 2 follows on iteration 2"),
+        (copied_row, "iteration 2 follows iteration 2"),
     ],
 )
 def test_imported_runs_as_far_as_they_say(

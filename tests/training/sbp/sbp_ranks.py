@@ -1,6 +1,7 @@
 """What ranks under mpiexec check: python sbp_ranks.py CHAINS (JSON) -> the largest errors, as JSON.
 
-Every chain is a list of degrees; its results are compared with the serial ones, block by block.
+Both by the number of ranks. A chain is a list of degrees; its results are compared with the serial ones,
+block by block.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import numpy as np
 
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import ChainTeams, RankChain, block
-from calib.training.sbp.problem import Array, Problem, problem
+from calib.training.sbp.engine import Array, ChainTeams, Problem, RankChain, block, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
 
@@ -82,11 +82,21 @@ def worst(world: MpiCommunicator, teams: ChainTeams, degrees: list[tuple[int, in
     return max(float(np.abs(mine - wanted).max() / np.abs(wanted).max()) for mine, wanted in pairs)
 
 
+def main(jobs: dict[str, list[list[tuple[int, int, int]]]]) -> None:
+    """By the number of ranks, chains; the ranks without a part wait."""
+    everyone, found = MpiCommunicator(), {}
+    for size, chains in jobs.items():
+        world = everyone.part(range(int(size)) if everyone.rank < int(size) else None)
+        if world is not None:
+            teams = ChainTeams(world)
+            mine = [worst(world, teams, [tuple(degrees) for degrees in chain]) for chain in chains]
+            teams.close()
+            of_ranks = world.allgather_object(mine)
+            found[size] = [max(errors) for errors in zip(*of_ranks, strict=True)]
+        everyone.quiet_barrier()
+    if everyone.rank == 0:
+        print(json.dumps(found))
+
+
 if __name__ == "__main__":
-    world = MpiCommunicator()
-    teams = ChainTeams(world)
-    mine = [worst(world, teams, [tuple(d) for d in chain]) for chain in json.loads(sys.argv[1])]
-    teams.close()
-    found = world.allgather_object(mine)
-    if world.rank == 0:
-        print("result", json.dumps([max(errors) for errors in zip(*found, strict=True)]))
+    main(json.loads(sys.argv[1]))
