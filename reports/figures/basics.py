@@ -25,6 +25,7 @@ Dot = TypeVar("Dot")
 MAX_RAW_POINTS = 3000
 LINE_POINTS = 64
 LABEL_LETTERS = 13  # of a line under a pair of bars
+BAR_OFFSET, BAR_WIDTH = 0.21, 0.38  # of a bar's middle from its pair's; the pairs are 1 apart
 # at least 3:1 on the light and on the dark panel, and told apart with the common colour-vision defects
 PHASE_COLOURS = {
     "forward": "#3b82d0",
@@ -45,7 +46,7 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width.
+    """One figure of a page.
 
     `alt` says in words what it shows, with its main numbers; where it is "", the caption does.
     `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where that depends on the data.
@@ -55,7 +56,6 @@ class Plot:
     title: str
     caption: str
     figure: Figure
-    pairs: int = 0
     tall: bool = False
     alt: str = ""
     wide_rem: float = 0
@@ -67,20 +67,14 @@ def plot_text(text: str) -> str:
     return html.escape(plain(text), quote=False)
 
 
-def _bar_widths() -> tuple[float, float]:
-    """(offset of a bar's middle from its pair's, width); the pairs are 1 apart."""
-    return 0.21, 0.38
-
-
 def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     """Stacked bars in ms: predicted (hatched) beside measured, per point; accuracy above the pair.
 
     The stacks are medians of phases; the diamond with its 95% interval is the median of the total.
     Points of one model belong together: their totals are of one scale.
     """
-    offset, width = _bar_widths()
-    columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
-    columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
+    columns = [(i - BAR_OFFSET, a, True) for i, a in enumerate(accuracies)]
+    columns += [(i + BAR_OFFSET, a, False) for i, a in enumerate(accuracies)]
     data: list[Figure] = []
     for phase in occurring(accuracies):
         times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
@@ -92,7 +86,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "y": [
                     significant(1e3 * (o.predicted if p else o.measured).value) for _, o, p in times
                 ],
-                "width": width,
+                "width": BAR_WIDTH,
                 "text": [
                     f"{phase}, predicted {ms_words(o.predicted)} ms"
                     if p

@@ -12,7 +12,7 @@ from calib.foundation.words import bytes_words, estimate_words, number, percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
-from calib.reports.terminal.parameters import contention_name, share, span
+from calib.reports.tables.parameters import contention_name, span
 
 READING = (
     "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
@@ -39,7 +39,7 @@ def _contention_plot(index: int, fit: ContentionFit) -> Plot:
     return Plot(
         id=f"contention-{index}",
         title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
-        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
+        caption=f"Law: {fit.law}; off by {percent(fit.mean_relative_error)} on average; "
         f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
         figure=contention_figure(fit),
         alt="; ".join(f"{x.groups} groups: phi {x.contention.value:.2f}" for x in fit.points) + ".",

@@ -1,6 +1,6 @@
 """The page of `calib show --plot`: every law over its measurements.
 
-Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py
+Self-contained, as reports/page/report.py makes its pages; the tables of reports/tables/parameters.py
 below.
 """
 
@@ -14,12 +14,13 @@ from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.work import ANY_KIND, seconds_of, work_of
 from calib.foundation.layer_keys import parse
+from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.collectives import collective_plots, contention_plots, reading
 from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
 from calib.reports.page.report import fill
-from calib.reports.terminal.parameters import absent, sections, share
+from calib.reports.tables.parameters import absent, sections
 
 TEMPLATE = "fits.html.j2"
 
@@ -80,14 +81,14 @@ def _chapters(parameters: Parameters, samples: Samples) -> Iterator[Chapter]:
 
 def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:
     held_out = (
-        f"The largest p, predicted from the others, is off by {share(law.held_out_error)} on average."
+        f"The largest p, predicted from the others, is off by {percent(law.held_out_error)} on average."
         if law.held_out_error is not None
         else "Too few p to leave one out as a check."
     )
     return Plot(
         id=f"structural-{index}",
         title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
-        caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
+        caption=f"Off by {percent(law.mean_relative_error)} on average. {held_out}",
         figure=structural_figure(law, parameters.collectives),
         tall=True,
     )

@@ -17,20 +17,16 @@ from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
 from calib.reports.figures.strategy_looks import rank_of
 from calib.reports.findings import Findings
-from calib.reports.page.sheets import (
-    PageTable,
-    checks_sheet,
-    composition_sheet,
-    farthest_sheet,
-    memory_sheet,
-    phases_sheet,
-    sentences_sheet,
-    slowest_layers_sheet,
-    steps_sheet,
-)
+from calib.reports.page.tables import checked_cases, farthest_layers, step_sentences, steps
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import check_lines
+from calib.reports.tables.parameters import composition, slowest_layers
+from calib.reports.tables.scores import memory, phases
+from calib.reports.tables.table import Table
+
+MOST_LAYERS = 20
 
 
 @dataclass
@@ -42,7 +38,7 @@ class PageSection:
     about: str = ""
     lines: Sequence[str] = ()
     plots: Sequence[Plot] = ()
-    sheets: Sequence[PageTable] = ()
+    tables: Sequence[Table] = ()
     empty: str = ""  # said where there is nothing to show
     swatches: dict[str, str] = field(default_factory=dict)
     choices: Sequence[HistoryLine] = ()
@@ -50,17 +46,17 @@ class PageSection:
     @property
     def bare(self) -> bool:
         """Whether there is nothing in it."""
-        return not (self.plots or self.sheets or self.lines)
+        return not (self.plots or self.tables or self.lines)
 
 
-def bars_section(newest: Sequence[Accuracy]) -> PageSection:
+def bars_section(newest: Sequence[Accuracy], summary: Summary) -> PageSection:
     return PageSection(
         "bars",
         "Predicted and measured",
         about="Left of each pair, hatched: predicted; right: measured. Above: the accuracy. The newest "
         "run of each case; the diamond is the median of the whole iteration with its 95% interval.",
         plots=list(_bar_plots(newest)),
-        sheets=[phases_sheet(newest)] if newest else [],
+        tables=[phases(newest, summary)] if newest else [],
         swatches={phase: PHASE_COLOURS[phase] for phase in occurring(newest)},
     )
 
@@ -110,7 +106,7 @@ def history_section(findings: Findings) -> PageSection:
         "these means.",
         lines=_open_lines(found, findings.verdict is not None) if drift else [],
         plots=[plot],
-        sheets=[steps_sheet(past, found), sentences_sheet(found)] if found else [],
+        tables=[steps(past, found), step_sentences(found)] if found else [],
         choices=lines,
     )
 
@@ -148,7 +144,7 @@ def checks_section(findings: Findings) -> PageSection:
         high_rem=9 + 2.6 * len(found),
     )
     section.lines, section.plots = check_lines(findings.checks), [plot]
-    section.sheets = [checks_sheet(found)]
+    section.tables = [checked_cases(found)]
     return section
 
 
@@ -166,7 +162,7 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
         figure=memory_figure(pairs),
         tall=True,
     )
-    return PageSection("memory", "Memory", plots=[plot], sheets=[memory_sheet(pairs)])
+    return PageSection("memory", "Memory", plots=[plot], tables=[memory(newest)])
 
 
 def fitted_sections(
@@ -200,7 +196,7 @@ def _layers(
 ) -> PageSection:
     times = in_place(layers)
     plots = []
-    sheets = []
+    tables = []
     if times:
         plots.append(
             Plot(
@@ -214,13 +210,13 @@ def _layers(
                 tall=True,
             )
         )
-        sheets.append(farthest_sheet(times))
+        tables.append(farthest_layers(times))
     if parameters is not None and (alone := layers_of(parameters, layer_keys)):
-        sheets.append(slowest_layers_sheet(alone))
+        tables.append(slowest_layers(alone, MOST_LAYERS))
     if parameters is not None and parameters.composition:
-        sheets.append(composition_sheet(parameters))
+        tables.append(composition(parameters))
     return PageSection(
-        "layers", "Layers", plots=plots, sheets=sheets, empty="No layer was measured."
+        "layers", "Layers", plots=plots, tables=tables, empty="No layer was measured."
     )
 
 
