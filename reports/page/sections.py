@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.foundation.text import plain
@@ -214,7 +214,7 @@ def _layers(
     if parameters is not None and (alone := layers_of(parameters, layer_keys)):
         tables.append(slowest_layers(alone, MOST_LAYERS))
     if parameters is not None and parameters.composition:
-        tables.append(composition(parameters))
+        tables.append(replace(composition(parameters), folded=True))
     return PageSection(
         "layers", "Layers", plots=plots, tables=tables, empty="No layer was measured."
     )
