@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Floats
+from calib.foundation.words import counted
 from calib.reports.drift.baselines import Baselines, baselines, fixed_baseline
 from calib.reports.drift.limits import limit_factors, night_share
 from calib.reports.drift.steps import FoundStep, steps_between
@@ -107,7 +108,7 @@ def watch(
     start = 0 if baseline is None else baseline[1] + 1
     least = of.rules[0].m + (of.least_nights if baseline is None else 0)
     if len(x) - start < least:
-        return WatchedSeries(why=f"{_nights(len(x) - start)}; it takes {least}")
+        return WatchedSeries(why=f"{counted(len(x) - start, 'night')}; it takes {least}")
     chart = _Chart(x, series_count, of, baseline)
     chart.run()
     steps = steps_between(
@@ -115,14 +116,14 @@ def watch(
     )
     waiting = of.least_level + of.rules[0].m
     last = len(x) - chart.firsts[-1]
-    why = f"{_nights(last)} since its last step; it takes {waiting}" if last < waiting else ""
+    why = (
+        f"{counted(last, 'night')} since its last step; it takes {waiting}"
+        if last < waiting
+        else ""
+    )
     return WatchedSeries(
         steps, None if why and steps else chart.sensitivity(), why if steps else ""
     )
-
-
-def _nights(count: int) -> str:
-    return "1 night" if count == 1 else f"{count} nights"
 
 
 class _Chart:

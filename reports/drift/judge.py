@@ -11,11 +11,10 @@ from datetime import date
 from calib.foundation.errors import InputError
 from calib.foundation.text import plain
 from calib.reports.drift.detector import StepSettings, WatchedSeries, watch
-from calib.reports.drift.records import Drift, Series, Step, VersionChange
+from calib.reports.drift.records import Drift, Series, Step, VersionChange, changed_between
 from calib.reports.drift.sentences import groups_of, sentence
 from calib.reports.drift.series import JOINS_AFTER, series_of
 from calib.reports.drift.steps import belongs
-from calib.reports.drift.versions import changed_between
 from calib.reports.history.records import Past, PastNight
 
 AcceptedStep = tuple[int, str, str]  # night, series or "", reason

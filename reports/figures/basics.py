@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from calib.foundation.records import Estimate
 from calib.foundation.text import plain
 from calib.foundation.words import percent
-from calib.oracle.projection import PhaseTime
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.sentences import strategy_words
 from calib.reports.words import ms_words, samples_words
@@ -107,31 +106,12 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 },
             }
         )
-    totals: list[tuple[float, PhaseTime | Estimate, str]] = [
-        (x, a.total.predicted, f"total, predicted {ms_words(a.total.predicted, True)} ms")
-        if p
-        else (x, a.total.measured, f"total, measured {ms_words(a.total.measured, True)} ms")
+    totals = [
+        (x, "predicted" if p else "measured", a.total.predicted if p else a.total.measured)
         for x, a, p in columns
     ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "total, 95% interval",
-            "x": [x for x, _, _ in totals],
-            "y": [significant(1e3 * t.value) for _, t, _ in totals],
-            "text": [text for _, _, text in totals],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
-            "error_y": {
-                "type": "data",
-                "array": [significant(1e3 * (t.high - t.value)) for _, t, _ in totals],
-                "arrayminus": [significant(1e3 * (t.value - t.low)) for _, t, _ in totals],
-                "color": TOTAL_COLOUR,
-                "thickness": 1.5,
-            },
-        }
-    )
+    words = [f"total, {what} {ms_words(time, interval=True)} ms" for _, what, time in totals]
+    data.append(total_marks([x for x, _, _ in totals], [time for _, _, time in totals], words))
     tops = [1e3 * max(a.total.predicted.high, a.total.measured.high) for a in accuracies]
     return {
         "data": data,
@@ -167,6 +147,29 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 }
                 for i, (a, top) in enumerate(zip(accuracies, tops, strict=True))
             ],
+        },
+    }
+
+
+def total_marks(
+    places: Sequence[float], totals: Sequence[Estimate], words: Sequence[str]
+) -> Figure:
+    """A diamond in ms at each place, with its 95% interval and words for it."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "total, 95% interval",
+        "x": list(places),
+        "y": [significant(1e3 * time.value) for time in totals],
+        "text": list(words),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
+        "error_y": {
+            "type": "data",
+            "array": [significant(1e3 * (time.high - time.value)) for time in totals],
+            "arrayminus": [significant(1e3 * (time.value - time.low)) for time in totals],
+            "color": TOTAL_COLOUR,
+            "thickness": 1.5,
         },
     }
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.foundation.text import plain
-from calib.reports.drift.records import Drift, Step, VersionChange
+from calib.reports.drift.records import Drift, Step, VersionChange, changed_between
 from calib.reports.drift.sentences import groups_of
 from calib.reports.drift.trend import strategies, trend
-from calib.reports.drift.versions import changed_between
 from calib.reports.figures.strategy_looks import (
     COLOURS,
     DASHES,

@@ -8,7 +8,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import plain
 from calib.foundation.words import bytes_words
 from calib.microbench.records.cluster import Cluster, Host
-from calib.reports.drift.versions import changed
+from calib.reports.drift.records import changed
 from calib.reports.figures.history_lines import change_words
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
@@ -17,65 +16,45 @@ from calib.foundation.layer_keys import parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
-from calib.reports.figures.collectives import collective_plots, contention_plots, reading
 from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
 from calib.reports.page.report import fill
-from calib.reports.tables.parameters import absent, sections
+from calib.reports.page.sections import PageSection, collectives_section, contention_section
+from calib.reports.tables.parameters import absent
+from calib.reports.tables.parameters import sections as tables_of
 
 TEMPLATE = "fits.html.j2"
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """Figures that belong together, and how to read them."""
-
-    id: str
-    title: str
-    about: str
-    plots: list[Plot]
-
-
 def render(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
     """The page as one HTML text. `samples` are collective rows of the runs that it was fitted from."""
-    chapters = [chapter for chapter in _chapters(parameters, samples) if chapter.plots]
+    sections = [section for section in _sections(parameters, samples) if section.plots]
     return fill(
         TEMPLATE,
-        {plot.id: plot.figure for chapter in chapters for plot in chapter.plots},
+        {plot.id: plot.figure for section in sections for plot in section.plots},
         source=parameters.provenance,
         device=parameters.device,
-        chapters=chapters,
-        tables=sections(parameters),
+        sections=sections,
+        tables=tables_of(parameters),
         absent=absent(parameters),
     )
 
 
-def _chapters(parameters: Parameters, samples: Samples) -> Iterator[Chapter]:
-    yield Chapter(
-        "collectives",
-        "Collectives",
-        reading(parameters, samples),
-        collective_plots(parameters, samples),
-    )
-    yield Chapter(
+def _sections(parameters: Parameters, samples: Samples) -> Iterator[PageSection]:
+    yield collectives_section(parameters, samples)
+    yield PageSection(
         "structural",
         "Collectives on any number of ranks",
         "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
         "is twice the largest p.",
-        [_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
+        plots=[_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
     )
-    yield Chapter(
-        "contention",
-        "Contention",
-        "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
-        "as there are groups is a link that one group fills.",
-        contention_plots(parameters),
-    )
-    yield Chapter(
+    yield contention_section(parameters)
+    yield PageSection(
         "work",
         "Work laws",
         "What the laws for layers that were not measured say of those that were. Filled: forward; "
         "open: backward.",
-        list(_work_plots(parameters)),
+        plots=list(_work_plots(parameters)),
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.oracle.projection import PHASES, Projection
-from calib.reports.figures.basics import PHASE_COLOURS, TOTAL_COLOUR, Figure, Plot, plot_text
+from calib.reports.figures.basics import PHASE_COLOURS, Figure, Plot, plot_text, total_marks
 from calib.reports.page.report import fill
 from calib.reports.tables.predictions import Named, legend, like_notes, ranked, ranking, scaling
 from calib.reports.tables.table import Table
+from calib.reports.words import ms_words
 
 TEMPLATE = "predictions.html.j2"
 
@@ -72,24 +73,8 @@ def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figur
         for phase in PHASES
     ]
     totals = [x.total for x in projections if x.total is not None]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "total, 95% interval",
-            "x": places,
-            "y": [1e3 * t.value for t in totals],
-            "hovertemplate": "total %{y:.4g} ms<extra></extra>",
-            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
-            "error_y": {
-                "type": "data",
-                "array": [1e3 * (t.high - t.value) for t in totals],
-                "arrayminus": [1e3 * (t.value - t.low) for t in totals],
-                "color": TOTAL_COLOUR,
-                "thickness": 1.5,
-            },
-        }
-    )
+    said = [f"total {ms_words(time, interval=True)} ms" for time in totals]
+    data.append(total_marks(places, totals, said))
     return {
         "data": data,
         "layout": {

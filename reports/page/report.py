@@ -23,8 +23,10 @@ from calib.reports.page.points import columns, first_rows, points_of
 from calib.reports.page.sections import (
     bars_section,
     checks_section,
-    fitted_sections,
+    collectives_section,
+    contention_section,
     history_section,
+    layers_section,
     memory_section,
 )
 from calib.reports.scoring.cases import by_case
@@ -66,7 +68,9 @@ def render(report: ReportData) -> str:
     below = [
         checks_section(findings),
         memory_section(newest),
-        *fitted_sections(report.parameters, report.samples, report.layers, report.layer_keys),
+        collectives_section(report.parameters, report.samples),
+        contention_section(report.parameters),
+        layers_section(report.parameters, report.layers, report.layer_keys),
     ]
     plots = [plot for section in (bars, history, *below) for plot in section.plots]
     beside = findings.paper and findings.accuracies

@@ -165,22 +165,20 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
     return PageSection("memory", "Memory", plots=[plot], tables=[memory(newest)])
 
 
-def fitted_sections(
-    parameters: Parameters | None,
-    samples: Samples,
-    layers: Sequence[LayerPair],
-    layer_keys: frozenset[str],
-) -> Iterator[PageSection]:
-    """What the predictions rest on: fits over samples, contention, layers."""
-    fits = collective_plots(parameters, samples) if parameters else []
-    yield PageSection(
+def collectives_section(parameters: Parameters | None, samples: Samples) -> PageSection:
+    """Fits over the samples that they were made from."""
+    plots = collective_plots(parameters, samples) if parameters else []
+    return PageSection(
         "fits",
         "Fitted communication",
-        about=reading(parameters, samples) if parameters and fits else "",
-        plots=fits,
+        about=reading(parameters, samples) if parameters else "",
+        plots=plots,
         empty="There is no fitted collective.",
     )
-    yield PageSection(
+
+
+def contention_section(parameters: Parameters | None) -> PageSection:
+    return PageSection(
         "contention",
         "Contention",
         about="phi multiplies the time per byte where several groups send at once: 1 is none, and as "
@@ -188,10 +186,9 @@ def fitted_sections(
         plots=contention_plots(parameters) if parameters else [],
         empty="No contention was measured: it takes several groups of ranks that send at once.",
     )
-    yield _layers(parameters, layers, layer_keys)
 
 
-def _layers(
+def layers_section(
     parameters: Parameters | None, layers: Sequence[LayerPair], layer_keys: frozenset[str]
 ) -> PageSection:
     times = in_place(layers)

@@ -16,9 +16,10 @@ from calib.reports.figures.basics import bars_words, phase_bars, plot_text
 from calib.reports.figures.check import check_figure, checked
 from calib.reports.figures.history import history_figure, history_words
 from calib.reports.figures.history_lines import MEAN, marks, strategy_lines
-from calib.reports.figures.layers import farthest, in_place, layers_figure, layers_words
+from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
 from calib.reports.history.records import Past, PastNight, PastPoint
+from calib.reports.page.tables import farthest_layers
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
 
 
@@ -294,19 +295,19 @@ def test_layers_in_place() -> None:
     # features.1: 1 ms in place; 1.01 ms alone, and 0.01 ms for being in place
     assert (conv["x"][0], conv["y"][0]) == pytest.approx((1e-3, 1.02e-3))
     assert conv["marker"]["symbol"][:2] == ["circle", "circle-open"]
-    rows = farthest(times, 3)
-    assert [row["layer"] for row in rows] == ["features.10", "features.10", "features.9"]
-    assert rows[0] == {
-        "model": "m",
-        "layer": "features.10",
-        "kind": "linear",
-        "ranks": "1",
-        "direction": "forward",
-        "predicted": "20.1",
-        "measured": "10.0",
-        "off": "+10.1",
-        "ratio": "2.01",
-    }
+    rows = farthest_layers(times).rows
+    assert [row[0] for row in rows[:3]] == ["features.10", "features.10", "features.9"]
+    assert rows[0] == [
+        "features.10",
+        "m",
+        "linear",
+        "forward",
+        "1",
+        "20.1",
+        "10.0",
+        "+10.1",
+        "2.01",
+    ]
     assert "20 times of layers: predicted / measured is 1.02 to 2.01, median 1.02." in layers_words(
         times
     )
