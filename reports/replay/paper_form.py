@@ -96,7 +96,7 @@ class Publication:
         try:
             model = self.models(point.model)
         except InputError as error:
-            return str(error).partition(" known models:")[0].rstrip(";,. ")
+            return str(error).partition(";")[0]  # without the list of models
         batch = point.batch(self.ranks_per_node)
         inner = min(self.ranks_per_node, point.p) if "+" in strategy else 1
         try:

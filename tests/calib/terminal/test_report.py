@@ -8,13 +8,13 @@ import re
 
 import pytest
 from tests.reports.made_findings import HOSTILE, made
-from tests.reports.records import point, projection, run
+from tests.reports.records import peak, point, projection, run
 
 from calib.foundation.records import Estimate
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.pairing import pair
 from calib.terminal.report import show
@@ -46,12 +46,7 @@ def piped(points: list[Accuracy], unscored: tuple[Missing, ...] = ()) -> str:
 
 
 def with_memory(of: Accuracy, predicted: float, measured: int) -> Accuracy:
-    peak = Estimate.exactly(predicted)
-    accuracy = 1 - abs(predicted - measured) / measured
-    memory = MemoryAccuracy(
-        predicted=peak, measured_bytes=measured, accuracy=accuracy, covered=False
-    )
-    return of.model_copy(update={"memory": memory})
+    return of.model_copy(update={"memory": peak(predicted, measured, 0.0)})
 
 
 def test_a_pipe_gets_whole_lines() -> None:
