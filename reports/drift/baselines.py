@@ -18,7 +18,7 @@ EFFICIENCY = 0.9  # of a trimmed mean, in nights
 SIDE = 0.05  # of the nights: where the tail of a side is taken, as nights are rather slow than fast
 SIDE_POINT = -float(ndtri(SIDE))
 FEW = 10  # nights that do not tell of their scatter
-CLIPPED = 2.5  # scatters: beyond, a night does not tell how nights hang together
+CLIPPED = 2.5  # scatters: a night beyond it says nothing about the autocorrelation
 
 
 class Baselines(NamedTuple):

@@ -8,7 +8,7 @@ on one side, so that one night that is out, or two in a row, never do. Then the 
 new level began is sought by least squares, the level begins anew, and the search goes on.
 
 Over all nights of a year, all series and all rules, both ways, the limits share one probability of a
-false alarm (Bonferroni's bound, which holds however series hang together).
+false alarm (Bonferroni's bound, which holds however the series are correlated).
 """
 
 from __future__ import annotations

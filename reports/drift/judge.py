@@ -220,11 +220,11 @@ def _worded(
 def version_changes(
     past: Past, first: int, series: Series | None = None, sure: bool = False
 ) -> list[VersionChange]:
-    """What of the software was otherwise on night `first` than on the night before.
+    """Software that changed between the night before `first` and `first`.
 
     The night before is the last on which the series has a value. Where nothing changed then, it is what
-    changed the night after or the one before, and says so, because a step's first night is known to a
-    night; unless it is `sure`.
+    changed the night after or the one before, and says so: a step's first night is known to a night,
+    unless it is `sure`.
     """
     before = max((n for n in series.nights if n < first), default=-1) if series else first - 1
     if before < 0:

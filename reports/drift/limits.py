@@ -4,7 +4,7 @@ A rule counts the nights beyond a limit on one side (supplementary runs rules: W
 Statistical Quality Control Handbook, 1956; their run lengths: Champ and Woodall, Technometrics 29,
 1987). The limit is a prediction limit for k of m future values (Davis and McNichols, Technometrics
 29, 1987), because level and scatter are themselves known from few nights only. Two things that real
-series have widen it: nights that hang together (an autoregression of order 1, whose runs are counted
+series have widen it: autocorrelated nights (an autoregression of order 1, whose runs are counted
 exactly), and tails heavier than normal (up to those of Student's t with 3 degrees of freedom).
 """
 

@@ -124,7 +124,7 @@ class Drift:
     ]
     versions: Annotated[
         dict[int, list[VersionChange]],
-        Field(description="first night of a step -> what of the software changed there"),
+        Field(description="first night of a step -> the software that changed there"),
     ]
     sensitivity: Annotated[
         dict[str, FiniteOrNull],

@@ -38,7 +38,7 @@ class HistoryLine:
 
 @dataclass(frozen=True)
 class StepMark:
-    """Steps that begin together, and what of the software changed there. `number` counts from 1."""
+    """Steps that begin together, and the software that changed there. `number` counts from 1."""
 
     number: int
     steps: Sequence[Step]

@@ -107,11 +107,11 @@ def render(report: ReportData) -> str:
 def _name(report: ReportData) -> str:
     """The cluster's."""
     if report.parameters is not None:
-        return plain(report.parameters.provenance.cluster_name)
+        return report.parameters.provenance.cluster_name
     if report.cluster is not None:
-        return plain(report.cluster.name)
+        return report.cluster.name
     past = report.findings.past
-    return plain(past.nights[-1].cluster_name) if past and past.nights else "an unknown machine"
+    return past.nights[-1].cluster_name if past and past.nights else "an unknown machine"
 
 
 def _verdict(findings: Findings) -> dict[str, Any] | None:
@@ -122,7 +122,7 @@ def _verdict(findings: Findings) -> dict[str, Any] | None:
     return {
         "tone": TONES[code],
         "title": f"{VERDICTS[code].capitalize()} (exit code {code})",
-        "lines": [plain(x) for x in findings.verdict.lines],
+        "lines": findings.verdict.lines,
     }
 
 

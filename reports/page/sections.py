@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.foundation.text import plain
 from calib.microbench.records.samples import Samples
 from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
 from calib.reports.figures.check import check_figure, checked, checks_words
@@ -70,7 +69,7 @@ def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
     for i, (model, points) in enumerate(by_model.items()):
         yield Plot(
             id=f"bars-{i}",
-            title=plain(model),
+            title=model,
             caption="",
             alt=bars_words(points),
             figure=phase_bars(points),
@@ -117,7 +116,7 @@ def _open_lines(found: Sequence[StepMark], in_verdict: bool) -> list[str]:
     if not of:
         return ["No step is open."]
     if not in_verdict:
-        return [f"{mark.number}: {plain(mark.sentence)}" for mark in of]
+        return [f"{mark.number}: {mark.sentence}" for mark in of]
     *first, last = (str(mark.number) for mark in of)
     which = f"Steps {', '.join(first)} and {last} are" if first else f"Step {last} is"
     return [f"{which} open, see the verdict."]

@@ -159,7 +159,7 @@ def choose(
     order = {form: number for number, form in enumerate(forms)}
 
     def simplest(one: Scored) -> tuple[int, int, int]:
-        """Fewest parameters; of as many the least error, and where those are alike the first."""
+        """Fewest parameters first, then the smallest error, then the order of the candidates."""
         return one.parameters, round(one.error / NEGLIGIBLE), order[one.form]
 
     return min(near, key=simplest).form, scored

@@ -106,7 +106,7 @@ def _group(point: Accuracy) -> tuple[object, ...]:
 
 def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> StrategyChoice:
     options = sorted(map(_option, runs_of), key=lambda option: option.measured.value)
-    # of strategies that are predicted alike, the slowest: the oracle might as well have picked it
+    # of strategies with the same prediction, the slowest: the oracle could have picked any of them
     picked = min(options, key=lambda option: (option.predicted_s, -option.measured.value))
     fastest = options[0]
     point = runs_of[0][0]

@@ -104,7 +104,7 @@ def _each(projection: Projection) -> str:
 
 
 def fastest(order: Sequence[Projection], named: Named) -> str:
-    """Which of the ranked, feasible projections is fastest, and which may as well be."""
+    """Which of the ranked, feasible projections is fastest, and which cannot be told apart from it."""
     if not order:
         return "None of them can run."
     first, *others = order
