@@ -48,14 +48,13 @@ class Plot:
     """One figure of a page.
 
     `alt` says in words what it shows, with its main numbers; where it is "", the caption does.
-    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where that depends on the data.
+    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where it is not the usual one.
     """
 
     id: str
     title: str
     caption: str
     figure: Figure
-    tall: bool = False
     alt: str = ""
     wide_rem: float = 0
     high_rem: float = 0

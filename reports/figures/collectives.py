@@ -76,7 +76,7 @@ def _plot(index: int, fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> Plo
         title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks{fit.among}",
         caption=caption(fit, len(drawn), len(dots)),
         figure=collective_figure(fit, drawn),
-        tall=True,
+        high_rem=30,
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.words import bytes_words
 from calib.microbench.records.cluster import Cluster, Host
-from calib.reports.drift.records import changed
-from calib.reports.figures.history_lines import change_words
+from calib.reports.drift.records import VersionChange, changed
+from calib.reports.figures.history_lines import change_words, changed_versions
 from calib.reports.findings import Findings
-from calib.reports.history.records import Past
 
 
 def circumstances(
@@ -29,10 +28,11 @@ def circumstances(
         facts.append((f"Level {level.name}", f"{level.members} members, {level.link}"))
     facts.append(("Oversubscription", _oversubscription(findings)))
     if cluster and calibrated_on:
-        since = _changes(calibrated_on.versions, cluster.versions)
-        facts.append(("Changed since the calibration", since))
+        since = changed(calibrated_on.versions, cluster.versions)
+        facts.append(("Changed since the calibration", _changes(since)))
     if findings.past is not None and len(findings.past.nights) > 1:
-        facts.append(("Changed since the night before", _since_last(findings.past)))
+        last = changed_versions(findings.past).get(len(findings.past.nights) - 1, ())
+        facts.append(("Changed since the night before", _changes(last)))
     facts += [("Note", note) for note in findings.notes]
     return facts
 
@@ -68,15 +68,5 @@ def _oversubscription(findings: Findings) -> str:
     return f"none of the {scored} scored runs" if scored else "no scored run"
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    return "; ".join(map(change_words, changed(before, after))) or "no version that is known"
-
-
-def _since_last(past: Past) -> str:
-    before, last = past.nights[-2], past.nights[-1]
-    said = [_changes(before.versions, last.versions)]
-    if before.program_version != last.program_version:
-        said.append(f"calib {before.program_version} to {last.program_version}")
-    if before.parameters_id != last.parameters_id:
-        said.append("other parameters")
-    return "; ".join(said)
+def _changes(found: Iterable[VersionChange]) -> str:
+    return "; ".join(map(change_words, found)) or "no version that is known"

@@ -69,7 +69,7 @@ def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> 
         title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
         caption=f"Off by {percent(law.mean_relative_error)} on average. {held_out}",
         figure=structural_figure(law, parameters.collectives),
-        tall=True,
+        high_rem=30,
     )
 
 
@@ -85,7 +85,7 @@ def _work_plots(parameters: Parameters) -> Iterator[Plot]:
                 caption=f"{len(pairs)} time(s) of {len(mine)} layer(s). The laws have seen them; how "
                 "far off they are of layers that were left out is the error in the table.",
                 figure=work_figure(pairs),
-                tall=True,
+                high_rem=30,
             )
 
 

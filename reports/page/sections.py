@@ -159,7 +159,7 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
         caption="Predicted, with its 95% interval, over measured; on the dashed line it is right.",
         alt=memory_words(pairs),
         figure=memory_figure(pairs),
-        tall=True,
+        high_rem=30,
     )
     return PageSection("memory", "Memory", plots=[plot], tables=[memory(newest)])
 
@@ -203,7 +203,7 @@ def layers_section(
                 "these here, predictions take the times in place.",
                 alt=layers_words(times),
                 figure=layers_figure(times),
-                tall=True,
+                high_rem=30,
             )
         )
         tables.append(farthest_layers(times))
