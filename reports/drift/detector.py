@@ -67,7 +67,7 @@ class StepSettings:
 
 
 def _rounded_up(count: int) -> int:
-    """To a power of two, so that one more series does not change what was found with the others."""
+    """To a power of two, so that one more series does not change the steps of the others."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -171,7 +171,7 @@ class _Chart:
             tested = night + 1
 
     def _known(self, first: int) -> tuple[Baselines, NDArray[np.bool_]]:
-        """What is known after each night of the level, and from which on that is enough."""
+        """What is known after each night of the level, and for which nights that is enough to judge."""
         of, x = self.of, self.x[first:]
         order = np.arange(len(x))
         if self.baseline is not None:
@@ -237,7 +237,7 @@ class _Chart:
         judged: NDArray[np.bool_],
         limits: Sequence[Floats],
     ) -> tuple[Rule, int] | None:
-        """The first night from `tested` on on which a rule alarms, and the first such rule."""
+        """The first night from `tested` on with an alarm, and the first rule that gives it."""
         x = self.x[first:]
         found: tuple[int, int] | None = None
         for index, (rule, limit) in enumerate(zip(self.of.rules, limits, strict=True)):

@@ -168,7 +168,7 @@ def _exact_steps(
 
 
 def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | None:
-    """To which of the levels the last one is a return, as steps of series with noise are undone."""
+    """Which earlier level the last one returns to, by the rule for series with noise (steps.py)."""
     now = standing[-1][0]
     for place in range(len(standing) - 3, -1, -1):
         apart = abs(now - standing[place][0])
@@ -178,7 +178,7 @@ def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | N
 
 
 def _acceptances(past: Past) -> list[AcceptedStep]:
-    """(night, series, reason) of what was accepted; of nights that are gone, nothing."""
+    """(night, series, reason) of each acceptance whose night is still there."""
     places = {night.id: number for number, night in enumerate(past.nights)}
     return [
         (places[accepted.night], accepted.series, accepted.reason)

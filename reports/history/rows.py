@@ -31,12 +31,12 @@ class NightRows(NamedTuple):
 
 
 def text_of(value: str) -> str:
-    """`value` as it is stored: U+FFFD for what no database holds."""
+    """`value` as it is stored, with U+FFFD for characters that a database cannot hold."""
     return UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
 def work_of(accuracy: Accuracy) -> str:
-    """What work a point is, whatever the versions it ran with: JSON, equal where the work is.
+    """What a point ran, without the versions: JSON that is equal where the work is.
 
     Other than `Accuracy.work`, it keeps the strategy on one rank: a series is of one strategy.
     """

@@ -64,7 +64,7 @@ def _time(most: float) -> dict[Any, Any]:
 
 
 def _is_work(value: Any) -> bool:
-    """Whether it is as reports/history/rows.py, work_of, has it: one JSON object of plain values."""
+    """Whether it is what `work_of` (rows.py) writes: one JSON object of plain values."""
     try:
         content = json.loads(value)
     except (TypeError, ValueError, RecursionError):

@@ -181,7 +181,7 @@ def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_LayerDirection]:
 
 
 def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerError]:
-    """The kinds whose layers are off most; with a sign, those that are off so."""
+    """The kinds whose layers are off most; with a sign, only those that are off in that direction."""
     kinds: dict[tuple[str, str], list[_LayerDirection]] = defaultdict(list)
     for side in sides:
         kinds[side.pair.model, side.pair.kind].append(side)
