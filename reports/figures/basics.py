@@ -174,7 +174,7 @@ def total_marks(
 
 
 def bars_words(accuracies: Sequence[Accuracy]) -> str:
-    """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
+    """`phase_bars` in words, for screen readers: every pair, times in ms."""
     pairs = [
         f"{strategy_words(a)}, p={a.p}: predicted {ms_words(a.total.predicted)} ms, "
         f"measured {ms_words(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"

@@ -53,7 +53,7 @@ def reading(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
 
 
 def repetitions_of(fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> list[FitPoint]:
-    """(bytes, seconds) of the rows that a fit was made of, of those of every direct law."""
+    """(bytes, seconds) of the rows that a fit was made of, out of those of all direct laws."""
     mine = [
         rows
         for key, rows in laws.items()

@@ -99,7 +99,7 @@ def _words(one: DirectionInPlace) -> str:
 
 
 def layers_words(times: Sequence[DirectionInPlace]) -> str:
-    """What the figure shows, for those who do not see it."""
+    """The figure in words, for screen readers."""
     ratios = sorted(one.ratio for one in times)
     worst = max(times, key=lambda one: abs(one.predicted_s - one.measured_s))
     return (

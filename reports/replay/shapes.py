@@ -70,7 +70,7 @@ class PointShape:
 
 
 class Shapes(Publication):
-    """Makes them; without links, every byte costs one second."""
+    """Makes PointShapes; without links, every byte costs one second."""
 
     def of(self, point: PublishedPoint) -> PointShape:
         """The shape of a point; an empirical one, with the reason, where there is no form of it."""
