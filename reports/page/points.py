@@ -23,6 +23,9 @@ from calib.reports.words import BASIS_MARKS, LEGEND, samples_words, strategy_tex
 DIGITS = 6  # of a time; three or four are shown
 MOST_ROWS = 200  # without JavaScript
 WORDS = {"model", "strategy", "overlap", "night"}
+Case = tuple[
+    str, str, str, int, float, bool
+]  # the fields of a PointRow from model to oversubscribed
 
 
 class PointRow(NamedTuple):
@@ -41,8 +44,8 @@ class PointRow(NamedTuple):
     memory: float | None
 
     @property
-    def case(self) -> tuple[str, str, str, int, float, bool]:
-        """What was trained, and how: the fields from model to oversubscribed."""
+    def case(self) -> Case:
+        """What was trained, and how."""
         return self[1:7]
 
     @property
@@ -107,39 +110,22 @@ def _night_names(past: Past) -> list[str]:
 
 
 def _of_accuracy(of: Accuracy, night: int) -> PointRow:
-    predicted, measured = of.total.predicted, of.total.measured
-    return PointRow(
-        night,
-        of.model,
-        of.strategy,
-        of.layout,
-        of.p,
-        of.batch_per_rank,
-        of.oversubscribed,
-        predicted.numbers,
-        predicted.basis,
-        measured.numbers,
-        of.memory.accuracy if of.memory else None,
-    )
+    predicted, memory = of.total.predicted, of.memory.accuracy if of.memory else None
+    times = predicted.numbers, predicted.basis, of.total.measured.numbers
+    return PointRow(night, *_case(of), *times, memory)
 
 
 def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
     memory = None
     if of.memory_predicted_bytes is not None and of.memory_measured_bytes:
         memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
-    return PointRow(
-        of.night,
-        of.model,
-        of.strategy,
-        of.layout,
-        of.p,
-        of.batch_per_rank,
-        of.oversubscribed,
-        (of.predicted_s, of.predicted_low_s, of.predicted_high_s),
-        basis,
-        (of.measured_s, of.measured_low_s, of.measured_high_s),
-        memory,
-    )
+    predicted = of.predicted_s, of.predicted_low_s, of.predicted_high_s
+    measured = of.measured_s, of.measured_low_s, of.measured_high_s
+    return PointRow(of.night, *_case(of), predicted, basis, measured, memory)
+
+
+def _case(of: Accuracy | PastPoint) -> Case:
+    return of.model, of.strategy, of.layout, of.p, of.batch_per_rank, of.oversubscribed
 
 
 def first_rows(points: PointTable) -> Table:
@@ -182,7 +168,7 @@ def columns(points: PointTable) -> dict[str, Any]:
     A case is model, strategy, strategy with its layout, p, batch per rank and that in words; a
     prediction value, low, high and the mark of its basis.
     """
-    cases: dict[tuple[str, str, str, int, float, bool], int] = {}
+    cases: dict[Case, int] = {}
     predictions: dict[tuple[tuple[float, float, float], str], int] = {}
     of_case, of_prediction, measured = [], [], []
     for row in points.rows:
