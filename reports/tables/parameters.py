@@ -319,19 +319,21 @@ def slowest_layers(layers: Sequence[LayerTime], most: int | None = None) -> Tabl
     rows = (
         {
             "layer": layer.key,
-            "batch": str(layer.batch),
-            "ranks": str(layer.active_ranks),
             "forward ms": ms(layer.forward_s),
             "backward ms": ms(layer.backward_s) if layer.backward_s.value > 0 else NONE,
+            "batch": str(layer.batch),
+            "ranks": str(layer.active_ranks),
             "reps": str(layer.n),
         }
         for layer in ordered[:most]
     )
     shown = f"{most} of " if most is not None and most < len(layers) else ""
+    columns, cells = in_columns(rows)
     return Table(
         "Layers measured alone, the slowest first",
-        *in_columns(rows),
-        numbers=("batch", "ranks", "forward ms", "backward ms", "reps"),
+        columns,
+        cells,
+        numbers=columns[1:],
         remarks=[
             f"{shown}{counted(len(layers), 'time')}, by forward + backward of one call on the whole "
             "batch; ranks: of a node that work at once"
