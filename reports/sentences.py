@@ -13,7 +13,7 @@ from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.choice import Option, StrategyChoices
 from calib.reports.scoring.paper import PaperRow
 from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
-from calib.reports.words import case_words, strategy_text
+from calib.reports.words import BASIS_MARKS, LEGEND, OVERSUBSCRIBED_MARK, case_words, strategy_text
 
 # of the exit codes of a night
 VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
@@ -147,3 +147,12 @@ def verdict_lines(of: Verdict) -> list[str]:
     if len(reasons) == 1:
         return [f"Verdict: {words}: {reasons[0].removesuffix('.')}."]
     return [f"Verdict: {words}{':' if reasons else '.'}", *(f"- {reason}" for reason in reasons)]
+
+
+def legend_lines(accuracies: Sequence[Accuracy]) -> list[str]:
+    """What the marks mean that these points use; empty when they use none."""
+    times = [pair.predicted for of in accuracies for pair in (of.total, *of.phases.values())]
+    marks = {BASIS_MARKS[time.basis] for time in times}
+    if any(of.oversubscribed for of in accuracies):
+        marks.add(OVERSUBSCRIBED_MARK)
+    return [f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marks]

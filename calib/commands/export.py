@@ -35,7 +35,7 @@ from calib.export.target import Collapse, Target
 from calib.foundation.errors import InputError
 from calib.foundation.words import bytes_words
 from calib.options import MOST, Json
-from calib.reports.terminal.layout import LEAST_TEXT, width_of
+from calib.reports.tables.table import LEAST_TEXT, width_of
 from calib.terminal.printing import print_json, say, table
 
 ALL = "all"

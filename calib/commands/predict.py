@@ -50,11 +50,11 @@ from calib.predicting.choices import (
 )
 from calib.predicting.predictor import NOT_PREDICTED, predictor_of, something
 from calib.predicting.rows import csv_text
-from calib.reports.terminal.explained import lines
-from calib.reports.terminal.layout import Sheet
-from calib.reports.terminal.ranking import legend, like_notes, ranking, scaling
+from calib.reports.tables.predictions import legend, like_notes, ranking, scaling
+from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
-from calib.terminal.printing import file_of, print_json, print_sheet, save, say
+from calib.terminal.explained import lines
+from calib.terminal.printing import file_of, print_json, print_table, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
@@ -160,8 +160,8 @@ def unmeasured(projection: Projection) -> bool:
 
 def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
-    for sheet in sheets_of(found, chosen):
-        print_sheet(sheet)
+    for table in tables_of(found, chosen):
+        print_table(table)
     if explain:
         for projection in found:
             typer.echo(f"{projection.model}, {named(projection)}, p = {projection.p}:")
@@ -177,7 +177,7 @@ def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> N
         say(f"notes on fewer predictions, in --json: {len(notes) - MOST_NOTES} more")
 
 
-def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
+def tables_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Table]:
     """One table of a strategy, one for each p of several."""
     if len(chosen) == 1:
         return [scaling(found, named)]

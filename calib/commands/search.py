@@ -32,14 +32,14 @@ from calib.options import (
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.what_if.changes import apply
-from calib.reports.terminal.plan import lines, sheets
+from calib.reports.tables.plan import lines, tables
 from calib.rundir import LATEST_PARAMETERS
 from calib.search import SPACES, search, space_named
 from calib.search.nominal import NOMINAL
 from calib.search.nominal import nominal as nominal_parameters
 from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, Space
-from calib.terminal.printing import file_of, print_json, print_sheet, say
+from calib.terminal.printing import file_of, print_json, print_table, say
 from calib.terminal.progress import Bar
 from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
@@ -269,8 +269,8 @@ def batch_of(
 
 def show(plan: SearchedPlan) -> None:
     """Print tables, then lines on time, memory, the search and its certificate."""
-    for sheet in sheets(plan):
-        print_sheet(sheet)
+    for table in tables(plan):
+        print_table(table)
     for line in lines(plan):
         typer.echo(line)
     for note in plan.notes:

@@ -16,8 +16,8 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.reports.terminal.parameters import absent, every_layer, sections
-from calib.terminal.printing import print_json, print_sheet, say
+from calib.reports.tables.parameters import absent, sections, slowest_layers
+from calib.terminal.printing import print_json, print_table, say
 
 
 def command(
@@ -60,9 +60,9 @@ def show(parameters: Parameters, every: bool = False) -> None:
     """All sections that the file fills, and one line on those that it does not."""
     found = sections(parameters)
     if every and parameters.layers:
-        found.append(every_layer(parameters))
-    for sheet in found:
-        print_sheet(sheet)
+        found.append(slowest_layers(parameters.layers))
+    for table in found:
+        print_table(table)
     missing = absent(parameters)
     if missing:
         say(f"note: {missing}")

@@ -10,7 +10,7 @@ from calib.foundation.errors import InputError, MachineError
 from calib.foundation.words import bytes_words
 from calib.microbench.doctor import DoctorFinding, examine, require_measurable
 from calib.microbench.records.cluster import Cluster
-from calib.reports.drift.versions import changed
+from calib.reports.drift.records import changed
 
 
 def ranks_in(cluster: Cluster) -> int:

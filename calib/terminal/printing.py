@@ -15,7 +15,7 @@ import typer
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.text import plain_lines
-from calib.reports.terminal.layout import Sheet, table_text
+from calib.reports.tables.table import Table, table_text
 
 
 def print_json(content: Any) -> None:
@@ -64,16 +64,13 @@ def table(
     rows: Sequence[Sequence[str]],
     least: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Print a table on stdout, as wide as COLUMNS or the terminal."""
-    typer.echo(table_text(title, columns, rows, least), nl=False)
+    """Print a table on stdout, as wide as COLUMNS or the terminal; `least` as a Table has it."""
+    typer.echo(table_text(Table(title, columns, rows, least=least)), nl=False)
 
 
-def print_sheet(sheet: Sheet) -> None:
-    """The same of a sheet, with its remarks and an empty line; its title alone where it has no row."""
-    if sheet.rows:
-        table(sheet.title, sheet.columns, sheet.rows, sheet.least)
-    else:
-        typer.echo(sheet.title)
-    for remark in sheet.remarks:
+def print_table(of: Table) -> None:
+    """A table with its remarks and an empty line; its title alone where it has no row."""
+    typer.echo(table_text(of) if of.rows else f"{of.title}\n", nl=False)
+    for remark in of.remarks:
         typer.echo(f"  {remark}")
     typer.echo()

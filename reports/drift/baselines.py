@@ -18,7 +18,7 @@ EFFICIENCY = 0.9  # of a trimmed mean, in nights
 SIDE = 0.05  # of the nights: where the tail of a side is taken, as nights are rather slow than fast
 SIDE_POINT = -float(ndtri(SIDE))
 FEW = 10  # nights that do not tell of their scatter
-CLIPPED = 2.5  # scatters: beyond, a night does not tell how nights hang together
+CLIPPED = 2.5  # scatters: a night beyond it says nothing about the autocorrelation
 
 
 class Baselines(NamedTuple):
@@ -92,7 +92,7 @@ def fixed_baseline(x: Floats, count: int, most: int) -> Baselines:
 
 
 def level_of(x: Floats, residuals: Floats) -> Baselines:
-    """What all nights of `x` [n] say together, the scatter with older `residuals`: arrays [1]."""
+    """The level of all nights of `x` [n], its scatter also from older `residuals`: arrays [1]."""
     ordered = np.sort(x)[None, :]
     location = _trimmed_mean(ordered, np.array([len(x)]))
     away = np.concatenate([residuals, x - location])[None, :]
@@ -114,7 +114,7 @@ def _trimmed(count: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _trimmed_mean(ordered: Floats, count: NDArray[np.int64]) -> Floats:
-    """Of rows in order, the missing values last [n, most]."""
+    """The trimmed mean of each sorted row [n, most], missing values last."""
     cut, column = _trimmed(count)[:, None], np.arange(ordered.shape[1])
     kept = (column >= cut) & (column < count[:, None] - cut)
     mean: Floats = np.where(kept, ordered, 0.0).sum(axis=1) / kept.sum(axis=1)
@@ -148,7 +148,7 @@ def _scatter(
 
 
 def _quantile(ordered: Floats, count: NDArray[np.int64], q: float) -> Floats:
-    """Of rows in order, between order statistics."""
+    """A quantile of each sorted row, interpolated between order statistics."""
     row, place = np.arange(len(count)), q * (count - 1)
     below = place.astype(np.int64)
     low, high = ordered[row, below], ordered[row, np.minimum(below + 1, count - 1)]
@@ -158,7 +158,7 @@ def _quantile(ordered: Floats, count: NDArray[np.int64], q: float) -> Floats:
 
 @lru_cache(maxsize=1024)
 def winsorised_variance(cut: int, count: int) -> float:
-    """Of a standard normal, `cut` of `count` values drawn in at either end."""
+    """Variance of a standard normal with `cut` of `count` values winsorised at either end."""
     if cut == 0:
         return 1.0
     share = cut / count

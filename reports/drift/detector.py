@@ -8,7 +8,7 @@ on one side, so that one night that is out, or two in a row, never do. Then the 
 new level began is sought by least squares, the level begins anew, and the search goes on.
 
 Over all nights of a year, all series and all rules, both ways, the limits share one probability of a
-false alarm (Bonferroni's bound, which holds however series hang together).
+false alarm (Bonferroni's bound, which holds however the series are correlated).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Floats
+from calib.foundation.words import counted
 from calib.reports.drift.baselines import Baselines, baselines, fixed_baseline
 from calib.reports.drift.limits import limit_factors, night_share
 from calib.reports.drift.steps import FoundStep, steps_between
@@ -66,7 +67,7 @@ class StepSettings:
 
 
 def _rounded_up(count: int) -> int:
-    """To a power of two, so that one more series does not change what was found with the others."""
+    """To a power of two, so that one more series does not change the steps of the others."""
     return 1 << max(0, count - 1).bit_length()
 
 
@@ -107,7 +108,7 @@ def watch(
     start = 0 if baseline is None else baseline[1] + 1
     least = of.rules[0].m + (of.least_nights if baseline is None else 0)
     if len(x) - start < least:
-        return WatchedSeries(why=f"{_nights(len(x) - start)}; it takes {least}")
+        return WatchedSeries(why=f"{counted(len(x) - start, 'night')}; it takes {least}")
     chart = _Chart(x, series_count, of, baseline)
     chart.run()
     steps = steps_between(
@@ -115,14 +116,14 @@ def watch(
     )
     waiting = of.least_level + of.rules[0].m
     last = len(x) - chart.firsts[-1]
-    why = f"{_nights(last)} since its last step; it takes {waiting}" if last < waiting else ""
+    why = (
+        f"{counted(last, 'night')} since its last step; it takes {waiting}"
+        if last < waiting
+        else ""
+    )
     return WatchedSeries(
         steps, None if why and steps else chart.sensitivity(), why if steps else ""
     )
-
-
-def _nights(count: int) -> str:
-    return "1 night" if count == 1 else f"{count} nights"
 
 
 class _Chart:
@@ -170,7 +171,7 @@ class _Chart:
             tested = night + 1
 
     def _known(self, first: int) -> tuple[Baselines, NDArray[np.bool_]]:
-        """What is known after each night of the level, and from which on that is enough."""
+        """What is known after each night of the level, and for which nights that is enough to judge."""
         of, x = self.of, self.x[first:]
         order = np.arange(len(x))
         if self.baseline is not None:
@@ -236,7 +237,7 @@ class _Chart:
         judged: NDArray[np.bool_],
         limits: Sequence[Floats],
     ) -> tuple[Rule, int] | None:
-        """The first night from `tested` on on which a rule alarms, and the first such rule."""
+        """The first night from `tested` on with an alarm, and the first rule that gives it."""
         x = self.x[first:]
         found: tuple[int, int] | None = None
         for index, (rule, limit) in enumerate(zip(self.of.rules, limits, strict=True)):

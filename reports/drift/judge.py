@@ -11,11 +11,10 @@ from datetime import date
 from calib.foundation.errors import InputError
 from calib.foundation.text import plain
 from calib.reports.drift.detector import StepSettings, WatchedSeries, watch
-from calib.reports.drift.records import Drift, Series, Step, VersionChange
+from calib.reports.drift.records import Drift, Series, Step, VersionChange, changed_between
 from calib.reports.drift.sentences import groups_of, sentence
 from calib.reports.drift.series import JOINS_AFTER, series_of
 from calib.reports.drift.steps import belongs
-from calib.reports.drift.versions import changed_between
 from calib.reports.history.records import Past, PastNight
 
 AcceptedStep = tuple[int, str, str]  # night, series or "", reason
@@ -169,7 +168,7 @@ def _exact_steps(
 
 
 def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | None:
-    """To which of the levels the last one is a return, as steps of series with noise are undone."""
+    """Which earlier level the last one returns to, by the rule for series with noise (steps.py)."""
     now = standing[-1][0]
     for place in range(len(standing) - 3, -1, -1):
         apart = abs(now - standing[place][0])
@@ -179,7 +178,7 @@ def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | N
 
 
 def _acceptances(past: Past) -> list[AcceptedStep]:
-    """(night, series, reason) of what was accepted; of nights that are gone, nothing."""
+    """(night, series, reason) of each acceptance whose night is still there."""
     places = {night.id: number for number, night in enumerate(past.nights)}
     return [
         (places[accepted.night], accepted.series, accepted.reason)
@@ -221,11 +220,11 @@ def _worded(
 def version_changes(
     past: Past, first: int, series: Series | None = None, sure: bool = False
 ) -> list[VersionChange]:
-    """What of the software was otherwise on night `first` than on the night before.
+    """Software that changed between the night before `first` and `first`.
 
     The night before is the last on which the series has a value. Where nothing changed then, it is what
-    changed the night after or the one before, and says so, because a step's first night is known to a
-    night; unless it is `sure`.
+    changed the night after or the one before, and says so: a step's first night is known to a night,
+    unless it is `sure`.
     """
     before = max((n for n in series.nights if n < first), default=-1) if series else first - 1
     if before < 0:

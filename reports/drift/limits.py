@@ -4,7 +4,7 @@ A rule counts the nights beyond a limit on one side (supplementary runs rules: W
 Statistical Quality Control Handbook, 1956; their run lengths: Champ and Woodall, Technometrics 29,
 1987). The limit is a prediction limit for k of m future values (Davis and McNichols, Technometrics
 29, 1987), because level and scatter are themselves known from few nights only. Two things that real
-series have widen it: nights that hang together (an autoregression of order 1, whose runs are counted
+series have widen it: autocorrelated nights (an autoregression of order 1, whose runs are counted
 exactly), and tails heavier than normal (up to those of Student's t with 3 degrees of freedom).
 """
 
@@ -34,7 +34,7 @@ LEAST = 1e-300  # keeps logarithms finite
 
 @lru_cache(maxsize=256)
 def night_share(k: int, m: int, chance: float) -> float:
-    """The probability of one night beyond the limit with which k of m nights are, with `chance`."""
+    """The chance of one night beyond the limit that makes k of m nights beyond it have `chance`."""
 
     def excess(log_share: float) -> float:
         return math.log(max(bdtrc(k - 1, m, math.exp(log_share)), LEAST)) - math.log(chance)
@@ -87,14 +87,14 @@ def known_limit(k: int, m: int, chance: float, correlation: float) -> float:
 
 @lru_cache(maxsize=64)
 def correlation_factors(k: int, m: int, chance: float) -> Floats:
-    """By how much the limit grows at each of CORRELATIONS."""
+    """The factor on the limit at each of CORRELATIONS."""
     limits = np.array([known_limit(k, m, chance, float(rho)) for rho in CORRELATIONS])
     factors: Floats = limits / limits[0]
     return factors
 
 
 def tail_factor(k: int, m: int, chance: float) -> float:
-    """By how much the limit grows for the heaviest tail, matched to the normal one at TAIL."""
+    """The factor on the limit for the heaviest tail, matched to the normal one at TAIL."""
     share = night_share(k, m, chance)
     heavy = stdtrit(HEAVIEST, 1.0 - share) / stdtrit(HEAVIEST, 0.5 + TAIL / 2) * TAIL_POINT
     return max(1.0, float(heavy) / -float(ndtri(share)))

@@ -1,14 +1,15 @@
-"""A Series of a history, the Steps in it, and the Drift that they make."""
+"""A Series of a history, the Steps in it, software that changed, and the Drift that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from calib.foundation.quantities import FiniteOrNull
+from calib.reports.history.records import PastNight
 
 Of = Literal["network", "kernels", "memory", "oracle", "accuracy"]
 # where a series comes from: the night's check; phases, total, peak memory of training; predictions
@@ -95,6 +96,23 @@ class VersionChange:
     ] = 0
 
 
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[VersionChange]:
+    """Versions that differ, in order of their names; "" where one was not there."""
+    return [
+        VersionChange(name, before.get(name, ""), after.get(name, ""))
+        for name in sorted({*before, *after})
+        if before.get(name, "") != after.get(name, "")
+    ]
+
+
+def changed_between(before: PastNight, after: PastNight) -> list[VersionChange]:
+    """The same of two nights, with calib's own version."""
+    return changed(
+        {**before.versions, "calib": before.program_version},
+        {**after.versions, "calib": after.program_version},
+    )
+
+
 @dataclass(frozen=True)
 class Drift:
     """All steps of a history; those that count are open."""
@@ -106,7 +124,7 @@ class Drift:
     ]
     versions: Annotated[
         dict[int, list[VersionChange]],
-        Field(description="first night of a step -> what of the software changed there"),
+        Field(description="first night of a step -> the software that changed there"),
     ]
     sensitivity: Annotated[
         dict[str, FiniteOrNull],

@@ -104,7 +104,7 @@ def _by(step: Step, more: str = "longer", less: str = "less") -> str:
 def _predicted(
     steps: Sequence[Step], series: Mapping[str, Series], past: Past
 ) -> list[tuple[float, str]]:
-    """Predictions changed, and what they are made of."""
+    """Predictions that changed, and why."""
     if not steps:
         return []
     first, one = steps[0].first, series[steps[0].series]
@@ -161,7 +161,7 @@ def _peaks(steps: Sequence[Step], series: Mapping[str, Series]) -> list[tuple[fl
 
 
 def _totals(text: str, steps: Sequence[Step], series: Mapping[str, Series]) -> str:
-    """What it comes to: measured against predicted."""
+    """The text with measured against predicted at its end."""
     if not text:
         parts = [f"({series[step.series].strategy}) takes {_by(step)}" for step in steps]
         return (

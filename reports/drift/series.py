@@ -89,7 +89,7 @@ def _checks(past: Past) -> list[Series]:
 
 
 class _Table:
-    """Where the values of points stand in a grid [night, point]; points in the order of names."""
+    """The grid [night, point] of the values of points; points in the order of their names."""
 
     def __init__(self, nights: Sequence[int], names: Sequence[str]) -> None:
         known, self.row = np.unique(nights, return_inverse=True)
@@ -113,7 +113,7 @@ class _Table:
         return [self.nights[row] for row in some], mean[some]
 
     def large(self, shares: Floats) -> NDArray[np.bool_]:
-        """Whether a value is of a point whose shares were no small ones in its first nights [n]."""
+        """[n] Whether a value is of a point whose shares were large in its first nights."""
         first: dict[int, list[float]] = defaultdict(list)
         for column, share in zip(self.column.tolist(), shares.tolist(), strict=True):
             if len(first[column]) < JOINS_AFTER:
@@ -191,7 +191,7 @@ def _same_points(measured: NDArray[np.bool_], nights: list[int]) -> list[int]:
 def _missing(
     filled: Floats, there: NDArray[np.bool_], at: int, column: int, here: NDArray[np.bool_]
 ) -> float:
-    """What a missing point would have been, from how it lay beside those that are `here`."""
+    """The value of a missing point, from its usual distance to the points that are `here`."""
     past = np.flatnonzero(there[:at, column])[-COMPARED:]
     others = filled[past][:, here]
     counts = (~np.isnan(others)).sum(axis=1)

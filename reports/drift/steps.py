@@ -16,7 +16,7 @@ SURE = 2.6  # standard errors (99%): levels that are no further apart are the sa
 
 @dataclass(frozen=True)
 class FoundStep:
-    """Indices into the series; changes of the values, with a 95% interval; one standard deviation."""
+    """Nights are indices into the series; changes have a 95% interval, `noise` is one deviation."""
 
     first: int
     seen: int
@@ -28,7 +28,7 @@ class FoundStep:
 
 
 def belongs(accepted: int, first: int, seen: int) -> bool:
-    """Whether an acceptance of a night is of a step: as that night may have been read off a page."""
+    """Whether accepting a night accepts this step: the night may have been read off a figure."""
     return first - 2 <= accepted <= seen
 
 
@@ -86,7 +86,7 @@ def _undone(
     least_change: float,
     accepted: Sequence[int],
 ) -> list[FoundStep]:
-    """The steps with those marked that a later one took back."""
+    """The steps, those that a later one took back marked."""
     undone: set[int] = set()
     standing = [0]  # levels from which the present one was reached by steps that stand
     for number, step in enumerate(steps, start=1):

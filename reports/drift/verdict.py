@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from calib.foundation.text import plain
-from calib.foundation.words import percent
+from calib.foundation.words import counted, percent
 from calib.reports.drift.records import Drift
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import Summary
@@ -62,7 +62,7 @@ def verdict(
         return Verdict(WRONG, (*wrong, *lacking))
     if lacking:
         return Verdict(UNKNOWN, tuple(lacking))
-    points = "1 point" if summary.points == 1 else f"{summary.points} points"
+    points = counted(summary.points, "point")
     fine = f"{points}, every strategy at {percent(least_accuracy)} or more"
     return Verdict(FINE, (fine if drift is None else f"{fine}; no open step",))
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from calib.foundation.records import Estimate
 from calib.foundation.text import plain
 from calib.foundation.words import percent
-from calib.oracle.projection import PhaseTime
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.sentences import strategy_words
 from calib.reports.words import ms_words, samples_words
@@ -25,6 +24,7 @@ Dot = TypeVar("Dot")
 MAX_RAW_POINTS = 3000
 LINE_POINTS = 64
 LABEL_LETTERS = 13  # of a line under a pair of bars
+BAR_OFFSET, BAR_WIDTH = 0.21, 0.38  # of a bar's middle from its pair's; the pairs are 1 apart
 # at least 3:1 on the light and on the dark panel, and told apart with the common colour-vision defects
 PHASE_COLOURS = {
     "forward": "#3b82d0",
@@ -45,18 +45,16 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width.
+    """One figure of a page.
 
     `alt` says in words what it shows, with its main numbers; where it is "", the caption does.
-    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where that depends on the data.
+    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where it is not the usual one.
     """
 
     id: str
     title: str
     caption: str
     figure: Figure
-    pairs: int = 0
-    tall: bool = False
     alt: str = ""
     wide_rem: float = 0
     high_rem: float = 0
@@ -67,20 +65,14 @@ def plot_text(text: str) -> str:
     return html.escape(plain(text), quote=False)
 
 
-def _bar_widths() -> tuple[float, float]:
-    """(offset of a bar's middle from its pair's, width); the pairs are 1 apart."""
-    return 0.21, 0.38
-
-
 def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     """Stacked bars in ms: predicted (hatched) beside measured, per point; accuracy above the pair.
 
     The stacks are medians of phases; the diamond with its 95% interval is the median of the total.
     Points of one model belong together: their totals are of one scale.
     """
-    offset, width = _bar_widths()
-    columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
-    columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
+    columns = [(i - BAR_OFFSET, a, True) for i, a in enumerate(accuracies)]
+    columns += [(i + BAR_OFFSET, a, False) for i, a in enumerate(accuracies)]
     data: list[Figure] = []
     for phase in occurring(accuracies):
         times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
@@ -92,7 +84,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "y": [
                     significant(1e3 * (o.predicted if p else o.measured).value) for _, o, p in times
                 ],
-                "width": width,
+                "width": BAR_WIDTH,
                 "text": [
                     f"{phase}, predicted {ms_words(o.predicted)} ms"
                     if p
@@ -113,31 +105,12 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 },
             }
         )
-    totals: list[tuple[float, PhaseTime | Estimate, str]] = [
-        (x, a.total.predicted, f"total, predicted {ms_words(a.total.predicted, True)} ms")
-        if p
-        else (x, a.total.measured, f"total, measured {ms_words(a.total.measured, True)} ms")
+    totals = [
+        (x, "predicted" if p else "measured", a.total.predicted if p else a.total.measured)
         for x, a, p in columns
     ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "total, 95% interval",
-            "x": [x for x, _, _ in totals],
-            "y": [significant(1e3 * t.value) for _, t, _ in totals],
-            "text": [text for _, _, text in totals],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
-            "error_y": {
-                "type": "data",
-                "array": [significant(1e3 * (t.high - t.value)) for _, t, _ in totals],
-                "arrayminus": [significant(1e3 * (t.value - t.low)) for _, t, _ in totals],
-                "color": TOTAL_COLOUR,
-                "thickness": 1.5,
-            },
-        }
-    )
+    words = [f"total, {what} {ms_words(time, interval=True)} ms" for _, what, time in totals]
+    data.append(total_marks([x for x, _, _ in totals], [time for _, _, time in totals], words))
     tops = [1e3 * max(a.total.predicted.high, a.total.measured.high) for a in accuracies]
     return {
         "data": data,
@@ -177,8 +150,31 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     }
 
 
+def total_marks(
+    places: Sequence[float], totals: Sequence[Estimate], words: Sequence[str]
+) -> Figure:
+    """A diamond in ms at each place, with its 95% interval and words for it."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "total, 95% interval",
+        "x": list(places),
+        "y": [significant(1e3 * time.value) for time in totals],
+        "text": list(words),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
+        "error_y": {
+            "type": "data",
+            "array": [significant(1e3 * (time.high - time.value)) for time in totals],
+            "arrayminus": [significant(1e3 * (time.value - time.low)) for time in totals],
+            "color": TOTAL_COLOUR,
+            "thickness": 1.5,
+        },
+    }
+
+
 def bars_words(accuracies: Sequence[Accuracy]) -> str:
-    """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
+    """`phase_bars` in words, for screen readers: every pair, times in ms."""
     pairs = [
         f"{strategy_words(a)}, p={a.p}: predicted {ms_words(a.total.predicted)} ms, "
         f"measured {ms_words(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"

@@ -116,6 +116,6 @@ def _case_words(check: Check) -> str:
 
 
 def checks_words(found: Sequence[CheckedCases]) -> str:
-    """What the figure shows, for those who do not see it."""
+    """The figure in words, for screen readers."""
     said = [f"{plain(of.what)} {off(of.ratio)} ({len(of.cases)} cases)" for of in found]
     return f"Time tonight against the stored parameters, median over cases: {'; '.join(said)}."

@@ -12,7 +12,7 @@ from calib.foundation.words import bytes_words, estimate_words, number, percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
-from calib.reports.terminal.parameters import contention_name, share, span
+from calib.reports.tables.parameters import contention_name, span
 
 READING = (
     "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
@@ -39,7 +39,7 @@ def _contention_plot(index: int, fit: ContentionFit) -> Plot:
     return Plot(
         id=f"contention-{index}",
         title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
-        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
+        caption=f"Law: {fit.law}; off by {percent(fit.mean_relative_error)} on average; "
         f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
         figure=contention_figure(fit),
         alt="; ".join(f"{x.groups} groups: phi {x.contention.value:.2f}" for x in fit.points) + ".",
@@ -53,7 +53,7 @@ def reading(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
 
 
 def repetitions_of(fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> list[FitPoint]:
-    """(bytes, seconds) of the rows that a fit was made of, of those of every direct law."""
+    """(bytes, seconds) of the rows that a fit was made of, out of those of all direct laws."""
     mine = [
         rows
         for key, rows in laws.items()
@@ -76,7 +76,7 @@ def _plot(index: int, fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> Plo
         title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks{fit.among}",
         caption=caption(fit, len(drawn), len(dots)),
         figure=collective_figure(fit, drawn),
-        tall=True,
+        high_rem=30,
     )
 
 

@@ -198,7 +198,7 @@ def _residuals(fit: CollectiveFit) -> Figure:
 
 
 def _off(seconds: float, law: float) -> float | None:
-    """Measured / law - 1 in percent; None where the law is nothing."""
+    """Measured / law - 1 in percent; None where the law says 0."""
     off = 100 * (seconds / law - 1) if law > 0 else math.inf
     return off if math.isfinite(off) else None
 

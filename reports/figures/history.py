@@ -71,7 +71,7 @@ def _when(started: str) -> str:
 
 
 def _breaks(times: Sequence[str]) -> list[bool]:
-    """Before which nights a line is broken, because nights are missing there."""
+    """Whether a line is broken before each night, because nights are missing there."""
     try:
         moments = [datetime.fromisoformat(time) for time in times]
     except ValueError:
@@ -182,7 +182,7 @@ def _to_the_right(place: float) -> bool:
 
 
 def _label(mark: StepMark, times: Sequence[str], row: int) -> Figure:
-    """Number and words of a mark; in the row above all others, the number alone."""
+    """Number and words of a mark; only the number in the row above all others."""
     state = "" if mark.state == "open" else f" ({mark.state})"
     words = f" {plot_text(mark.words)}{state}" if row < LABEL_ROWS else ""
     right = _to_the_right(mark.night / max(1, len(times) - 1))
@@ -201,7 +201,7 @@ def _label(mark: StepMark, times: Sequence[str], row: int) -> Figure:
 
 
 def history_words(past: Past, lines: Sequence[HistoryLine], drift: Drift | None = None) -> str:
-    """What the figure shows, for those who do not see it."""
+    """The figure in words, for screen readers."""
     nights = past.nights
     said = [
         f"{plain(line.name)} from {percent(there[0])} to {percent(there[-1])}, "

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.foundation.text import plain
-from calib.reports.drift.records import Drift, Step, VersionChange
+from calib.reports.drift.records import Drift, Step, VersionChange, changed_between
 from calib.reports.drift.sentences import groups_of
 from calib.reports.drift.trend import strategies, trend
-from calib.reports.drift.versions import changed_between
 from calib.reports.figures.strategy_looks import (
     COLOURS,
     DASHES,
@@ -39,7 +38,7 @@ class HistoryLine:
 
 @dataclass(frozen=True)
 class StepMark:
-    """Steps that begin together, and what of the software changed there. `number` counts from 1."""
+    """Steps that begin together, and the software that changed there. `number` counts from 1."""
 
     number: int
     steps: Sequence[Step]

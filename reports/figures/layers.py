@@ -1,4 +1,4 @@
-"""Layer times in place, predicted against measured: figure, table and words."""
+"""Layer times in place, predicted against measured: figure and words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import NamedTuple
 
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
-from calib.foundation.words import number, seconds_words
+from calib.foundation.words import seconds_words
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.fits import seconds_axis
 from calib.reports.figures.memory import diagonal
 from calib.reports.figures.strategy_looks import COLOURS, MARKERS
 from calib.reports.scoring.layer_pairs import LayerPair
-
-MAX_FARTHEST = 15
 
 
 class DirectionInPlace(NamedTuple):
@@ -100,28 +98,8 @@ def _words(one: DirectionInPlace) -> str:
     )
 
 
-def farthest(times: Sequence[DirectionInPlace], limit: int = MAX_FARTHEST) -> list[dict[str, str]]:
-    """The layers that are off by the most time, as text: ms, and predicted / measured."""
-    ordered = sorted(times, key=lambda one: -abs(one.predicted_s - one.measured_s))
-    return [
-        {
-            "model": one.pair.model,
-            "layer": one.pair.name,
-            "kind": one.pair.kind,
-            "ranks": str(one.pair.ranks),
-            "direction": one.direction,
-            "predicted": number(1e3 * one.predicted_s),
-            "measured": number(1e3 * one.measured_s),
-            "off": ("+" if one.ratio > 1 else "-")
-            + number(1e3 * abs(one.predicted_s - one.measured_s)),
-            "ratio": f"{one.ratio:.2f}",
-        }
-        for one in ordered[:limit]
-    ]
-
-
 def layers_words(times: Sequence[DirectionInPlace]) -> str:
-    """What the figure shows, for those who do not see it."""
+    """The figure in words, for screen readers."""
     ratios = sorted(one.ratio for one in times)
     worst = max(times, key=lambda one: abs(one.predicted_s - one.measured_s))
     return (

@@ -113,7 +113,7 @@ def _words(of: Accuracy, memory: MemoryAccuracy) -> str:
 
 
 def memory_words(pairs: Sequence[MemoryPair]) -> str:
-    """What the figure shows, for those who do not see it."""
+    """The figure in words, for screen readers."""
     worst, memory = min(pairs, key=lambda pair: pair[1].accuracy)
     covered = sum(memory.covered for _, memory in pairs)
     mean = math.fsum(memory.accuracy for _, memory in pairs) / len(pairs)

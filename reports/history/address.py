@@ -30,7 +30,7 @@ LOCKED = ("database is locked", "lock timeout")
 
 
 class DamagedRow(ValueError):
-    """A row holds what calib never wrote there."""
+    """A row holds a value that calib never wrote."""
 
 
 @dataclass(frozen=True)

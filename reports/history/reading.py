@@ -60,7 +60,7 @@ class MachineNights:
 
 
 def machines_in(connection: Connection) -> list[MachineNights]:
-    """The machines that a history holds nights of; first the one of the newest night."""
+    """The machines of a history, that of the newest night first."""
     columns = [
         nights.c.started_unix_s,
         nights.c.id,
@@ -141,7 +141,7 @@ def _by_night(
     chosen: ColumnElement[bool],
     place: dict[int, int],
 ) -> list[list[tuple[Any, ...]]]:
-    """For every night its rows of a table, in the order in which they were given."""
+    """The rows of a table by night, in the order in which they were recorded."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in place]
     rows = _checked(
         connection,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 
@@ -24,25 +23,20 @@ KEYS = ("id", "run_id", "machine")  # looked up by an index
 LONGEST_KEY = 200  # characters
 
 
-@dataclass(frozen=True)
-class NightRows:
-    """A night's rows by table, without the number that the database gives it."""
+class NightRows(NamedTuple):
+    """A night's row, and those of its parts by table, without the number that the database gives it."""
 
     night: DatabaseRow
-    versions: list[DatabaseRow]
-    points: list[DatabaseRow]
-    phases: list[DatabaseRow]
-    checks: list[DatabaseRow]
-    missing: list[DatabaseRow]
+    parts: dict[Table, list[DatabaseRow]]
 
 
 def text_of(value: str) -> str:
-    """`value` as it is stored: U+FFFD for what no database holds."""
+    """`value` as it is stored, with U+FFFD for characters that a database cannot hold."""
     return UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
 def work_of(accuracy: Accuracy) -> str:
-    """What work a point is, whatever the versions it ran with: JSON, equal where the work is.
+    """What a point ran, without the versions: JSON that is equal where the work is.
 
     Other than `Accuracy.work`, it keeps the strategy on one rank: a series is of one strategy.
     """
@@ -128,20 +122,15 @@ def rows_of(entry: Entry) -> NightRows:
         item.model_dump(include={"what", "why"}) for item in entry.missing
     ]
     parts = {
+        schema.versions: _numbered(versions),
         schema.points: points,
         schema.phases: phases,
-        schema.versions: _numbered(versions),
         schema.checks: _numbered(checks),
         schema.missing: _numbered(lacking),
     }
-    kept = [[_storable(row, entry.id, of) for row in rows] for of, rows in parts.items()]
     return NightRows(
         night=_storable(_night(entry), entry.id, schema.nights),
-        points=kept[0],
-        phases=kept[1],
-        versions=kept[2],
-        checks=kept[3],
-        missing=kept[4],
+        parts={of: [_storable(row, entry.id, of) for row in rows] for of, rows in parts.items()},
     )
 
 

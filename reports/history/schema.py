@@ -64,7 +64,7 @@ def _time(most: float) -> dict[Any, Any]:
 
 
 def _is_work(value: Any) -> bool:
-    """Whether it is as reports/history/rows.py, work_of, has it: one JSON object of plain values."""
+    """Whether it is what `work_of` (rows.py) writes: one JSON object of plain values."""
     try:
         content = json.loads(value)
     except (TypeError, ValueError, RecursionError):
@@ -207,7 +207,7 @@ def version_of(connection: Connection, label: str) -> int | None:
         raise FileError(f"history {label}: its table {schema_version.name} has not one row")
     found = rows[0]
     if not isinstance(found, int) or found < 1:
-        raise FileError(f"history {label}: its schema is no number of one; is it damaged?")
+        raise FileError(f"history {label}: its schema is not a version number; is it damaged?")
     if found > SCHEMA:
         raise FileError(
             f"history {label}: schema {found} is newer than this program (which reads up to "

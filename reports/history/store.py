@@ -180,14 +180,7 @@ def _replace(connection: Connection, rows: NightRows) -> None:
     of = schema.nights.c
     _upsert(connection, schema.nights, rows.night, "id")
     night = connection.scalar(select(of.night).where(of.id == rows.night["id"]))
-    parts = (
-        (schema.versions, rows.versions),
-        (schema.points, rows.points),
-        (schema.phases, rows.phases),
-        (schema.checks, rows.checks),
-        (schema.missing, rows.missing),
-    )
-    for table, items in parts:
+    for table, items in rows.parts.items():
         # those of phases go with their points
         connection.execute(delete(table).where(table.c.night == night))
         if items:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.text import plain
 from calib.foundation.words import bytes_words
 from calib.microbench.records.cluster import Cluster, Host
-from calib.reports.drift.versions import changed
-from calib.reports.figures.history_lines import change_words
+from calib.reports.drift.records import VersionChange, changed
+from calib.reports.figures.history_lines import change_words, changed_versions
 from calib.reports.findings import Findings
-from calib.reports.history.records import Past
 
 
 def circumstances(
@@ -21,22 +19,21 @@ def circumstances(
     calibrated_on: Cluster | None,
 ) -> list[tuple[str, str]]:
     """(what, value) lines: the machine, the dates, the versions, and what may spoil the numbers."""
-    facts = [("Runs", ", ".join(map(plain, findings.runs)))] if findings.runs else []
+    facts = [("Runs", ", ".join(findings.runs))] if findings.runs else []
     if parameters is not None:
         facts += _calibration(parameters)
     for host in cluster.hosts if cluster else ():
-        facts.append((f"Host {plain(host.name)}", "; ".join(_host_facts(host))))
+        facts.append((f"Host {host.name}", "; ".join(_host_facts(host))))
     for level in cluster.levels if cluster else ():
-        facts.append(
-            (f"Level {plain(level.name)}", f"{level.members} members, {plain(level.link)}")
-        )
+        facts.append((f"Level {level.name}", f"{level.members} members, {level.link}"))
     facts.append(("Oversubscription", _oversubscription(findings)))
     if cluster and calibrated_on:
-        since = _changes(calibrated_on.versions, cluster.versions)
-        facts.append(("Changed since the calibration", since))
+        since = changed(calibrated_on.versions, cluster.versions)
+        facts.append(("Changed since the calibration", _changes(since)))
     if findings.past is not None and len(findings.past.nights) > 1:
-        facts.append(("Changed since the night before", _since_last(findings.past)))
-    facts += [("Note", plain(note)) for note in findings.notes]
+        last = changed_versions(findings.past).get(len(findings.past.nights) - 1, ())
+        facts.append(("Changed since the night before", _changes(last)))
+    facts += [("Note", note) for note in findings.notes]
     return facts
 
 
@@ -44,24 +41,24 @@ def _calibration(parameters: Parameters) -> list[tuple[str, str]]:
     source = parameters.provenance
     memory = f"{bytes_words(parameters.device_memory_bytes)} of memory"
     return [
-        ("Cluster", f"{plain(source.cluster_name)} (fingerprint {source.cluster_fingerprint})"),
-        ("Device", f"{plain(parameters.device)}, {memory}"),
+        ("Cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"),
+        ("Device", f"{parameters.device}, {memory}"),
         ("Ranks per node", str(parameters.ranks_per_node)),
         ("Calibrated (UTC)", f"{source.measured_from} to {source.measured_until}"),
         ("Program", f"calib {source.program_version}, seed {source.seed}"),
         ("Samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)),
-        *(("Note", plain(note)) for note in source.notes),
+        *(("Note", note) for note in source.notes),
     ]
 
 
 def _host_facts(host: Host) -> Iterator[str]:
     for device in host.devices:
         memory = bytes_words(device.memory_bytes)
-        driver = f", driver {plain(device.driver)}" if device.driver else ""
-        yield f"{device.count} x {plain(device.name)} ({device.kind}), {memory}{driver}"
-    yield f"kernel {plain(host.kernel)}"
+        driver = f", driver {device.driver}" if device.driver else ""
+        yield f"{device.count} x {device.name} ({device.kind}), {memory}{driver}"
+    yield f"kernel {host.kernel}"
     if host.versions:
-        yield ", ".join(plain(f"{name} {version}") for name, version in host.versions.items())
+        yield ", ".join(f"{name} {version}" for name, version in host.versions.items())
 
 
 def _oversubscription(findings: Findings) -> str:
@@ -71,15 +68,5 @@ def _oversubscription(findings: Findings) -> str:
     return f"none of the {scored} scored runs" if scored else "no scored run"
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    return "; ".join(map(change_words, changed(before, after))) or "no version that is known"
-
-
-def _since_last(past: Past) -> str:
-    before, last = past.nights[-2], past.nights[-1]
-    said = [_changes(before.versions, last.versions)]
-    if before.program_version != last.program_version:
-        said.append(plain(f"calib {before.program_version} to {last.program_version}"))
-    if before.parameters_id != last.parameters_id:
-        said.append("other parameters")
-    return "; ".join(said)
+def _changes(found: Iterable[VersionChange]) -> str:
+    return "; ".join(map(change_words, found)) or "no version that is known"

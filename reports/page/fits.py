@@ -1,6 +1,6 @@
 """The page of `calib show --plot`: every law over its measurements.
 
-Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py
+Self-contained, as reports/page/report.py makes its pages; the tables of reports/tables/parameters.py
 below.
 """
 
@@ -8,88 +8,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.work import ANY_KIND, seconds_of, work_of
 from calib.foundation.layer_keys import parse
+from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
-from calib.reports.figures.collectives import collective_plots, contention_plots, reading
 from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
 from calib.reports.page.report import fill
-from calib.reports.terminal.parameters import absent, sections, share
+from calib.reports.page.sections import PageSection, collectives_section, contention_section
+from calib.reports.tables.parameters import absent
+from calib.reports.tables.parameters import sections as tables_of
 
 TEMPLATE = "fits.html.j2"
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """Figures that belong together, and how to read them."""
-
-    id: str
-    title: str
-    about: str
-    plots: list[Plot]
-
-
 def render(parameters: Parameters, samples: Samples = NO_SAMPLES) -> str:
     """The page as one HTML text. `samples` are collective rows of the runs that it was fitted from."""
-    chapters = [chapter for chapter in _chapters(parameters, samples) if chapter.plots]
+    sections = [section for section in _sections(parameters, samples) if section.plots]
     return fill(
         TEMPLATE,
-        {plot.id: plot.figure for chapter in chapters for plot in chapter.plots},
+        {plot.id: plot.figure for section in sections for plot in section.plots},
         source=parameters.provenance,
         device=parameters.device,
-        chapters=chapters,
-        tables=sections(parameters),
+        sections=sections,
+        tables=tables_of(parameters),
         absent=absent(parameters),
     )
 
 
-def _chapters(parameters: Parameters, samples: Samples) -> Iterator[Chapter]:
-    yield Chapter(
-        "collectives",
-        "Collectives",
-        reading(parameters, samples),
-        collective_plots(parameters, samples),
-    )
-    yield Chapter(
+def _sections(parameters: Parameters, samples: Samples) -> Iterator[PageSection]:
+    yield collectives_section(parameters, samples)
+    yield PageSection(
         "structural",
         "Collectives on any number of ranks",
         "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
         "is twice the largest p.",
-        [_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
+        plots=[_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
     )
-    yield Chapter(
-        "contention",
-        "Contention",
-        "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
-        "as there are groups is a link that one group fills.",
-        contention_plots(parameters),
-    )
-    yield Chapter(
+    yield contention_section(parameters)
+    yield PageSection(
         "work",
         "Work laws",
         "What the laws for layers that were not measured say of those that were. Filled: forward; "
         "open: backward.",
-        list(_work_plots(parameters)),
+        plots=list(_work_plots(parameters)),
     )
 
 
 def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:
     held_out = (
-        f"The largest p, predicted from the others, is off by {share(law.held_out_error)} on average."
+        f"The largest p, predicted from the others, is off by {percent(law.held_out_error)} on average."
         if law.held_out_error is not None
         else "Too few p to leave one out as a check."
     )
     return Plot(
         id=f"structural-{index}",
         title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
-        caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
+        caption=f"Off by {percent(law.mean_relative_error)} on average. {held_out}",
         figure=structural_figure(law, parameters.collectives),
-        tall=True,
+        high_rem=30,
     )
 
 
@@ -105,7 +85,7 @@ def _work_plots(parameters: Parameters) -> Iterator[Plot]:
                 caption=f"{len(pairs)} time(s) of {len(mine)} layer(s). The laws have seen them; how "
                 "far off they are of layers that were left out is the error in the table.",
                 figure=work_figure(pairs),
-                tall=True,
+                high_rem=30,
             )
 
 

@@ -6,7 +6,7 @@ from calib.reports.figures.basics import Figure, Plot, plot_text, significant
 from calib.reports.figures.strategy_looks import COLOURS
 from calib.reports.figures.timeline import timeline_figure
 from calib.reports.page.report import fill
-from calib.reports.terminal.plan import lines, runs_of, sheets, title
+from calib.reports.tables.plan import lines, runs_of, tables, title
 from calib.search.plan import SearchedPlan
 
 TEMPLATE = "plan.html.j2"
@@ -21,7 +21,7 @@ def render(plan: SearchedPlan) -> str:
         {plot.id: plot.figure for plot in plots},
         title=title(plan),
         plots=plots,
-        sheets=sheets(plan),
+        tables=tables(plan),
         lines=lines(plan),
         notes=list(plan.notes),
     )
@@ -66,7 +66,7 @@ def _layers(plan: SearchedPlan) -> Plot | None:
         "What the layers take",
         caption,
         {"data": data, "layout": layout},
-        pairs=len(groups),
+        wide_rem=5 * len(groups) + 4,
     )
 
 
@@ -119,4 +119,6 @@ def _course(plan: SearchedPlan) -> Plot | None:
         "xaxis": {"title": {"text": "s of the search"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "iteration of the best plan (ms)"}},
     }
-    return Plot("plan-course", "How the search went", "", {"data": data, "layout": layout}, pairs=8)
+    return Plot(
+        "plan-course", "How the search went", "", {"data": data, "layout": layout}, wide_rem=44
+    )

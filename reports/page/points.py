@@ -8,7 +8,6 @@ prediction and night once: 21,900 points are about 1 MB.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from calib.foundation.text import plain
@@ -18,21 +17,15 @@ from calib.reports.figures.basics import significant
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastPoint
 from calib.reports.scoring.accuracy import Accuracy, score
-from calib.reports.words import BASIS_MARKS, samples_words, strategy_text
+from calib.reports.tables.table import Table, in_columns
+from calib.reports.words import BASIS_MARKS, LEGEND, samples_words, strategy_text
 
 DIGITS = 6  # of a time; three or four are shown
-COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
-    ("model", False),
-    ("strategy", False),
-    ("p", True),
-    ("accuracy", True),
-    ("batch per rank", True),
-    ("predicted (ms)", True),
-    ("measured (ms)", True),
-    ("overlap", False),
-    ("memory", True),
-    ("night", False),
-)
+MOST_ROWS = 200  # without JavaScript
+WORDS = {"model", "strategy", "overlap", "night"}
+Case = tuple[
+    str, str, str, int, float, bool
+]  # the fields of a PointRow from model to oversubscribed
 
 
 class PointRow(NamedTuple):
@@ -51,8 +44,8 @@ class PointRow(NamedTuple):
     memory: float | None
 
     @property
-    def case(self) -> tuple[str, str, str, int, float, bool]:
-        """What was trained, and how: the fields from model to oversubscribed."""
+    def case(self) -> Case:
+        """What was trained, and how."""
         return self[1:7]
 
     @property
@@ -117,57 +110,56 @@ def _night_names(past: Past) -> list[str]:
 
 
 def _of_accuracy(of: Accuracy, night: int) -> PointRow:
-    predicted, measured = of.total.predicted, of.total.measured
-    return PointRow(
-        night,
-        of.model,
-        of.strategy,
-        of.layout,
-        of.p,
-        of.batch_per_rank,
-        of.oversubscribed,
-        predicted.numbers,
-        predicted.basis,
-        measured.numbers,
-        of.memory.accuracy if of.memory else None,
-    )
+    predicted, memory = of.total.predicted, of.memory.accuracy if of.memory else None
+    times = predicted.numbers, predicted.basis, of.total.measured.numbers
+    return PointRow(night, *_case(of), *times, memory)
 
 
 def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
     memory = None
     if of.memory_predicted_bytes is not None and of.memory_measured_bytes:
         memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
-    return PointRow(
-        of.night,
-        of.model,
-        of.strategy,
-        of.layout,
-        of.p,
-        of.batch_per_rank,
-        of.oversubscribed,
-        (of.predicted_s, of.predicted_low_s, of.predicted_high_s),
-        basis,
-        (of.measured_s, of.measured_low_s, of.measured_high_s),
-        memory,
+    predicted = of.predicted_s, of.predicted_low_s, of.predicted_high_s
+    measured = of.measured_s, of.measured_low_s, of.measured_high_s
+    return PointRow(of.night, *_case(of), predicted, basis, measured, memory)
+
+
+def _case(of: Accuracy | PastPoint) -> Case:
+    return of.model, of.strategy, of.layout, of.p, of.batch_per_rank, of.oversubscribed
+
+
+def first_rows(points: PointTable) -> Table:
+    """The rows of the chosen night as the page's script writes them too: of numbers as it has them."""
+    shown = [row for row in points.rows if points.chosen in (None, row.night)]
+    rows = (
+        {  # what tells a point and its accuracy first: a phone shows no more at once
+            "model": row.model,
+            "strategy": strategy_text(row.strategy, row.layout, row.oversubscribed),
+            "p": str(row.p),
+            "accuracy": percent(row.accuracy),
+            "batch per rank": samples_words(row.batch_per_rank),
+            "predicted (ms)": mark_of(row.basis) + with_interval(*_ms(row.predicted)),
+            "measured (ms)": with_interval(*_ms(row.measured)),
+            "overlap": "yes" if row.overlap else "no",
+            "memory": percent(row.memory),
+            "night": points.nights[row.night],
+        }
+        for row in shown[:MOST_ROWS]
     )
+    legend = "; ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())
+    about = (
+        "Time of one iteration in ms, with 95% intervals, and whether the two overlap; accuracy of the "
+        f"time, and of the peak memory. {legend}."
+    )
+    if points.chosen is not None:
+        about += " Marks ~ and !: only of the runs of this page, the history does not keep them."
+    names, cells = in_columns(rows)
+    return Table("Points", names, cells, numbers={*names} - WORDS, remarks=[about])
 
 
-def row_texts(points: PointTable, rows: Iterable[PointRow]) -> Iterator[list[str]]:
-    """Rows as text under COLUMNS, as the page's script writes them too: of numbers as it has them."""
-    for row in rows:
-        mark = BASIS_MARKS[row.basis] if row.basis else ""
-        yield [
-            plain(row.model),
-            strategy_text(row.strategy, row.layout, row.oversubscribed),
-            str(row.p),
-            percent(row.accuracy),
-            samples_words(row.batch_per_rank),
-            mark + with_interval(*_ms(row.predicted)),
-            with_interval(*_ms(row.measured)),
-            "yes" if row.overlap else "no",
-            percent(row.memory),
-            points.nights[row.night],
-        ]
+def mark_of(basis: Basis | None) -> str:
+    """Empty where it is not known."""
+    return BASIS_MARKS[basis] if basis else ""
 
 
 def columns(points: PointTable) -> dict[str, Any]:
@@ -176,11 +168,11 @@ def columns(points: PointTable) -> dict[str, Any]:
     A case is model, strategy, strategy with its layout, p, batch per rank and that in words; a
     prediction value, low, high and the mark of its basis.
     """
-    cases: dict[tuple[str, str, str, int, float, bool], int] = {}
+    cases: dict[Case, int] = {}
     predictions: dict[tuple[tuple[float, float, float], str], int] = {}
     of_case, of_prediction, measured = [], [], []
     for row in points.rows:
-        guess = row.predicted, BASIS_MARKS[row.basis] if row.basis else ""
+        guess = row.predicted, mark_of(row.basis)
         of_case.append(cases.setdefault(row.case, len(cases)))
         of_prediction.append(predictions.setdefault(guess, len(predictions)))
         measured.append(_ms(row.measured))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.oracle.projection import PHASES, Projection
-from calib.reports.figures.basics import PHASE_COLOURS, TOTAL_COLOUR, Figure, Plot, plot_text
+from calib.reports.figures.basics import PHASE_COLOURS, Figure, Plot, plot_text, total_marks
 from calib.reports.page.report import fill
-from calib.reports.terminal.layout import Sheet
-from calib.reports.terminal.ranking import Named, legend, like_notes, ranked, ranking, scaling
+from calib.reports.tables.predictions import Named, legend, like_notes, ranked, ranking, scaling
+from calib.reports.tables.table import Table
+from calib.reports.words import ms_words
 
 TEMPLATE = "predictions.html.j2"
 
@@ -22,34 +23,34 @@ def render(projections: Sequence[Projection], named: Named) -> str:
     for projection in projections:
         groups.setdefault(projection.p, []).append(projection)
     alone = all(len(group) == 1 for group in groups.values())
-    sheets = (
+    tables = (
         [(scaling(projections, named), [x for x in projections if x.total])]
         if alone
         else [(ranking(group, named), ranked(group)) for group in groups.values()]
     )
     plots = [
-        _plot(k, sheet, order, named, alone) for k, (sheet, order) in enumerate(sheets) if order
+        _plot(k, table, order, named, alone) for k, (table, order) in enumerate(tables) if order
     ]
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
         title=f"{projections[0].model}: predicted training",
         plots=plots,
-        sheets=[sheet for sheet, _ in sheets],
+        tables=[table for table, _ in tables],
         phase_colours=PHASE_COLOURS,
         legend=legend(projections),
         notes=like_notes(projections),
     )
 
 
-def _plot(index: int, sheet: Sheet, order: Sequence[Projection], named: Named, alone: bool) -> Plot:
+def _plot(index: int, table: Table, order: Sequence[Projection], named: Named, alone: bool) -> Plot:
     words = [f"p = {x.p}" if alone else _words(x, named) for x in order]
     return Plot(
         id=f"prediction-{index}",
-        title=sheet.title.partition(", phases")[0],
+        title=table.title.partition(", phases")[0],
         caption="Whiskers: 95% interval of the iteration.",
         figure=phase_bars(order, words),
-        pairs=len(order),
+        wide_rem=5 * len(order) + 4,
     )
 
 
@@ -72,24 +73,8 @@ def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figur
         for phase in PHASES
     ]
     totals = [x.total for x in projections if x.total is not None]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "total, 95% interval",
-            "x": places,
-            "y": [1e3 * t.value for t in totals],
-            "hovertemplate": "total %{y:.4g} ms<extra></extra>",
-            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
-            "error_y": {
-                "type": "data",
-                "array": [1e3 * (t.high - t.value) for t in totals],
-                "arrayminus": [1e3 * (t.value - t.low) for t in totals],
-                "color": TOTAL_COLOUR,
-                "thickness": 1.5,
-            },
-        }
-    )
+    said = [f"total {ms_words(time, interval=True)} ms" for time in totals]
+    data.append(total_marks(places, totals, said))
     return {
         "data": data,
         "layout": {

@@ -19,25 +19,24 @@ from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Figure
 from calib.reports.findings import Findings
 from calib.reports.page.facts import circumstances
-from calib.reports.page.points import COLUMNS, columns, points_of, row_texts
+from calib.reports.page.points import columns, first_rows, points_of
 from calib.reports.page.sections import (
     bars_section,
     checks_section,
-    fitted_sections,
+    collectives_section,
+    contention_section,
     history_section,
+    layers_section,
     memory_section,
 )
-from calib.reports.page.sheets import paper_sheet
-from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.paper import comparable
 from calib.reports.sentences import VERDICTS, choice_lines, summary_lines
-from calib.reports.words import LEGEND
+from calib.reports.tables.scores import paper
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
-MAX_STATIC_ROWS = 200
 MAX_NOTES = 6  # under the verdict; all are among the circumstances
 TONES = {0: "good", 1: "bad", 2: "unsure"}  # names of colours, by exit code
 
@@ -65,23 +64,26 @@ def render(report: ReportData) -> str:
     findings = report.findings
     newest = [of.newest for of in by_case(findings.accuracies)]
     points = points_of(findings)
-    bars, history = bars_section(newest), history_section(findings)
+    bars, history = bars_section(newest, findings.summary), history_section(findings)
     below = [
         checks_section(findings),
         memory_section(newest),
-        *fitted_sections(report.parameters, report.samples, report.layers, report.layer_keys),
+        collectives_section(report.parameters, report.samples),
+        contention_section(report.parameters),
+        layers_section(report.parameters, report.layers, report.layer_keys),
     ]
     plots = [plot for section in (bars, history, *below) for plot in section.plots]
-    rows = [row for row in points.rows if points.chosen in (None, row.night)]
-    trainings, cases = _missing(findings)
+    beside = findings.paper and findings.accuracies
+    trainings = [one for one in findings.missing if not one.kind]
+    cases = [one for one in findings.missing if one.kind]
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
         name=_name(report),
         summary_lines=summary_lines(findings.summary, strategies=not findings.paper),
         choice_lines=choice_lines(findings.choices) if findings.accuracies else [],
-        paper=paper_sheet(findings) if findings.paper and findings.accuracies else None,
-        paper_lines=_comparable(findings),
+        paper=paper(findings.paper) if beside else None,
+        paper_lines=comparable(findings.paper, findings.accuracies) if beside else [],
         findings=findings,
         instead=_instead(report, bool(points.rows)),
         notes=findings.notes[-MAX_NOTES:],
@@ -91,9 +93,7 @@ def render(report: ReportData) -> str:
         bars=bars,
         history=history,
         below=below,
-        legend=LEGEND,
-        columns=COLUMNS,
-        rows=list(row_texts(points, rows[:MAX_STATIC_ROWS])),
+        points=first_rows(points),
         row_count=len(points.rows),
         shown_night=points.nights[points.chosen] if points.chosen is not None else "",
         foreign=points.foreign,
@@ -107,11 +107,11 @@ def render(report: ReportData) -> str:
 def _name(report: ReportData) -> str:
     """The cluster's."""
     if report.parameters is not None:
-        return plain(report.parameters.provenance.cluster_name)
+        return report.parameters.provenance.cluster_name
     if report.cluster is not None:
-        return plain(report.cluster.name)
+        return report.cluster.name
     past = report.findings.past
-    return plain(past.nights[-1].cluster_name) if past and past.nights else "an unknown machine"
+    return past.nights[-1].cluster_name if past and past.nights else "an unknown machine"
 
 
 def _verdict(findings: Findings) -> dict[str, Any] | None:
@@ -122,16 +122,8 @@ def _verdict(findings: Findings) -> dict[str, Any] | None:
     return {
         "tone": TONES[code],
         "title": f"{VERDICTS[code].capitalize()} (exit code {code})",
-        "lines": [plain(x) for x in findings.verdict.lines],
+        "lines": findings.verdict.lines,
     }
-
-
-def _missing(findings: Findings) -> tuple[list[Missing], list[Missing]]:
-    """Trainings, and cases of the check."""
-    return (
-        [one for one in findings.missing if not one.kind],
-        [one for one in findings.missing if one.kind],
-    )
 
 
 def _instead(report: ReportData, points: bool) -> str:
@@ -147,14 +139,6 @@ def _instead(report: ReportData, points: bool) -> str:
         return ""
     *first, last = shown
     return f"What it shows: {', '.join(first)} and {last}." if first else f"What it shows: {last}."
-
-
-def _comparable(findings: Findings) -> list[str]:
-    return (
-        comparable(findings.paper, findings.accuracies)
-        if findings.paper and findings.accuracies
-        else []
-    )
 
 
 def script_json(value: Any) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.foundation.text import plain
 from calib.microbench.records.samples import Samples
 from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
 from calib.reports.figures.check import check_figure, checked, checks_words
@@ -17,20 +16,16 @@ from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
 from calib.reports.figures.strategy_looks import rank_of
 from calib.reports.findings import Findings
-from calib.reports.page.sheets import (
-    PageTable,
-    checks_sheet,
-    composition_sheet,
-    farthest_sheet,
-    memory_sheet,
-    phases_sheet,
-    sentences_sheet,
-    slowest_layers_sheet,
-    steps_sheet,
-)
+from calib.reports.page.tables import checked_cases, farthest_layers, step_sentences, steps
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import check_lines
+from calib.reports.tables.parameters import composition, slowest_layers
+from calib.reports.tables.scores import memory, phases
+from calib.reports.tables.table import Table
+
+MOST_LAYERS = 20
 
 
 @dataclass
@@ -42,7 +37,7 @@ class PageSection:
     about: str = ""
     lines: Sequence[str] = ()
     plots: Sequence[Plot] = ()
-    sheets: Sequence[PageTable] = ()
+    tables: Sequence[Table] = ()
     empty: str = ""  # said where there is nothing to show
     swatches: dict[str, str] = field(default_factory=dict)
     choices: Sequence[HistoryLine] = ()
@@ -50,17 +45,17 @@ class PageSection:
     @property
     def bare(self) -> bool:
         """Whether there is nothing in it."""
-        return not (self.plots or self.sheets or self.lines)
+        return not (self.plots or self.tables or self.lines)
 
 
-def bars_section(newest: Sequence[Accuracy]) -> PageSection:
+def bars_section(newest: Sequence[Accuracy], summary: Summary) -> PageSection:
     return PageSection(
         "bars",
         "Predicted and measured",
         about="Left of each pair, hatched: predicted; right: measured. Above: the accuracy. The newest "
         "run of each case; the diamond is the median of the whole iteration with its 95% interval.",
         plots=list(_bar_plots(newest)),
-        sheets=[phases_sheet(newest)] if newest else [],
+        tables=[phases(newest, summary)] if newest else [],
         swatches={phase: PHASE_COLOURS[phase] for phase in occurring(newest)},
     )
 
@@ -74,7 +69,7 @@ def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
     for i, (model, points) in enumerate(by_model.items()):
         yield Plot(
             id=f"bars-{i}",
-            title=plain(model),
+            title=model,
             caption="",
             alt=bars_words(points),
             figure=phase_bars(points),
@@ -110,7 +105,7 @@ def history_section(findings: Findings) -> PageSection:
         "these means.",
         lines=_open_lines(found, findings.verdict is not None) if drift else [],
         plots=[plot],
-        sheets=[steps_sheet(past, found), sentences_sheet(found)] if found else [],
+        tables=[steps(past, found), step_sentences(found)] if found else [],
         choices=lines,
     )
 
@@ -121,7 +116,7 @@ def _open_lines(found: Sequence[StepMark], in_verdict: bool) -> list[str]:
     if not of:
         return ["No step is open."]
     if not in_verdict:
-        return [f"{mark.number}: {plain(mark.sentence)}" for mark in of]
+        return [f"{mark.number}: {mark.sentence}" for mark in of]
     *first, last = (str(mark.number) for mark in of)
     which = f"Steps {', '.join(first)} and {last} are" if first else f"Step {last} is"
     return [f"{which} open, see the verdict."]
@@ -148,7 +143,7 @@ def checks_section(findings: Findings) -> PageSection:
         high_rem=9 + 2.6 * len(found),
     )
     section.lines, section.plots = check_lines(findings.checks), [plot]
-    section.sheets = [checks_sheet(found)]
+    section.tables = [checked_cases(found)]
     return section
 
 
@@ -164,27 +159,25 @@ def memory_section(newest: Sequence[Accuracy]) -> PageSection:
         caption="Predicted, with its 95% interval, over measured; on the dashed line it is right.",
         alt=memory_words(pairs),
         figure=memory_figure(pairs),
-        tall=True,
+        high_rem=30,
     )
-    return PageSection("memory", "Memory", plots=[plot], sheets=[memory_sheet(pairs)])
+    return PageSection("memory", "Memory", plots=[plot], tables=[memory(newest)])
 
 
-def fitted_sections(
-    parameters: Parameters | None,
-    samples: Samples,
-    layers: Sequence[LayerPair],
-    layer_keys: frozenset[str],
-) -> Iterator[PageSection]:
-    """What the predictions rest on: fits over samples, contention, layers."""
-    fits = collective_plots(parameters, samples) if parameters else []
-    yield PageSection(
+def collectives_section(parameters: Parameters | None, samples: Samples) -> PageSection:
+    """Fits over the samples that they were made from."""
+    plots = collective_plots(parameters, samples) if parameters else []
+    return PageSection(
         "fits",
         "Fitted communication",
-        about=reading(parameters, samples) if parameters and fits else "",
-        plots=fits,
+        about=reading(parameters, samples) if parameters else "",
+        plots=plots,
         empty="There is no fitted collective.",
     )
-    yield PageSection(
+
+
+def contention_section(parameters: Parameters | None) -> PageSection:
+    return PageSection(
         "contention",
         "Contention",
         about="phi multiplies the time per byte where several groups send at once: 1 is none, and as "
@@ -192,15 +185,14 @@ def fitted_sections(
         plots=contention_plots(parameters) if parameters else [],
         empty="No contention was measured: it takes several groups of ranks that send at once.",
     )
-    yield _layers(parameters, layers, layer_keys)
 
 
-def _layers(
+def layers_section(
     parameters: Parameters | None, layers: Sequence[LayerPair], layer_keys: frozenset[str]
 ) -> PageSection:
     times = in_place(layers)
     plots = []
-    sheets = []
+    tables = []
     if times:
         plots.append(
             Plot(
@@ -211,16 +203,16 @@ def _layers(
                 "these here, predictions take the times in place.",
                 alt=layers_words(times),
                 figure=layers_figure(times),
-                tall=True,
+                high_rem=30,
             )
         )
-        sheets.append(farthest_sheet(times))
+        tables.append(farthest_layers(times))
     if parameters is not None and (alone := layers_of(parameters, layer_keys)):
-        sheets.append(slowest_layers_sheet(alone))
+        tables.append(slowest_layers(alone, MOST_LAYERS))
     if parameters is not None and parameters.composition:
-        sheets.append(composition_sheet(parameters))
+        tables.append(replace(composition(parameters), folded=True))
     return PageSection(
-        "layers", "Layers", plots=plots, sheets=sheets, empty="No layer was measured."
+        "layers", "Layers", plots=plots, tables=tables, empty="No layer was measured."
     )
 
 

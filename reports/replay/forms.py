@@ -141,7 +141,7 @@ class Fitted:
 
     @property
     def parameters(self) -> int:
-        """How many numbers were fitted; medians that stand in for other models are none."""
+        """How many numbers were fitted, without medians that stand in for other models."""
         of_form = [
             level
             for level in (
@@ -155,7 +155,7 @@ class Fitted:
         return len(self.growths) + len(of_form)
 
     def predict(self, run: PublishedRun) -> PredictedRun | None:
-        """A run; None where no run of its series or strategy tells anything of it."""
+        """The prediction of a run; None where nothing is known of its series or strategy."""
         own = self.form.levels == "series" and run.series in self.known
         level: Hashable = run.series if own else run.point.strategy
         mine = self.known.get(level)
@@ -296,7 +296,7 @@ def _level(form: CandidateForm, run: PublishedRun, g: float) -> float:
 def _pools(
     form: CandidateForm, sending: Mapping[tuple[Hashable, str], list[PublishedRun]]
 ) -> dict[Hashable, list[list[PublishedRun]]]:
-    """The groups of one level that bear on each growth parameter: those of two p or more."""
+    """For each growth parameter the groups that determine it: those with two p or more."""
     found: dict[Hashable, list[list[PublishedRun]]] = defaultdict(list)
     for group in sending.values():
         for pool, part in _grouped(group, form.pool_of).items():

@@ -76,15 +76,43 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class PaperFormReplay:
+class Publication:
     """What a replay needs beside the points. `models` by the publication's names."""
 
     models: Callable[[str], ModelSpec]
     seconds_per_sample: Mapping[str, float]
-    links: Sequence[LinkRow]
+    links: Sequence[LinkRow] = ()
     ranks_per_node: int = 4
     segments: int = 4
     samples: int = 1_281_167
+
+    def divided(self, point: PublishedPoint) -> tuple[ModelSpec, Division] | str:
+        """The model and the division of a point, or why it has no equations."""
+        strategy = STRATEGY_OF.get(point.strategy)
+        if strategy is None:
+            return f"no equations of strategy {point.strategy}, only of {', '.join(STRATEGY_OF)}"
+        if point.model not in self.seconds_per_sample:
+            return f"no time of {point.model} on one GPU"
+        try:
+            model = self.models(point.model)
+        except InputError as error:
+            return str(error).partition(";")[0]  # without the list of models
+        batch = point.batch(self.ranks_per_node)
+        inner = min(self.ranks_per_node, point.p) if "+" in strategy else 1
+        try:
+            division = fitted(model, Division(strategy, point.p, batch, inner, self.segments))
+        except InputError as error:
+            return str(error)
+        reasons = why_impossible(model, division)
+        return reasons[0] if reasons else (model, division)
+
+    def scale(self, point: PublishedPoint, division: Division) -> float:
+        """Iterations in a point's unit."""
+        return self.samples / division.batch if point.unit == "s/epoch" else 1.0
+
+
+class PaperFormReplay(Publication):
+    """Published points through our equations."""
 
     def run(
         self, points: Sequence[PublishedPoint]
@@ -100,33 +128,21 @@ class PaperFormReplay:
         return done, left_out
 
     def _one(self, point: PublishedPoint) -> Replayed | str:
-        strategy = STRATEGY_OF.get(point.strategy)
-        if strategy is None:
-            return f"strategy {point.strategy} is none of {', '.join(STRATEGY_OF)}"
-        if point.model not in self.seconds_per_sample:
-            return f"no time of {point.model} on one GPU"
-        try:
-            model = self.models(point.model)
-        except InputError as error:
-            return str(error)
-        hybrid, batch = "+" in strategy, point.batch(self.ranks_per_node)
-        inner = min(self.ranks_per_node, point.p) if hybrid else 1
-        asked = Division(strategy, point.p, batch, inner, self.segments)
-        division = fitted(model, asked)
-        reasons = why_impossible(model, division)
-        if reasons:
-            return reasons[0]
-        try:
-            compute, communication = self._seconds(point, model, division)
+        divided = self.divided(point)
+        if isinstance(divided, str):
+            return divided
+        model, division = divided
 
-            def with_p2p(alpha_s: float, beta_s_per_byte: float) -> float:
-                return self._seconds(point, model, division, (alpha_s, beta_s_per_byte))[1]
+        def with_p2p(alpha_s: float, beta_s_per_byte: float) -> float:
+            return self._seconds(point, model, division, (alpha_s, beta_s_per_byte))[1]
 
-            cause = cause_of(point, model, batch, self.ranks_per_node, with_p2p)
+        try:
+            seconds = self._seconds(point, model, division)
+            cause = cause_of(point, model, division.batch, self.ranks_per_node, with_p2p)
         except MissingParameter as error:
             return str(error)
-        scale = self.samples / batch if point.unit == "s/epoch" else 1.0
-        return Replayed(point, strategy, batch, compute * scale, communication * scale, cause)
+        compute, communication = (self.scale(point, division) * each for each in seconds)
+        return Replayed(point, division.strategy, division.batch, compute, communication, cause)
 
     def _seconds(
         self,

@@ -81,13 +81,13 @@ def _point(path: Path, number: int, row: dict[str, str]) -> PublishedPoint:
 
     def seconds(prefix: str) -> dict[str, float]:
         names = {part: row.get(f"{prefix}_{part}") or "" for part in ("comp", "comm", "total")}
-        return {part: _positive(text, where) for part, text in names.items() if text.strip()}
+        return {part: seconds_of(text, where) for part, text in names.items() if text.strip()}
 
     return PublishedPoint(
         model=row["model"],
         strategy=row["strategy"],
-        p=_count(row["p"], where),
-        b=_count(row["b"], where),
+        p=count_of(row["p"], where),
+        b=count_of(row["b"], where),
         b_means=row["b_means"],
         unit=row["unit"],
         projected=seconds("proj"),
@@ -101,8 +101,8 @@ def read_single_gpu(path: Path) -> dict[str, float]:
     found = {}
     for number, row in _rows(path, ("model", "batch_per_gpu", "seconds_per_iteration")):
         where = f"{path}, line {number}"
-        batch = _count(row["batch_per_gpu"], where)
-        seconds = _positive(row["seconds_per_iteration"], where)
+        batch = count_of(row["batch_per_gpu"], where)
+        seconds = seconds_of(row["seconds_per_iteration"], where)
         if row["model"] in found:
             raise FileError(f"{where}: a second time of {row['model']}")
         if seconds == 0:
@@ -233,18 +233,21 @@ def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]
     return rows
 
 
-def _positive(text: str, where: str) -> float:
+def seconds_of(text: str, where: str) -> float:
+    """Seconds of a cell. Raises FileError."""
     try:
         value = float(text)
     except ValueError:
-        raise FileError(f"{where}: {text!r} is not a number of seconds") from None
+        raise FileError(f"{where}: {text[:40]!r} is not a number of seconds") from None
     if not 0 <= value <= MOST_SECONDS:
-        raise FileError(f"{where}: {text} seconds")
+        raise FileError(f"{where}: {text[:40]} seconds")
     return value
 
 
-def _count(text: str, where: str) -> int:
-    digits = text.isascii() and text.isdecimal() and len(text) <= 8
-    if not digits or not 1 <= int(text) <= MOST_COUNT:
+def count_of(text: str, where: str) -> int:
+    """A count of a cell. Raises FileError."""
+    words = text.strip()
+    digits = words.isascii() and words.isdecimal() and len(words) <= 8
+    if not digits or not 1 <= int(words) <= MOST_COUNT:
         raise FileError(f"{where}: {text[:40]!r} is not a whole number from 1 to {MOST_COUNT}")
-    return int(text)
+    return int(words)

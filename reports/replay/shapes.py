@@ -8,19 +8,18 @@ start-ups of the very equations (oracle/strategies), and a calibration multiplie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.costs.link import Link
-from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.published import PublishedCosts
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
-from calib.reports.replay.paper_form import links_of
-from calib.reports.replay.published_tables import STRATEGY_OF, LinkRow, PublishedPoint, exact_link
+from calib.reports.replay.paper_form import Publication, links_of
+from calib.reports.replay.published_tables import PublishedPoint, exact_link
 
 FIVE = ("d", "f", "c", "df", "ds")
 NO_ALPHA, NO_BETA = (0.0, 1.0), (1.0, 0.0)
@@ -70,16 +69,8 @@ class PointShape:
         return self.inside_s + self.between_s * factor
 
 
-@dataclass(frozen=True)
-class Shapes:
-    """Makes them. `models` by the publication's names; no links: every byte costs one second."""
-
-    models: Callable[[str], ModelSpec]
-    seconds_per_sample: Mapping[str, float]
-    links: Sequence[LinkRow] = ()
-    ranks_per_node: int = 4
-    segments: int = 4
-    samples: int = 1_281_167
+class Shapes(Publication):
+    """Makes PointShapes; without links, every byte costs one second."""
 
     def of(self, point: PublishedPoint) -> PointShape:
         """The shape of a point; an empirical one, with the reason, where there is no form of it."""
@@ -108,21 +99,11 @@ class Shapes:
         )
 
     def _form(self, point: PublishedPoint) -> PointShape | str:
-        strategy = STRATEGY_OF.get(point.strategy)
-        if strategy is None:
-            return f"no equations of strategy {point.strategy}"
-        if point.model not in self.seconds_per_sample:
-            return f"no time of {point.model} on one GPU"
+        divided = self.divided(point)
+        if isinstance(divided, str):
+            return divided
         try:
-            model = self.models(point.model)
-        except InputError:
-            return f"no layers of model {point.model}"
-        batch = point.batch(self.ranks_per_node)
-        inner = min(self.ranks_per_node, point.p) if "+" in strategy else 1
-        try:
-            division = fitted(model, Division(strategy, point.p, batch, inner, self.segments))
-            reasons = why_impossible(model, division)
-            return reasons[0] if reasons else self._linear(point, model, division)
+            return self._linear(point, *divided)
         except (InputError, MissingParameter) as error:
             return str(error)
 
@@ -136,7 +117,7 @@ class Shapes:
         between = ask(nothing, NO_ALPHA) - compute
         startups = ask(nothing, NO_BETA) - compute
         steps = self._steps(point.model, model, division) - compute
-        epoch = self.samples / division.batch if point.unit == "s/epoch" else 1.0
+        epoch = self.scale(point, division)
         group = self.seconds_per_sample[point.model] * division.batch / division.replicas
         hybrid = "+" in division.strategy
         return PointShape(

@@ -31,12 +31,11 @@ from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import PhaseTime
+from calib.reports.replay.published_tables import count_of, seconds_of
 
 COLUMNS = ("nodes", "gpus", "batch_per_gpu")
 EPOCHS = re.compile(r"seconds_for_(\d{1,6})_epochs?")
 IN_TRAINING = 18.3 / 13.9  # an allreduce in training beside one in a loop (formulas.md)
-MOST = 10_000_000
-MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,13 @@ def read_trainings(path: Path) -> list[Trained]:
     try:
         for row in reader:
             where = f"{path}, line {reader.line_num}"
-            nodes, gpus, batch = (_count(row[name] or "", where) for name in COLUMNS)
+            nodes, gpus, batch = (count_of(row[name] or "", where) for name in COLUMNS)
             if gpus % nodes or not epochs:
                 raise FileError(f"{where}: {gpus} GPUs on {nodes} nodes, {epochs} epochs")
-            seconds = _seconds(row[timed[0]] or "", where)
+            text = (row[timed[0]] or "").strip()
+            seconds = seconds_of(text, where) if text else None
+            if seconds == 0:
+                raise FileError(f"{where}: {text[:40]} seconds")
             found.append(Trained(nodes, gpus, batch, epochs, seconds))
     except csv.Error as error:
         raise FileError(f"table {path} is not CSV: {error}") from error
@@ -165,23 +167,3 @@ def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int)
         ends = min(hidden, value), max(iterations * (rest + slowest), value)
         found.append(Expected(row, Estimate(value=value, low=ends[0], high=ends[1]), sent))
     return found
-
-
-def _count(text: str, where: str) -> int:
-    words = text.strip()
-    digits = words.isascii() and words.isdecimal() and len(words) <= 8
-    if not digits or not 1 <= int(words) <= MOST:
-        raise FileError(f"{where}: {text[:40]!r} is not a whole number from 1 to {MOST}")
-    return int(words)
-
-
-def _seconds(text: str, where: str) -> float | None:
-    if not text.strip():
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise FileError(f"{where}: {text[:40]!r} is not a number of seconds") from None
-    if not 0 < value <= MOST_SECONDS:
-        raise FileError(f"{where}: {text[:40]} seconds")
-    return value

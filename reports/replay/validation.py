@@ -159,7 +159,7 @@ def choose(
     order = {form: number for number, form in enumerate(forms)}
 
     def simplest(one: Scored) -> tuple[int, int, int]:
-        """Fewest parameters; of as many the least error, and where those are alike the first."""
+        """Fewest parameters first, then the smallest error, then the order of the candidates."""
         return one.parameters, round(one.error / NEGLIGIBLE), order[one.form]
 
     return min(near, key=simplest).form, scored
@@ -186,7 +186,7 @@ def _mean(errors: dict[PointKey, float]) -> float:
 
 
 def _standard_error(behind: dict[PointKey, float]) -> float:
-    """Of that mean, by leaving out a series at a time (jackknife)."""
+    """The standard error of that mean, leaving out one series at a time (jackknife)."""
     series = sorted({key[1:3] for key in behind})
     if len(series) < 2:
         return 0.0
@@ -223,7 +223,7 @@ class Width:
 
 
 def width_of(pairs: Sequence[ValidatedRun], others: Sequence[ValidatedRun]) -> Width:
-    """From left-out errors: the larger of near and far folds' quantile, each per doubling."""
+    """From left-out errors: the larger quantile of near and far folds, each per doubling."""
     own = [pair for pair in pairs if pair[1].own]
     shares: dict[bool, list[float]] = {True: [], False: []}
     for run, predicted, _ in own:
@@ -265,7 +265,7 @@ class Calibration:
     coverage: float | None
 
     def predict(self, run: PublishedRun) -> PredictedRun | None:
-        """A run; None where nothing is known of it."""
+        """The prediction of a run; None where nothing is known of it."""
         return self.fitted.predict(run) or self.plain.predict(run)
 
     def interval(self, run: PublishedRun, predicted: PredictedRun) -> tuple[float, float]:

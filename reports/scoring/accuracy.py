@@ -98,7 +98,7 @@ class Accuracy(Divided, Record):
 
     @property
     def layout(self) -> str:
-        """What the strategy and p leave open, in words; and how gradients were exchanged."""
+        """The layout in words, where strategy and p leave a choice, and how gradients were exchanged."""
         return layout_of(self.division, self.exchange)
 
     @property
@@ -129,7 +129,7 @@ def compare(predicted: PhaseTime, measured: Estimate) -> PhaseAccuracy:
 
 
 def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
-    """Those of TIMED_PHASES that were predicted or measured in any of them, in their order."""
+    """The phases that were predicted or measured in any point, in the order of TIMED_PHASES."""
     found: set[str] = set()
     for accuracy in accuracies:
         for name, of in accuracy.phases.items():

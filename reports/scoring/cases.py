@@ -23,7 +23,7 @@ class CaseRuns:
 
 
 def by_case(accuracies: Iterable[Accuracy]) -> list[CaseRuns]:
-    """The cases in the order in which they first appear; of equal starts the last is the newest.
+    """The cases in the order in which they first appear; of runs with equal starts the last is newest.
 
     A case is what `Accuracy.work` tells apart, and the strategy also on one rank; runs of one machine
     with other software are of one case.

@@ -1,7 +1,7 @@
 """Largest causes of error: which phase, at which points, in which layers.
 
 A phase's error in a point is |predicted - measured| of the phase over the measured iteration: what
-of the point's accuracy it costs, were it the only one. Every point weighs alike, as in the means.
+of the point's accuracy it costs, were it the only one. Every point has the same weight, as in the means.
 Errors of phases may cancel in the iteration, so their sum can be more than the iteration is off by.
 """
 
@@ -161,7 +161,7 @@ class _LayerDirection(NamedTuple):
 
 
 def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_LayerDirection]:
-    """Errors relative to the model's, as models weigh alike: a large one has long layers."""
+    """Errors relative to the model's, as all models have the same weight and large ones long layers."""
     if phase not in ("forward", "backward"):
         return []
     seconds = [
@@ -181,7 +181,7 @@ def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_LayerDirection]:
 
 
 def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerError]:
-    """The kinds whose layers are off most; with a sign, those that are off so."""
+    """The kinds whose layers are off most; with a sign, only those that are off in that direction."""
     kinds: dict[tuple[str, str], list[_LayerDirection]] = defaultdict(list)
     for side in sides:
         kinds[side.pair.model, side.pair.kind].append(side)

@@ -106,7 +106,9 @@ def _group(point: Accuracy) -> tuple[object, ...]:
 
 def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> StrategyChoice:
     options = sorted(map(_option, runs_of), key=lambda option: option.measured.value)
-    fastest, picked = options[0], min(options, key=_as_predicted)
+    # of strategies with the same prediction, the slowest: the oracle could have picked any of them
+    picked = min(options, key=lambda option: (option.predicted_s, -option.measured.value))
+    fastest = options[0]
     point = runs_of[0][0]
     measured = [option.measured.value for option in options]
     predicted = [option.predicted_s for option in options]
@@ -122,11 +124,6 @@ def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> StrategyChoice:
         tied=picked.measured.low <= fastest.measured.high,
         tau=kendall_tau(predicted, measured) if len(options) >= FEWEST_TO_RANK else None,
     )
-
-
-def _as_predicted(option: Option) -> tuple[float, float]:
-    """Of strategies that are predicted alike, the slowest: the oracle might as well have picked it."""
-    return option.predicted_s, -option.measured.value
 
 
 def _option(runs: Sequence[Accuracy]) -> Option:

@@ -44,7 +44,7 @@ def _case(of: Projection | RunHeader) -> tuple[str, Division]:
 
 
 def is_of(projection: Projection, run: TrainingRun) -> bool:
-    """Whether a projection is of what a run did: the model, the division and the optimizer.
+    """Whether a projection predicts this run: the same model, division and optimizer.
 
     Stages that a projection balances itself may be any.
     """
@@ -52,13 +52,13 @@ def is_of(projection: Projection, run: TrainingRun) -> bool:
 
 
 def _says(projection: Projection, head: RunHeader) -> bool:
-    """Whether what the projection of a case says beyond `_case` is so in the run."""
+    """Whether optimizer and stages, which `_case` leaves out, are those of the run."""
     stages = projection.division.boundaries
     return projection.optimizer == head.optimizer and stages in ((), head.division.boundaries)
 
 
 class Lookup:
-    """Projections that have a time, found by the run that they are of in constant time."""
+    """Projections that have a time, by the case that they predict."""
 
     def __init__(self, projections: Iterable[Projection] = ()) -> None:
         self._of: dict[tuple[object, ...], list[Projection]] = {}
@@ -66,7 +66,7 @@ class Lookup:
             self.add(projection)
 
     def add(self, projection: Projection) -> None:
-        """Of two predictions of a case the later one counts: it stands first."""
+        """The later of two predictions of a case counts, so it comes first."""
         if projection.total:
             self._of.setdefault(_case(projection), []).insert(0, projection)
 
@@ -109,7 +109,7 @@ def _why_no_time(run: TrainingRun) -> str | None:
 
 
 def _why_wrong(run: TrainingRun) -> str | None:
-    """One line that says why the result of a run is wrong, or may be, or None: then it has no time."""
+    """One line that says why a result is, or may be, wrong, so that its time does not count; or None."""
     head = run.header
     odd = _odd_losses(run)
     if head.trained and odd:
@@ -126,14 +126,14 @@ def _why_wrong(run: TrainingRun) -> str | None:
 
 
 def _odd_losses(run: TrainingRun) -> int:
-    """Timed iterations whose loss is not finite; of `calib train`, which has one of each, or none."""
+    """How many timed iterations have no finite loss; `calib train` always writes one, others may not."""
     unknown = math.nan if run.header.trained else 0.0
     losses = [unknown if each.loss is None else each.loss for each in run.timed]
     return sum(not math.isfinite(loss) for loss in losses)
 
 
 def doubts(run: TrainingRun) -> list[str]:
-    """What a reader must know of a run that is scored all the same, each in one line."""
+    """What a reader must know about a run that is scored, each in one line."""
     head, found = run.header, []
     if not head.trained:
         found.append(f"training of somebody else ({head.origin})")
@@ -147,7 +147,7 @@ def doubts(run: TrainingRun) -> list[str]:
 
 
 def _why_not_predicted(head: RunHeader) -> str | None:
-    """One line that says what this run did that no prediction has, or None."""
+    """One line that says what this run did that is not predicted, or None."""
     if head.dtype == UNKNOWN:
         return "does not say its item type; import it again with its dtype (and optimizer)"
     if head.dtype != PREDICTED_DTYPE:
@@ -176,7 +176,7 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
 
 
 def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accuracy:
-    """The score of a projection, `total` its time, against a run that it is of and that has one."""
+    """The score of a projection, whose time is `total`, against a run of its case."""
     head = run.header
     times = [iteration.times for iteration in run.timed]
     totals = [seconds for seconds, _ in times]
@@ -228,7 +228,7 @@ def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy 
 
 
 def run_id(head: RunHeader) -> str:
-    """16 hex digits that name one training: of all that its header says, the time of start included."""
+    """16 hex digits that name one training: a hash of its header, which has the time of start."""
     return hashlib.sha256(head.model_dump_json().encode()).hexdigest()[:16]
 
 

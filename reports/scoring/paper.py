@@ -68,7 +68,7 @@ def paper_rows(summary: Summary) -> list[PaperRow]:
 
 
 def paper_means(rows: Sequence[PaperRow]) -> PaperMeans | None:
-    """The mean of strategy means, of both, over the strategies that both have; None without any."""
+    """Both means of strategy means, over the strategies that both have; None without any."""
     both = [(x.strategy, x.paper, x.ours) for x in rows if x.paper is not None]
     found = [(name, paper, ours) for name, paper, ours in both if ours is not None]
     if not found:
@@ -105,7 +105,7 @@ def comparable(rows: Sequence[PaperRow], accuracies: Iterable[Accuracy] = ()) ->
 
 
 def _here(accuracies: Iterable[Accuracy]) -> str:
-    """Models and p of ours, to follow what is said of theirs."""
+    """Our models and p, as the end of the sentence on theirs."""
     points = [point for point in accuracies if point.counts]
     if not points:
         return ""

@@ -133,7 +133,7 @@ def _in_90(point: Accuracy) -> bool:
 
 
 def _worst(points: Sequence[Accuracy], values: Sequence[float]) -> Worst:
-    """The first of those with the least value."""
+    """The point with the lowest value, the first of several."""
     index = min(range(len(values)), key=values.__getitem__)
     point = points[index]
     return Worst(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from calib.foundation.text import Cell, csv_row
 from calib.reports.findings import Findings
@@ -49,10 +49,14 @@ COLUMNS = (
 
 def csv_text(findings: Findings) -> str:
     """The table with its header; lines end with CRLF, as the RFC has it."""
+    return written(COLUMNS, (map(_word, row) for row in rows_of(findings.accuracies)), "\r\n")
+
+
+def written(columns: Sequence[str], rows: Iterable[Iterable[Cell]], end: str) -> str:
+    """Rows of cells under their header, in lines that end with `end`."""
     stream = io.StringIO(newline="")
-    writer = csv.writer(stream)
-    writer.writerow(COLUMNS)
-    writer.writerows(csv_row(map(_word, row)) for row in rows_of(findings.accuracies))
+    writer = csv.writer(stream, lineterminator=end)
+    writer.writerows(map(csv_row, (columns, *rows)))
     return stream.getvalue()
 
 

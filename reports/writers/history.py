@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -12,13 +10,14 @@ from pydantic import Field
 
 from calib.foundation.names import Fingerprint, MachineHash, ProgramVersion, UtcTime
 from calib.foundation.quantities import CountOrNone, FiniteOrNull
-from calib.foundation.text import Cell, csv_row
+from calib.foundation.text import Cell
 from calib.reports.drift.records import Drift, Of, Step
 from calib.reports.drift.trend import Trend, steps_at, strategies
 from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance, Past, PastPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import Worst
+from calib.reports.writers.csv import written
 from calib.reports.writers.plain import values
 
 COLUMNS = (
@@ -168,12 +167,8 @@ def _worst(point: PastPoint) -> Worst:
 
 
 def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
-    """The table of `rows_of`; names are no formulas for a spreadsheet (foundation/text.py)."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(csv_row(columns_of(nights)))
-    writer.writerows(map(csv_row, rows_of(nights, drift)))
-    return stream.getvalue()
+    """The table of `rows_of`."""
+    return written(columns_of(nights), rows_of(nights, drift), "\n")
 
 
 def columns_of(nights: Sequence[Trend]) -> list[str]:

@@ -177,7 +177,7 @@ def _missing_suite(missing: Sequence[Missing], fine: bool) -> ET.Element:
 
 
 def _drift_suite(drift: Drift, nights: Sequence[PastNight]) -> ET.Element:
-    """A testcase per step; without any, one that passes, so that it shows that steps were sought."""
+    """A testcase per step; without a step one that passes, to show that steps were looked for."""
     starts = [
         nights[step.first].started if step.first < len(nights) else f"night {step.first}"
         for step in drift.steps
@@ -213,7 +213,7 @@ def _step_words(step: Step, start: str) -> str:
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
-    """The names, from the second of equal ones on with a number: testcases are told apart by it."""
+    """The names, equal ones numbered from the second on, so that no two testcases have one name."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

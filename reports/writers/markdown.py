@@ -6,25 +6,22 @@ Every name and sentence is escaped: pipes, HTML and Markdown's own marks in them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from calib.foundation.text import plain
-from calib.foundation.words import number, percent
 from calib.reports.findings import Findings
-from calib.reports.scoring.accuracy import Accuracy, occurring
-from calib.reports.scoring.cases import CaseRuns, by_case
+from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.paper import comparable
 from calib.reports.sentences import (
     check_lines,
     choice_lines,
-    strategy_words,
+    legend_lines,
     summary_lines,
     verdict_lines,
 )
-from calib.reports.terminal.report import legend_lines
-from calib.reports.words import ms_words, samples_words
+from calib.reports.tables.scores import iterations, memory, paper, phases
+from calib.reports.tables.table import Table
 
-MIB = 2.0**20
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 MARKS = re.compile(r"[\\`*_\[\]|~#$@]|:(?=//)|(?<=www)\.")
 # what begins a list, a numbered list, or a rule
@@ -32,35 +29,40 @@ LIST = re.compile(r"[-+](?=[-+\s]|$)|\d+(?=[.)](?:\s|$))")
 
 
 def markdown_text(findings: Findings) -> str:
-    """The report in Markdown: points, phases, memory, strategies, the rest in lists."""
+    """The report in Markdown: iterations, phases, memory, strategies, the rest in lists."""
     cases = by_case(findings.accuracies)
+    points = [case.newest for case in cases]
     lines = ["# Predicted and measured", ""]
     if findings.runs:
         lines += [f"Runs: {', '.join(map(escaped, findings.runs))}.", ""]
     lines += [*_list(summary_lines(findings.summary)), ""]
     if findings.accuracies:
         lines += [*_list(choice_lines(findings.choices)), ""]
-    if cases:
-        points = [case.newest for case in cases]
-        lines += ["## Iterations", "", *_totals(cases), ""]
-        lines += ["## Phases", "", "Predicted / measured ms, and accuracy.", ""]
-        lines += [*_phases(points), ""]
-        if any(point.memory for point in points):
-            lines += ["## Memory", "", *_memory(points), ""]
-        lines += _list(legend_lines(points))
-        lines += [""]
+    tables = [iterations(cases), phases(points, findings.summary)] if cases else []
+    if any(point.memory for point in points):
+        tables.append(memory(points))
+    for table in tables:
+        lines += [*_headed(table), ""]
+    lines += [*_list(legend_lines(points)), ""]
+    if findings.paper:
+        beside = _list(comparable(findings.paper, findings.accuracies))
+        lines += [*_headed(paper(findings.paper)), "", *beside, ""]
     sections = {
-        "Strategies, beside the paper": _paper(findings),
-        "Largest causes of error": _list(cause.words for cause in findings.causes),
-        "Check of the parameters": _list(check_lines(findings.checks)),
-        "Verdict": _list(verdict_lines(findings.verdict)) if findings.verdict is not None else [],
-        "Drift": _list(findings.drift.words) if findings.drift is not None else [],
-        "Missing or not scored": _list(f"{x.what}: {x.why}" for x in findings.missing),
-        "Notes": _list(findings.notes),
+        "Largest causes of error": [cause.words for cause in findings.causes],
+        "Check of the parameters": check_lines(findings.checks),
+        "Verdict": verdict_lines(findings.verdict) if findings.verdict is not None else [],
+        "Drift": findings.drift.words if findings.drift is not None else [],
+        "Missing or not scored": [missing.line for missing in findings.missing],
+        "Notes": findings.notes,
     }
     for title, content in sections.items():
-        lines += [f"## {title}", "", *content, ""] if content else []
+        lines += [f"## {title}", "", *_list(content), ""] if content else []
     return "\n".join(lines)
+
+
+def _headed(table: Table) -> list[str]:
+    remarks = [line for remark in table.remarks for line in (escaped(remark), "")]
+    return [f"## {escaped(table.title)}", "", *remarks, *table_lines(table)]
 
 
 def escaped(text: str) -> str:
@@ -78,75 +80,8 @@ def _list(lines: Iterable[str]) -> list[str]:
     return [f"- {_item(line)}" for line in lines]
 
 
-def _table(head: Sequence[str], words: int, rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table; the first `words` columns are to the left, numbers to the right."""
-    rule = [":--" if k < words else "--:" for k in range(len(head))]
-    body = [[escaped(cell) for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in ([*map(escaped, head)], rule, *body)]
-
-
-def _case(of: Accuracy) -> list[str]:
-    return [of.model, strategy_words(of), str(of.p), samples_words(of.batch_per_rank)]
-
-
-CASE = ("model", "strategy", "p", "batch per rank")
-
-
-def _totals(cases: Sequence[CaseRuns]) -> list[str]:
-    many = any(case.runs > 1 for case in cases)
-    head = [*CASE, "predicted ms [95%]", "measured ms [95%]", "accuracy", "overlap"]
-    rows = []
-    for case in cases:
-        total = case.newest.total
-        row = [
-            *_case(case.newest),
-            ms_words(total.predicted, interval=True),
-            ms_words(total.measured, interval=True),
-            percent(total.accuracy),
-            "yes" if total.overlap else "no",
-        ]
-        of_all = [str(case.runs), percent(case.median), percent(case.worst)]
-        rows.append([*row, *(of_all if many else [])])
-    return _table([*head, *(["runs", "median", "worst"] if many else [])], 2, rows)
-
-
-def _phases(points: Sequence[Accuracy]) -> list[str]:
-    phases = occurring(points)
-    rows = []
-    for point in points:
-        cells = []
-        for of in (point.phases[phase] for phase in phases):
-            pair = f"{ms_words(of.predicted)} / {ms_words(of.measured)}"
-            occurs = of.predicted.value or of.measured.value
-            cells.append(f"{pair}, {percent(of.accuracy)}" if occurs else "")
-        rows.append([*_case(point), *cells])
-    return _table([*CASE, *phases], 2, rows)
-
-
-def _memory(points: Sequence[Accuracy]) -> list[str]:
-    rows = [
-        [
-            *_case(point),
-            f"{number(of.predicted.value / MIB)} [{number(of.predicted.low / MIB)}, "
-            f"{number(of.predicted.high / MIB)}]",
-            number(of.measured_bytes / MIB),
-            percent(of.accuracy),
-            "yes" if of.covered else "no",
-        ]
-        for point in points
-        for of in [point.memory]
-        if of is not None
-    ]
-    head = [*CASE, "predicted MiB [95%]", "measured MiB", "accuracy", "inside"]
-    return _table(head, 2, rows)
-
-
-def _paper(findings: Findings) -> list[str]:
-    if not findings.paper:
-        return []
-    rows = [
-        [row.strategy, str(row.points), percent(row.ours), percent(row.paper)]
-        for row in findings.paper
-    ]
-    table = _table(("strategy", "points here", "here", "paper"), 1, rows)
-    return [*table, "", *_list(comparable(findings.paper, findings.accuracies))]
+def table_lines(of: Table) -> list[str]:
+    """A table as GitHub has them: numbers to the right."""
+    rule = ["--:" if name in of.numbers else ":--" for name in of.columns]
+    head, *body = ([escaped(cell) for cell in row] for row in (of.columns, *of.rows))
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *body)]

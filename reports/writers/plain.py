@@ -115,7 +115,7 @@ def as_dict(findings: Findings) -> dict[str, Any]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Of a year's points half a million dicts are made: half the time is the search for garbage."""
+    """No garbage collection: it takes half the time of the half million dicts of a year."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -28,8 +28,7 @@ from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, groups
 from calib.predicting.choices import Batch, batches, named, numbers, variants
 from calib.predicting.predictor import Predictor
-from calib.reports.terminal.explained import seconds as in_units
-from calib.reports.terminal.ranking import (
+from calib.reports.tables.predictions import (
     fastest,
     interval,
     legend,
@@ -38,7 +37,8 @@ from calib.reports.terminal.ranking import (
     ranked,
     ranking,
 )
-from calib.reports.terminal.ranking import refused as refused_because
+from calib.reports.tables.predictions import refused as refused_because
+from calib.terminal.explained import seconds as in_units
 from calib.terminal.printing import json_text, save
 
 

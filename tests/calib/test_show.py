@@ -43,12 +43,12 @@ def test_tables(file: Path) -> None:
         "Partitions",
     ):
         assert title in done.stdout
-    assert "Every layer" not in done.stdout and done.stderr == ""
+    assert "the slowest first" not in done.stdout and done.stderr == ""
 
 
 def test_layers_one_by_one(file: Path) -> None:
     done = CliRunner().invoke(app, ["show", str(file), "--layers"])
-    assert "Every layer" in done.stdout and f.CONV_KEY in done.stdout
+    assert "the slowest first" in done.stdout and f.CONV_KEY in done.stdout
 
 
 def test_what_was_not_measured_is_one_line(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_was_not_measured_is_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["show", str(path), "--layers"])
     assert done.exit_code == 0 and "Overlap" not in done.stdout
     assert done.stderr == (
-        "note: not measured, so not in this file: layer times, overlap, partitions\n"
+        "note: not measured, so not in this file: layer times, overlap laws, sparse exchanges\n"
     )
 
 

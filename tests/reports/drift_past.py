@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from tests.reports.pasts import past_night, past_point
 
 from calib.reports.history.records import Acceptance, Past, PastCheck, PastNight, PastPoint
 
@@ -32,49 +32,23 @@ def day(night: int) -> str:
 
 
 def night(number: int, **more: Any) -> PastNight:
-    """A night of version 1.0 with parameters p0, or what `more` says."""
-    base = PastNight(
-        id=f"night-{number:04d}",
-        run=f"run-{number}",
-        started=f"{day(number)}T02:00:00Z",
-        nightly=True,
-        cluster_name="c",
-        cluster_fingerprint="f",
-        machine="m",
-        program_version="1.0",
-        parameters_id="p0",
-        planned=4,
-        versions={"torch": "2.12", "driver": "550"},
-    )
-    return replace(base, **more)
+    """A night with its software, or what `more` says."""
+    of = {"versions": {"torch": "2.12", "driver": "550"}, **more}
+    return past_night(number, f"{day(number)}T02:00:00Z", **of)
 
 
 def point(
     number: int, work: str, strategy: str, seconds: float, predicted: float = 1.0, **more: Any
 ) -> PastPoint:
     """A training of `seconds`, predicted to take `predicted`, its phases SHARES of a second each."""
-    phases = {name: (share * predicted, share * seconds) for name, share in SHARES.items()}
-    base = PastPoint(
-        night=number,
-        run_id=f"{number}-{work}",
-        work=work,
-        model="m",
-        strategy=strategy,
-        layout="",
-        p=2,
-        batch_per_rank=8,
-        predicted_s=predicted,
-        predicted_low_s=0.9 * predicted,
-        predicted_high_s=1.1 * predicted,
-        measured_s=seconds,
-        measured_low_s=seconds,
-        measured_high_s=seconds,
-        oversubscribed=False,
-        memory_predicted_bytes=1e6,
-        memory_measured_bytes=10**6,
-        phases=phases,
-    )
-    return base._replace(**more)
+    of = {
+        "run_id": f"{number}-{work}",
+        "memory_predicted_bytes": 1e6,
+        "memory_measured_bytes": 10**6,
+        "phases": {name: (share * predicted, share * seconds) for name, share in SHARES.items()},
+        **more,
+    }
+    return past_point(number, strategy, predicted, seconds, work=work, **of)
 
 
 def past(

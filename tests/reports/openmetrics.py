@@ -6,29 +6,13 @@ import re
 
 # https://prometheus.io/docs/specs/om/open_metrics_spec/#abnf
 NAME, LABEL = "[a-zA-Z_:][a-zA-Z0-9_:]*", "[a-zA-Z_][a-zA-Z0-9_]*"
-
-
 ESCAPED = r'(?:[^\\"\n]|\\n|\\"|\\\\)*'
-
-
 REAL = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|[0-9]*\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-
-
 NUMBER = rf"(?:{REAL}|[+-]?[Ii][Nn][Ff](?:[Ii][Nn][Ii][Tt][Yy])?|[Nn][Aa][Nn])"
-
-
 ONE_LABEL = rf'({LABEL})="({ESCAPED})"'
-
-
 SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{ONE_LABEL},)*{ONE_LABEL})?\}})? ({NUMBER})")
-
-
 DESCRIPTOR = re.compile(rf"# (TYPE|UNIT|HELP) ({NAME}) ({ESCAPED})")
-
-
 Key = tuple[str, frozenset[tuple[str, str]]]
-
-
 UNESCAPED = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
 
 

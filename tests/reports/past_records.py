@@ -7,14 +7,15 @@ from datetime import datetime, timedelta
 from itertools import product
 from random import Random
 
-from tests.reports.records import point
+from tests.reports.pasts import past_night, past_point
+from tests.reports.records import peak, point
 
 from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Step, VersionChange
 from calib.reports.findings import Findings
-from calib.reports.history.records import Past, PastNight, PastPoint
+from calib.reports.history.records import Past
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.summary import summary
 
@@ -43,18 +44,13 @@ def past(
         versions = {"torch": "2.9.0" if day < nights // 2 else "2.9.1", "kernel": "6.1"}
         cases = [] if day in empty else list(product(models, strategies, ps))
         found.append(
-            PastNight(
-                f"night-{n:08d}",
-                f"night-{started[:10]}",
+            past_night(
+                n,
                 started,
-                True,
-                "laptop",
-                "0" * 16,
-                "1" * 16,
-                "0.1.0",
-                "2" * 16,
-                len(models) * len(strategies) * len(ps),
-                versions,
+                run=f"night-{started[:10]}",
+                cluster_name="laptop",
+                planned=len(models) * len(strategies) * len(ps),
+                versions=versions,
             )
         )
         for k, (model, strategy, p) in enumerate(cases):
@@ -62,25 +58,21 @@ def past(
             slower = 1.1 if day >= nights // 2 else 1.0
             took = expected * slower * (1.02 + 0.01 * (k % 5)) * random.gauss(1, 0.01)
             points.append(
-                PastPoint(
+                past_point(
                     n,
-                    f"{n:08x}{k:08x}",
-                    f"work {k}",
-                    model,
                     strategy,
-                    "2 groups" if strategy == "data+filter" else "",
-                    p,
-                    8,
                     expected,
-                    0.9 * expected,
-                    1.1 * expected,
                     took,
-                    0.99 * took,
-                    1.01 * took,
-                    k % 29 == 28,
-                    (100 + p) * 1e6,
-                    round((104 + p) * 1e6 * random.gauss(1, 0.01)),
-                    {},
+                    run_id=f"{n:08x}{k:08x}",
+                    work=f"work {k}",
+                    model=model,
+                    layout="2 groups" if strategy == "data+filter" else "",
+                    p=p,
+                    measured_low_s=0.99 * took,
+                    measured_high_s=1.01 * took,
+                    oversubscribed=k % 29 == 28,
+                    memory_predicted_bytes=(100 + p) * 1e6,
+                    memory_measured_bytes=round((104 + p) * 1e6 * random.gauss(1, 0.01)),
                 )
             )
     return Past(found, points)
@@ -133,19 +125,11 @@ def accuracies_of(past: Past, night: int) -> list[Accuracy]:
                 oversubscribed=x.oversubscribed,
                 started=past.nights[night].started,
             )
-            found.append(of.model_copy(update={"run_id": x.run_id, "memory": _memory(x)}))
+            predicted, measured = x.memory_predicted_bytes, x.memory_measured_bytes
+            assert predicted is not None and measured is not None
+            memory = peak(predicted, measured, 0.2)
+            found.append(of.model_copy(update={"run_id": x.run_id, "memory": memory}))
     return found
-
-
-def _memory(of: PastPoint) -> MemoryAccuracy | None:
-    predicted, measured = of.memory_predicted_bytes, of.memory_measured_bytes
-    accuracy = of.accuracy
-    if predicted is None or measured is None or accuracy is None:
-        return None
-    guess = Estimate(value=predicted, low=0.8 * predicted, high=1.2 * predicted)
-    score = 1 - abs(predicted - measured) / measured
-    covered = guess.low <= measured <= guess.high
-    return MemoryAccuracy(predicted=guess, measured_bytes=measured, accuracy=score, covered=covered)
 
 
 def checks() -> list[Check]:

@@ -13,7 +13,7 @@ from calib.fitting.parameters.file import Composition, LayerTime, Parameters, Pr
 from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 from calib.oracle.projection import Basis, PhaseTime, Projection
-from calib.reports.scoring.accuracy import Accuracy, compare
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, compare
 from calib.reports.scoring.pairing import pair
 from calib.training.run.lines import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
@@ -127,6 +127,19 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
     found = pair(projection(predicted, **of), run([1.0] * 8, **case))
     nothing = Estimate.exactly(0.0)
     return found.model_copy(update={"total": compare(found.total.predicted, nothing)})
+
+
+def peak(
+    predicted: float, measured: int, margin: float = 0.1, above: float | None = None
+) -> MemoryAccuracy:
+    """Peak bytes of a rank: `predicted` +- `margin` of it, or + `above`."""
+    high = predicted * (1 + (margin if above is None else above))
+    guess = Estimate(value=predicted, low=(1 - margin) * predicted, high=high)
+    accuracy = 1 - abs(predicted - measured) / measured
+    covered = guess.covers(measured)
+    return MemoryAccuracy(
+        predicted=guess, measured_bytes=measured, accuracy=accuracy, covered=covered
+    )
 
 
 def estimate(value: float) -> Estimate:

@@ -54,12 +54,7 @@ def test_csv() -> None:
     assert float(told[0]["mean_of_strategy_means"]) == trend(PAST)[0].mean_of_strategy_means
     assert [x["scored"] for x in told] == ["3", "2", "0", "1"]
     assert [x["missing"] for x in told] == ["0", "1", "0", "0"]
-    assert [(x["steps_begin"], x["steps_open"]) for x in told] == [
-        ("0", "0"),
-        ("2", "0"),
-        ("0", "1"),
-        ("1", "1"),
-    ]
+    assert [x["steps_begin"] + x["steps_open"] for x in told] == ["00", "20", "01", "11"]
     assert told[1]["accuracy_data"] == ""
     assert float(told[1]["accuracy_filter"]) == pytest.approx(0.6)
     assert told[2]["worst_model"] == told[2]["worst_accuracy"] == ""

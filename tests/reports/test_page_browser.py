@@ -19,7 +19,7 @@ from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
 
 import calib.reports.page.fits
-from calib.reports.page.points import points_of, row_texts
+from calib.reports.page.points import first_rows, points_of
 from calib.reports.page.report import ReportData, render
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def test_the_table_opens_with_the_newest_night_as_the_page_had_it(
     report: ReportData, used: Any
 ) -> None:
     points = points_of(report.findings)
-    newest = [row for row in points.rows if row.night == NIGHTS - 2]
-    assert used["opened"]["rows"] == list(row_texts(points, newest[:50]))
+    assert points.chosen == NIGHTS - 2
+    assert used["opened"]["rows"] == first_rows(points).rows[:50]
     first = used["opened"]["rows"][0]
     assert (first[:3], first[4], first[9]) == (["vgg16_mini", "data", "2"], "8", "2025-11-18")
     assert used["opened"]["status"] == (

@@ -11,14 +11,14 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 from tests.reports.made_findings import HOSTILE, made
-from tests.reports.records import point, projection, run
+from tests.reports.records import peak, point, projection, run
 
 from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.choice import StrategyChoices
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import Summary
@@ -26,12 +26,6 @@ from calib.reports.writers.csv import COLUMNS, csv_text
 from calib.reports.writers.markdown import markdown_text
 from calib.reports.writers.plain import as_dict
 
-MEMORY = MemoryAccuracy(
-    predicted=Estimate(value=80.0, low=70.0, high=90.0),
-    measured_bytes=100,
-    accuracy=0.8,
-    covered=False,
-)
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -39,7 +33,7 @@ def whole(name: str = "vgg16_mini") -> Findings:
     """Something of everything, with `name` wherever a name can stand."""
     points = [
         point(0.9, 1.0, model=name, p=4, library=name).model_copy(
-            update={"memory": MEMORY, "run_id": "ab"}
+            update={"memory": peak(80.0, 100, 0.125), "run_id": "ab"}
         ),
         point(1.0, 1.5, model=name, p=4, strategy="filter", library=name),
         point(1.0, 1.0, model=name, oversubscribed=True),
@@ -183,13 +177,13 @@ def test_markdown_by_hand() -> None:
     page = rendered(markdown_text(whole()))
     row = ["vgg16_mini", "data", "4", "8", "~900 [810, 990]", "1000 [unknown]", "90.0%", "no"]
     assert " ".join(row) in " ".join(page.cells)
-    assert "~270 / 600, 45.0%" in page.cells  # forward
+    assert "~270/600, 45.0%" in page.cells  # forward
     assert "data*" in page.cells  # oversubscribed
     for title in (
         "Iterations",
-        "Phases",
-        "Memory",
-        "Strategies, beside the paper",
+        "Phases in ms, predicted/measured, accuracy",
+        "Peak memory of a rank",
+        "Strategies, beside the ParaDL paper's",
         "Largest causes of error",
         "Check of the parameters",
         "Verdict",
@@ -203,7 +197,7 @@ def test_markdown_by_hand() -> None:
 
 def test_markdown_of_nothing() -> None:
     page = rendered(markdown_text(made([])))
-    assert page.cells[:4] == ["strategy", "points here", "here", "paper"]
+    assert page.cells[:4] == ["strategy", "here", "points", "paper"]
     assert "No point was scored that counts" in page.text
 
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE, made
+from tests.reports.pasts import past_night
 from tests.reports.records import point
 
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import verdict
 from calib.reports.findings import Findings
-from calib.reports.history.records import Past, PastNight
+from calib.reports.history.records import Past
 from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.summary import summary
 from calib.reports.writers.junit import junit_text
@@ -193,10 +194,6 @@ def test_runs_of_a_case_are_told_apart() -> None:
     }
 
 
-def night(started: str) -> PastNight:
-    return PastNight("id", "run", started, True, "one", "0", "1", "0.1", "2", 9)
-
-
 def test_an_open_step_fails() -> None:
     step = Step("links", "network", 1, 2, 0.123, 0.1, 0.15, 0.01)
     steps = [
@@ -206,7 +203,7 @@ def test_an_open_step_fails() -> None:
         replace(step, series="back", undone=True),
         replace(step, series="old", closed="before --since"),
     ]
-    past = Past([night("2026-11-01"), night("2026-11-02")], [])
+    past = Past([past_night(0, "2026-11-01"), past_night(1, "2026-11-02")], [])
     root = read(made([], past=past, drift=Drift(steps, [], {}, {}, {})))
     assert outcome(root) == {
         "links, since 2026-11-02": "failure",

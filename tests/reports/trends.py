@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tests.reports.pasts import past_night, past_point
+
 from calib.reports.drift.records import Drift, Step
 from calib.reports.history.records import Past, PastNight, PastPoint
 from calib.reports.scoring.accuracy import Missing
 
 
-def night(number: int, planned: int = 4, run: str = "") -> PastNight:
+def night(number: int, **more: Any) -> PastNight:
     """A night of January 2026."""
-    return PastNight(
-        id=f"night-{number:04d}",
-        run=run or f"run-{number}",
-        started=f"2026-01-{number + 1:02d}",
-        nightly=True,
-        cluster_name="vm",
-        cluster_fingerprint="f",
-        machine="m",
-        program_version="0.7.0",
-        parameters_id="b",
-        planned=planned,
-        missing=(Missing(what="x", why="y"),) if planned > 4 else (),
-    )
+    of = {"cluster_name": "vm", "program_version": "0.7.0", "parameters_id": "b", **more}
+    return past_night(number, f"2026-01-{number + 1:02d}", **of)
 
 
-def point(
-    of: int, strategy: str, accuracy: float, measured: float = 0.1, **more: object
-) -> PastPoint:
+def point(of: int, strategy: str, accuracy: float, measured: float = 0.1, **more: Any) -> PastPoint:
     """Predicted too short, so that it scores `accuracy`."""
-    filled = {
-        "night": of,
-        "run_id": "",
-        "work": "",
-        "model": "vgg16-mini",
-        "strategy": strategy,
-        "layout": "",
-        "p": 2,
-        "batch_per_rank": 8.0,
-        "predicted_s": accuracy * measured,
-        "predicted_low_s": 0.0,
-        "predicted_high_s": 1.0,
-        "measured_s": measured,
-        "measured_low_s": 0.0,
-        "measured_high_s": 1.0,
-        "oversubscribed": False,
-        "memory_predicted_bytes": None,
-        "memory_measured_bytes": None,
-        "phases": {},
-        **more,
-    }
-    return PastPoint(**filled)
+    return past_point(of, strategy, accuracy * measured, measured, **more)
 
 
 def step(series: str, first: int, **more: object) -> Step:
@@ -68,7 +38,15 @@ POINTS = [
 ]
 
 
-PAST = Past([night(0), night(1, 9), night(2), night(3, run="=1+1")], POINTS)
+PAST = Past(
+    [
+        night(0),
+        night(1, planned=9, missing=(Missing(what="x", why="y"),)),
+        night(2),
+        night(3, run="=1+1"),
+    ],
+    POINTS,
+)
 
 
 DRIFT = Drift(

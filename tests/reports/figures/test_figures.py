@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 from tests.reports.past_records import checks, layer_pairs, past
-from tests.reports.records import point
+from tests.reports.pasts import past_night, past_point
+from tests.reports.records import peak, point
 
-from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Of, Step, VersionChange
 from calib.reports.figures.basics import bars_words, phase_bars, plot_text
 from calib.reports.figures.check import check_figure, checked
 from calib.reports.figures.history import history_figure, history_words
 from calib.reports.figures.history_lines import MEAN, marks, strategy_lines
-from calib.reports.figures.layers import farthest, in_place, layers_figure, layers_words
+from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
-from calib.reports.history.records import Past, PastNight, PastPoint
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.history.records import Past
+from calib.reports.page.tables import farthest_layers
+from calib.reports.scoring.accuracy import Accuracy
 
 
 def test_bars_are_the_phases_in_ms() -> None:
@@ -54,46 +55,6 @@ def test_bars_in_words() -> None:
     assert "serial, p=1: predicted ~40.0 ms, measured 50.0 ms, accuracy 80.0%" in said
 
 
-def night(n: int, started: str, planned: int = 2, **more: Any) -> PastNight:
-    content = {"program_version": "0.1.0", "parameters_id": "p" * 16, "versions": {}, **more}
-    return PastNight(
-        id=f"night-{n:04d}",
-        run=f"run-{n}",
-        started=started,
-        nightly=True,
-        cluster_name="laptop",
-        cluster_fingerprint="f" * 16,
-        machine="m" * 16,
-        planned=planned,
-        **content,
-    )
-
-
-def scored(
-    night: int, strategy: str, predicted: float, measured: float = 1.0, over: bool = False
-) -> PastPoint:
-    return PastPoint(
-        night,
-        "",
-        "",
-        "vgg",
-        strategy,
-        "",
-        2,
-        8,
-        predicted,
-        predicted,
-        predicted,
-        measured,
-        measured,
-        measured,
-        over,
-        None,
-        None,
-        {},
-    )
-
-
 def short_past() -> Past:
     """Four nights; the third has no result, and two nights are missing before the last."""
     days = ("2026-01-01", "2026-01-02", "2026-01-03", "2026-01-06")
@@ -104,19 +65,23 @@ def short_past() -> Past:
         {"mpi": "5"},
     ]
     nights = [
-        night(
-            n, f"{day}T02:00:00Z", versions=versions[n], parameters_id=("a" if n < 3 else "b") * 16
+        past_night(
+            n,
+            f"{day}T02:00:00Z",
+            planned=2,
+            versions=versions[n],
+            parameters_id=("a" if n < 3 else "b") * 16,
         )
         for n, day in enumerate(days)
     ]
     points = [
-        scored(0, "data", 0.9),
-        scored(0, "data", 1.3),
-        scored(0, "serial", 0.6),
-        scored(0, "serial", 0.1, over=True),
-        scored(1, "data", 1.0),
-        scored(3, "data", 0.5),
-        scored(3, "serial", 0.7),
+        past_point(0, "data", 0.9),
+        past_point(0, "data", 1.3),
+        past_point(0, "serial", 0.6),
+        past_point(0, "serial", 0.1, oversubscribed=True),
+        past_point(1, "data", 1.0),
+        past_point(3, "data", 0.5),
+        past_point(3, "serial", 0.7),
     ]
     return Past(nights, points)
 
@@ -255,13 +220,9 @@ def test_checks_by_what_they_are_of() -> None:
 
 
 def with_peak(predicted: float, measured: int, **case: Any) -> Accuracy:
-    guess = Estimate(value=predicted, low=0.9 * predicted, high=1.2 * predicted)
-    covered = guess.low <= measured <= guess.high
-    accuracy = 1 - abs(predicted - measured) / measured
-    peak = MemoryAccuracy(
-        predicted=guess, measured_bytes=measured, accuracy=accuracy, covered=covered
+    return point(1.0, 1.0, **case).model_copy(
+        update={"memory": peak(predicted, measured, 0.1, 0.2)}
     )
-    return point(1.0, 1.0, **case).model_copy(update={"memory": peak})
 
 
 def test_memory_is_predicted_over_measured() -> None:
@@ -294,19 +255,9 @@ def test_layers_in_place() -> None:
     # features.1: 1 ms in place; 1.01 ms alone, and 0.01 ms for being in place
     assert (conv["x"][0], conv["y"][0]) == pytest.approx((1e-3, 1.02e-3))
     assert conv["marker"]["symbol"][:2] == ["circle", "circle-open"]
-    rows = farthest(times, 3)
-    assert [row["layer"] for row in rows] == ["features.10", "features.10", "features.9"]
-    assert rows[0] == {
-        "model": "m",
-        "layer": "features.10",
-        "kind": "linear",
-        "ranks": "1",
-        "direction": "forward",
-        "predicted": "20.1",
-        "measured": "10.0",
-        "off": "+10.1",
-        "ratio": "2.01",
-    }
+    rows = farthest_layers(times).rows
+    assert [row[0] for row in rows[:3]] == ["features.10", "features.10", "features.9"]
+    assert " ".join(rows[0]) == "features.10 m linear forward 1 20.1 10.0 +10.1 2.01"
     assert "20 times of layers: predicted / measured is 1.02 to 2.01, median 1.02." in layers_words(
         times
     )

@@ -160,7 +160,9 @@ def test_what_cannot_be_predicted_says_why(shapes: Shapes) -> None:
         ("d", False),
         ("dh", True),
     ]
-    assert done.forecasts[1].predicted.notes == ("empirical: no equations of strategy dh",)
+    assert done.forecasts[1].predicted.notes == (
+        "empirical: no equations of strategy dh, only of d, s, p, f, c, df, ds",
+    )
     assert [why for _, why in done.left_out] == [
         "no run of strategy s to calibrate from",
         "filter parallelism of vgg16 on p = 128: features.0 has only 64 filters, so p is at most 64",

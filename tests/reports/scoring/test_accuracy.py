@@ -280,16 +280,12 @@ def test_a_prediction_of_another_division_is_none(
         ({"dtype": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
         ({"dtype": "unknown"}, r"does not say its item type; import it again with its dtype"),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
+        ({"optimizer": "unknown"}, "does not say its optimizer"),
     ],
 )
 def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
     scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, **ran)])
     assert scored == [] and reason in reasons[0]
-
-
-def test_a_run_that_does_not_say_its_optimizer() -> None:
-    scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, optimizer="unknown")])
-    assert scored == [] and "does not say its optimizer" in reasons[0]
 
 
 def test_a_group_that_shares_its_samples_has_a_part_of_one_per_rank() -> None:

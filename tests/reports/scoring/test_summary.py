@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.reports.records import point, projection, run
+from tests.reports.records import peak, point, projection, run
 
-from calib.foundation.records import Estimate
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import noise_ceiling, summary
 
@@ -110,13 +109,7 @@ def test_phases_by_hand() -> None:
 
 
 def with_memory(predicted: float, measured: int, **case: object) -> Accuracy:
-    peak = Estimate(value=predicted, low=0.9 * predicted, high=1.1 * predicted)
-    accuracy = 1 - abs(predicted - measured) / measured
-    covered = peak.low <= measured <= peak.high
-    memory = MemoryAccuracy(
-        predicted=peak, measured_bytes=measured, accuracy=accuracy, covered=covered
-    )
-    return point(1.0, 1.0, **case).model_copy(update={"memory": memory})
+    return point(1.0, 1.0, **case).model_copy(update={"memory": peak(predicted, measured)})
 
 
 def test_memory_by_hand() -> None:

@@ -15,22 +15,21 @@ from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
-from calib.reports.terminal.layout import Sheet
-from calib.reports.terminal.parameters import (
+from calib.reports.tables.parameters import (
     absent,
     bandwidth,
-    every_layer,
     factor,
     median_half_width,
     sections,
-    share,
+    slowest_layers,
     span,
 )
+from calib.reports.tables.table import Table, table_text
 
 LISTS = [name for name, value in f.filled() if isinstance(value, list)]
 
 
-def section(parameters: Parameters, title: str) -> Sheet:
+def section(parameters: Parameters, title: str) -> Table:
     return next(each for each in sections(parameters) if each.title.startswith(title))
 
 
@@ -38,7 +37,7 @@ def test_every_section_is_a_table_and_every_row_fits_it() -> None:
     found = sections(f.filled())
     # collectives have their pieces too, structural laws their algorithms, partitions other methods
     assert len(found) == 1 + len(LISTS) + 3
-    for each in [*found, every_layer(f.filled())]:
+    for each in [*found, slowest_layers(f.filled().layers)]:
         assert each.rows and all(len(row) == len(each.columns) for row in each.rows), each.title
     assert absent(f.filled()) == ""
 
@@ -111,8 +110,8 @@ def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
         partitions=[f.partitions(library=hostile)],
         overlap=[f.overlap(models=[hostile])],
     )
-    for each in [*sections(file), every_layer(file)]:
-        assert all(cell.isprintable() for row in each.rows for cell in row)
+    for each in [*sections(file), slowest_layers(file.layers)]:
+        assert all(c.isprintable() or c == "\n" for c in table_text(each))
 
 
 def test_bandwidths_without_a_slope() -> None:
@@ -146,19 +145,13 @@ def test_numbers_at_the_edge_of_what_a_file_may_hold(seed: int) -> None:
             file = Parameters.parse(content, "the file")
         except FileError:
             continue
-        assert sections(file) and every_layer(file).rows
+        assert sections(file) and slowest_layers(file.layers).rows
         assert review(file, datetime(2026, 11, 21, tzinfo=UTC), gradients={"m": 10**7})
         differences(f.filled(), file)
 
 
 def test_words() -> None:
-    assert (share(None), share(0.0237), factor(None), factor(1.325), factor(123.4)) == (
-        "-",
-        "2.4%",
-        "-",
-        "x1.32",
-        "x123",
-    )
+    assert [factor(x) for x in (None, 1.325, 123.4)] == ["-", "x1.32", "x123"]
     assert (bytes_words(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
     assert median_half_width(
         [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]

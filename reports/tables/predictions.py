@@ -6,11 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from calib.foundation.text import plain
 from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
-from calib.reports.terminal.layout import Sheet
+from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import marked
 
 BASES: dict[Basis, str] = {
@@ -33,6 +32,7 @@ PHASE_WORDS = {"layerwise": "layer-wise"}
 SHARES = "phases in % of it"
 # of a table that is too wide: all phases or none, as they are shares
 LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
+WORDS = {"strategy", "layout", "fits", "main bottleneck"}
 
 Named = Callable[[Projection], str]
 
@@ -47,20 +47,18 @@ def _seconds(projection: Projection) -> float:
     return projection.total.value if projection.total is not None else 0.0
 
 
-def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
+def ranking(projections: Sequence[Projection], named: Named) -> Table:
     """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
     first, order = projections[0], ranked(projections)
-    rank = {id(x): str(k) for k, x in enumerate((x for x in order if x.feasible), 1)}
-    lead = [[rank.get(id(x), "-"), named(x)] for x in order]
     title = (
-        f"{plain(first.model)} on p = {first.p}, B = {first.division.batch} samples "
-        f"({_each(first)} per rank){_form(first)}: predicted iteration, {SHARES}"
+        f"{first.model} on p = {first.p}, B = {first.division.batch} samples "
+        f"({_each(first)} per rank){_form(first)}"
     )
-    verdict = fastest([x for x in order if x.feasible], named)
-    remarks = [verdict, *refused(projections, named)]
-    if not order:
-        return Sheet(title.partition(": predicted")[0], [], [], remarks)
-    return Sheet(title, *_cells(["#", "strategy"], lead, order), remarks, LEAST)
+    feasible = [x for x in order if x.feasible]
+    remarks = [fastest(feasible, named), *refused(projections, named)]
+    rank = {id(x): str(k) for k, x in enumerate(feasible, 1)}
+    lead = [{"#": rank.get(id(x), "-"), "strategy": named(x)} for x in order]
+    return _table(title, lead, order, remarks)
 
 
 def refused(projections: Sequence[Projection], named: Named) -> list[str]:
@@ -75,23 +73,20 @@ def refused(projections: Sequence[Projection], named: Named) -> list[str]:
     ]
 
 
-def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
+def scaling(projections: Sequence[Projection], named: Named) -> Table:
     """One strategy on several p, in their order."""
     first = projections[0]
     timed = [x for x in projections if x.total is not None]
-    names = list(dict.fromkeys(map(named, timed)))
-    lead = [
-        [str(x.p), *([named(x)] if len(names) > 1 else []), str(x.division.batch)] for x in timed
-    ]
-    columns = ["p", *(["layout"] if len(names) > 1 else []), "B"]
-    what = names[0] if len(names) == 1 else first.strategy
-    title = f"{plain(first.model)}, {what}{_form(first)}: predicted iteration, {SHARES}"
+    names = list(dict.fromkeys(map(named, timed or projections)))
+    title = f"{first.model}, {names[0] if len(names) == 1 else first.strategy}{_form(first)}"
     remarks = [_at(x.p, reason) for x in projections for reason in x.limits]
-    if not timed:
-        what = named(first) if len(projections) == 1 else first.strategy
-        title = f"{plain(first.model)}, {what}{_form(first)}: cannot run"
-        return Sheet(title, [], [], remarks)
-    return Sheet(title, *_cells(columns, lead, timed), remarks, LEAST)
+    lead = [
+        {"p": str(x.p)}
+        | ({"layout": named(x)} if len(names) > 1 else {})
+        | {"B": str(x.division.batch)}
+        for x in timed
+    ]
+    return _table(title if timed else f"{title}: cannot run", lead, timed, remarks)
 
 
 def _at(p: int, reason: str) -> str:
@@ -109,7 +104,7 @@ def _each(projection: Projection) -> str:
 
 
 def fastest(order: Sequence[Projection], named: Named) -> str:
-    """Which of the ranked, feasible projections is fastest, and which may as well be."""
+    """Which of the ranked, feasible projections is fastest, and which cannot be told apart from it."""
     if not order:
         return "None of them can run."
     first, *others = order
@@ -146,45 +141,35 @@ def may_be_faster(other: Projection, first: Projection) -> bool:
     return least <= sum(ours.high for _, ours in known)
 
 
-def _cells(
-    columns: Sequence[str], lead: Sequence[list[str]], projections: Sequence[Projection]
-) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows behind the first ones: time, shares of phases, memory, bottleneck."""
-    largest = max(map(_seconds, projections), default=0.0)
-    unit, scale = ("s", 1.0) if largest >= SECONDS_FROM else ("ms", 1e3)
+def _table(
+    title: str,
+    lead: Sequence[dict[str, str]],
+    projections: Sequence[Projection],
+    remarks: Sequence[str],
+) -> Table:
+    """Behind the first columns: time, shares of phases, memory, bottleneck."""
+    if not projections:
+        return Table(title, [], [], remarks=remarks)
+    unit, scale = ("s", 1.0) if max(map(_seconds, projections)) >= SECONDS_FROM else ("ms", 1e3)
     phases = [p for p in PHASES if any(_phase(x, p) for x in projections)]
     epochs = any(x.epoch for x in projections)
-    naive = bool(projections) and all(x.peak_bytes is None for x in projections)
-    room = max(map(_bytes, projections), default=0.0)
+    naive = all(x.peak_bytes is None for x in projections)
+    room = max(map(_bytes, projections))
     unit_of_bytes, nbytes = next((of for of in BYTES if room >= of[1]), BYTES[-1])
-    found = [
-        *columns,
-        f"{unit} [95%]",
-        *(["epoch"] if epochs else []),
-        *(PHASE_WORDS.get(phase, phase) for phase in phases),
-        f"{unit_of_bytes}/rank{' naive' if naive else ''}",
-        "fits",
-        "main bottleneck",
-    ]
-    rows = [
-        [
-            *first,
-            *_time(x, phases, scale, epochs),
-            memory(x, nbytes, naive),
-            _fits(x),
-            main_bottleneck(x),
-        ]
-        for first, x in zip(lead, projections, strict=True)
-    ]
-    return found, aligned(rows, len(columns) + epochs, len(found) - 2)
-
-
-def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
-    """Time with its interval, the epoch if asked for, and the shares of the phases."""
-    total = projection.total or PhaseTime(value=0, low=0, high=0, basis="exact")
-    epoch = [seconds_words(projection.epoch.value) if projection.epoch else "-"] if epochs else []
-    time = marked(total, interval(total, scale))
-    return [time, *epoch, *(_share(_phase(projection, p), total.value) for p in phases)]
+    rows = []
+    for first, x in zip(lead, projections, strict=True):
+        total = x.total or PhaseTime(value=0, low=0, high=0, basis="exact")
+        row = {**first, f"{unit} [95%]": marked(total, interval(total, scale))}
+        if epochs:
+            row["epoch"] = seconds_words(x.epoch.value) if x.epoch else "-"
+        for phase in phases:
+            row[PHASE_WORDS.get(phase, phase)] = _share(_phase(x, phase), total.value)
+        row[f"{unit_of_bytes}/rank{' naive' if naive else ''}"] = memory(x, nbytes, naive)
+        row |= {"fits": _fits(x), "main bottleneck": main_bottleneck(x)}
+        rows.append(row)
+    columns, cells = in_columns(rows)
+    numbers = {*columns} - WORDS
+    return Table(f"{title}: predicted iteration, {SHARES}", columns, cells, numbers, remarks, LEAST)
 
 
 def interval(time: PhaseTime, scale: float) -> str:
@@ -233,15 +218,6 @@ def main_bottleneck(projection: Projection) -> str:
         return "compute" if projection.phases else "-"
     worst = max(timed, key=lambda b: b.share or 0.0)
     return f"{worst.name} {100 * (worst.share or 0.0):.0f}%"
-
-
-def aligned(rows: list[list[str]], first: int, last: int) -> list[list[str]]:
-    """The cells of columns first..last - 1 padded to the right, as numbers stand."""
-    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
-    return [
-        [cell.rjust(widths[k]) if first <= k < last else cell for k, cell in enumerate(row)]
-        for row in rows
-    ]
 
 
 def like_notes(projections: Sequence[Projection]) -> list[str]:

@@ -1,4 +1,4 @@
-"""calib.reports.terminal.layout: how wide a table is, what wraps, and which columns go."""
+"""calib.reports.tables.table: how wide a table is, what wraps, and which columns go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from calib.reports.terminal.layout import table_text, width_of
+from calib.reports.tables.table import Table, in_columns, table_text, width_of
 
 COLUMNS = ["what", "time", "share of it", "advice"]
 ADVICE = "one rank per core, pinned to it, and nothing else there"
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 def shown(width: int, least: list[list[str]] | None = None) -> list[str]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", str(width))
-        return table_text("A title", COLUMNS, ROWS, least, io.StringIO()).splitlines()
+        return table_text(Table("A title", COLUMNS, ROWS, least=least), io.StringIO()).splitlines()
 
 
 def test_a_pipe_heeds_columns_and_is_100_wide_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_pipe_heeds_columns_and_is_100_wide_without(monkeypatch: pytest.Monkey
         monkeypatch.setenv("COLUMNS", value)
         assert width_of(io.StringIO()) == width
     monkeypatch.delenv("COLUMNS")
-    assert width_of(io.StringIO()) == 100 and width_of(io.StringIO(), 250) == 250
+    assert width_of(io.StringIO()) == 100
     monkeypatch.setenv("COLUMNS", "9" * 30)
     assert width_of(io.StringIO()) == 10_000
     monkeypatch.setenv("COLUMNS", "61")
@@ -93,7 +93,7 @@ def test_what_cannot_fit_is_wider_in_a_pipe_and_folds_in_a_terminal() -> None:
     assert any("12.35 [12.14, 12.51]" in line for line in lines)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", "40")
-        text = table_text("A title", COLUMNS, ROWS, [], Terminal())
+        text = table_text(Table("A title", COLUMNS, ROWS, least=[]), Terminal())
     bare = re.sub("\x1b\\[[0-9;]*m", "", text)
     assert max(map(len, bare.splitlines())) <= 40 and "…" not in bare
 
@@ -110,7 +110,7 @@ def test_every_column_is_shown_or_named(rows: list[list[str]], width: int) -> No
     columns = ["of", "in", "first one", "second", "third"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("COLUMNS", str(width))
-        text = table_text("T", columns, rows, stream=io.StringIO())
+        text = table_text(Table("T", columns, rows), io.StringIO())
     head = text.partition("─")[0]
     out = " ".join(text.split()).partition("leave out: ")[2].partition(";")[0].split(", ")
     for name in columns:
@@ -118,3 +118,29 @@ def test_every_column_is_shown_or_named(rows: list[list[str]], width: int) -> No
     if len(out) < 3:
         table = text.partition(" columns leave out")[0].splitlines()[1:]
         assert max(map(cell_len, table)) <= max(width, 40)
+
+
+def test_numbers_stand_to_the_right() -> None:
+    columns, rows = in_columns([{"of": "a", "p": "8"}, {"of": "b", "p": "16", "note": "new"}])
+    assert rows == [["a", "8", ""], ["b", "16", "new"]]
+    lines = table_text(Table("T", columns, rows, numbers=["p"]), io.StringIO()).splitlines()
+    assert lines[1:2] + lines[3:] == ["  of   p  note", "  a    8", "  b   16  new"]
+
+
+def test_columns_that_do_not_fit_stand_in_a_second_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the first ones again; words wrap as far as they can before that."""
+    monkeypatch.setenv("COLUMNS", "46")
+    of = Table("A title", COLUMNS, ROWS, split=1)
+    lines = table_text(of, io.StringIO()).splitlines()
+    assert [line.split() for line in lines if line.startswith("  what")] == [
+        ["what", "time", "share", "of", "it"],
+        ["what", "advice"],
+    ]
+    assert sum("allreduce" in line for line in lines) == 2 and max(map(len, lines)) <= 46
+    monkeypatch.setenv("COLUMNS", "56")
+    assert table_text(of, io.StringIO()).count("what") == 1
+
+
+def test_a_name_drives_no_terminal() -> None:
+    text = table_text(Table("\x1b[31m", ["\x1b[2J", "b"], [["a\x07", "\u202eb"]]), io.StringIO())
+    assert all(c.isprintable() or c == "\n" for c in text)

@@ -1,4 +1,4 @@
-"""A searched plan as text: layers, time, baselines, uncertainty."""
+"""A searched plan as tables and lines: layers, time, baselines, uncertainty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 
 from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
 from calib.oracle.projection import PhaseTime
-from calib.reports.terminal.layout import Sheet
+from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import marked
 from calib.search.plan import Baseline, PlanLayer, PlanStage, SearchedPlan
 
@@ -15,35 +15,36 @@ SECONDS_FROM = 10.0
 MOST_SPACE = 6  # decades that are written out
 
 
-def sheets(plan: SearchedPlan) -> list[Sheet]:
-    """The tables of a plan: layers or stages, what it is compared with, and the space's own."""
-    found = [layers_sheet(plan)]
-    if plan.stages:
-        found.append(stages_sheet(plan))
-    if plan.baselines:
-        found.append(baselines_sheet(plan))
-    return [*found, *own_sheets(plan)]
+def tables(plan: SearchedPlan) -> list[Table]:
+    """Layers or stages, what the plan is compared with, and the space's own: sweeps, partitions."""
+    own = [
+        Table(name, *in_columns({column: _cell(x) for column, x in row.items()} for row in rows))
+        for name, rows in plan.tables.items()
+    ]
+    return [
+        layers_table(plan),
+        *([stages_table(plan)] if plan.stages else []),
+        *([baselines_table(plan)] if plan.baselines else []),
+        *own,
+    ]
 
 
-def layers_sheet(plan: SearchedPlan) -> Sheet:
+def layers_table(plan: SearchedPlan) -> Table:
     """Neighbouring layers with the same choice are one row; times in ms (s, where they are long)."""
     unit, scale = _unit(plan.total.value)
     causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
+    held = any(layer.bytes_per_device for layer in plan.layers)
     rows = []
     for of in runs_of(plan.layers):
-        sums = [sum(layer.seconds.get(cause, 0.0) for layer in of) for cause in causes]
-        rows.append(
-            [
-                _names(of),
-                of[0].choice,
-                *(_amount(scale * s) for s in sums),
-                bytes_words(sum(layer.bytes_per_device for layer in of)),
-            ]
-        )
-    columns = ["layers", "choice", *(f"{cause} {unit}" for cause in causes), "per device"]
-    if not any(layer.bytes_per_device for layer in plan.layers):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return Sheet(title(plan), columns, rows)
+        last = f" .. {of[-1].name} ({len(of)})" if len(of) > 1 else ""
+        row = {"layers": f"{of[0].name}{last}", "choice": of[0].choice}
+        for cause in causes:
+            seconds = sum(layer.seconds.get(cause, 0.0) for layer in of)
+            row[f"{cause} {unit}"] = _amount(scale * seconds)
+        if held:
+            row["per device"] = bytes_words(sum(layer.bytes_per_device for layer in of))
+        rows.append(row)
+    return Table(title(plan), *in_columns(rows))
 
 
 def title(plan: SearchedPlan) -> str:
@@ -62,44 +63,34 @@ def runs_of(layers: Sequence[PlanLayer]) -> Iterator[list[PlanLayer]]:
         yield list(of)
 
 
-def _names(of: Sequence[PlanLayer]) -> str:
-    if len(of) == 1:
-        return of[0].name
-    return f"{of[0].name} .. {of[-1].name} ({len(of)})"
-
-
-def stages_sheet(plan: SearchedPlan) -> Sheet:
+def stages_table(plan: SearchedPlan) -> Table:
     """Stages with the layers that they hold; stages inside a machine below theirs."""
     unit, scale = _unit(max(stage.seconds for stage in plan.stages))
-    rows = [row for stage in plan.stages for row in _stage_rows(stage, scale)]
-    columns = ["layers", "replicas", f"stage {unit}", "per device"]
-    return Sheet("Stages", columns, rows)
+
+    def rows_of(stage: PlanStage, depth: int = 0) -> Iterator[dict[str, str]]:
+        yield {
+            "layers": f"{'  ' * depth}{stage.first} .. {stage.stop - 1}",
+            "replicas": str(stage.replicas),
+            f"stage {unit}": _amount(scale * stage.seconds),
+            "per device": bytes_words(stage.bytes_per_device) if stage.bytes_per_device else "-",
+        }
+        for inside in stage.inner:
+            yield from rows_of(inside, depth + 1)
+
+    return Table("Stages", *in_columns(row for stage in plan.stages for row in rows_of(stage)))
 
 
-def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list[str]]:
-    held = bytes_words(stage.bytes_per_device) if stage.bytes_per_device else "-"
-    yield [
-        f"{'  ' * depth}{stage.first} .. {stage.stop - 1}",
-        str(stage.replicas),
-        _amount(scale * stage.seconds),
-        held,
-    ]
-    for inside in stage.inner:
-        yield from _stage_rows(inside, scale, depth + 1)
-
-
-def baselines_sheet(plan: SearchedPlan) -> Sheet:
+def baselines_table(plan: SearchedPlan) -> Table:
     """The plan beside what people take without a search."""
-    unit, scale = _unit(
-        max([plan.total.value, *(b.total.value for b in plan.baselines if b.total)])
-    )
+    totals = [plan.total, *(of.total for of in plan.baselines if of.total)]
+    unit, scale = _unit(max(total.value for total in totals))
     rows = [
-        ["this plan", _interval(plan.total, scale), "1.00", *_room(plan.bytes_per_device, True)]
+        ["this plan", _interval(plan.total, scale), "1.00", *_room(plan.bytes_per_device, True)],
+        *(_baseline_row(plan, of, scale) for of in plan.baselines),
     ]
-    rows += [_baseline_row(plan, of, scale) for of in plan.baselines]
     columns = ["", f"iteration {unit} [95%]", "of this plan", "per device", "fits"]
     remarks = [f"{of.name}: {of.why}" for of in plan.baselines if of.why]
-    return Sheet("Against plans without a search", columns, rows, remarks)
+    return Table("Against plans without a search", columns, rows, remarks=remarks)
 
 
 def _baseline_row(plan: SearchedPlan, of: Baseline, scale: float) -> list[str]:
@@ -112,16 +103,6 @@ def _baseline_row(plan: SearchedPlan, of: Baseline, scale: float) -> list[str]:
 def _room(nbytes: int, fits: bool) -> list[str]:
     """Bytes of a device and whether it has them; neither where they are not known."""
     return [bytes_words(nbytes), "yes" if fits else "no"] if nbytes else ["-", "-"]
-
-
-def own_sheets(plan: SearchedPlan) -> list[Sheet]:
-    """What a space shows beside its plan: sweeps, bytes, partitions."""
-    found = []
-    for name, rows in plan.tables.items():
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
-        found.append(Sheet(name, columns, cells))
-    return found
 
 
 def lines(plan: SearchedPlan) -> list[str]:

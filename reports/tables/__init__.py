@@ -1,0 +1,1 @@
+"""The Table record, and the tables that terminal, Markdown and page share."""
