@@ -14,16 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
-    CONFIDENCE,
     CheckedRows,
     Estimator,
     interval,
     launch_medians,
     medians,
     resampled_medians,
+    widest,
 )
 from calib.fitting.estimators.draws import inflation
-from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.fitting.regression import (
+    MIN_ROWS,
+    UNCHECKED_FACTOR,
+    error_factor,
+    left_out,
+    relative_nnls,
+)
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
@@ -84,13 +90,8 @@ class Solved:
 
     def band(self, design: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) of the law itself at 95%, for D [n, k]."""
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(design @ self.draws.T, [tail, 1.0 - tail], axis=1)
-        value = design @ self.coefficients
-        low, high = np.minimum(low, value), np.maximum(high, value)
-        if not len(self.launches):
-            return low, high
-        return Estimator.held_by_launches(low, high, value, (design @ self.launches.T).T)
+        draws, launches = ((design @ each.T).T for each in (self.draws, self.launches))
+        return widest(design @ self.coefficients, [draws], launches)
 
 
 def mean_relative_error(predicted: Floats, seconds: Floats) -> float:
@@ -118,16 +119,6 @@ def solve(design: Floats, rows: CheckedRows, seed: int, labels: Sequence[object]
         predicted=predicted,
         held_out=left_out(design, seconds, weight, labels or range(len(seconds))),
     )
-
-
-def left_out(design: Floats, seconds: Floats, weight: Floats, labels: Sequence[object]) -> Floats:
-    """Times [d] of the points of each label, from the law of all others; NaN where there are none."""
-    found = np.full(len(seconds), np.nan)
-    for label in dict.fromkeys(labels):
-        out = np.array([other == label for other in labels])
-        if not out.all():
-            found[out] = design[out] @ relative_nnls(design[~out], seconds[~out], weight[~out])
-    return found
 
 
 def moved_medians(
@@ -194,9 +185,6 @@ class NonNegativeLaw(Estimator):
     error_: float
     held_out_error_: float
     error_factor_: float
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
 
     def _fit(self, rows: CheckedRows) -> None:
         self.solved_ = solve(self._design(rows.points), rows, self.seed)

@@ -12,15 +12,16 @@ import numpy as np
 from calib.fitting.estimators.affine import widened_factor
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
     CheckedRows,
     Estimator,
+    held_by_launches,
     interval,
     launch_medians,
     medians,
     resampled_medians,
+    widest,
 )
-from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from calib.fitting.regression import error_factor, left_out, relative_nnls
 from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
 
@@ -80,10 +81,11 @@ class SumInPlace(Estimator):
             return np.array(chosen), offset
         found = []
         for candidate in CANDIDATES:
-            used = columns * np.array(candidate)
-            if any(candidate) and not used.any():
-                continue
-            predicted = leave_one_out(used, t, offset) if any(candidate) else offset
+            used, predicted = columns * np.array(candidate), offset
+            if any(candidate):
+                if not used.any():
+                    continue
+                predicted = left_out(used, t, np.ones_like(t), range(len(t)), offset)
             found.append((float(np.mean(np.log(predicted / t) ** 2)), candidate, predicted))
         found.sort(key=lambda each: each[0])  # stable: of equals the one of fewer prices
         self.form_ = NAMES[found[0][1]]
@@ -114,10 +116,9 @@ class SumInPlace(Estimator):
         expected = self._seconds(x)
         factor = widened_factor(self.error_factor_, x, self.range_)
         each = x[:, 0] + self._draws @ x[:, 1:].T
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(each, [tail, 1.0 - tail], axis=0)
-        ends = np.minimum(low, expected) / factor, np.maximum(high, expected) * factor
-        return self.held_by_launches(*ends, expected, x[:, 0] + self._launches @ x[:, 1:].T)
+        low, high = widest(expected, [each], self._launches[:0])
+        launches = x[:, 0] + self._launches @ x[:, 1:].T
+        return held_by_launches(low / factor, high * factor, expected, launches)
 
     def _seconds(self, x: Floats) -> Floats:
         result: Floats = x[:, 0] + x[:, 1:] @ self._prices
@@ -128,6 +129,5 @@ def _solve(columns: Floats, t: Floats, offset: Floats, used: Mask) -> Floats:
     """Prices [2] of relative least squares; 0 where not `used`."""
     if not used.any():
         return np.zeros(2)
-    model = RelativeNonNegativeRegression().fit(columns * used, t, offset)
-    result: Floats = model.coefficients_ * used
+    result: Floats = relative_nnls(columns * used, t, offset=offset) * used
     return result

@@ -54,9 +54,6 @@ class OverlapLaw(Estimator):
     held_out_error_: float
     error_factor_: float
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
     def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other columns, or for no exchange at all."""
         if rows.x.shape[1] != 3:

@@ -102,7 +102,7 @@ def cold_exchanges(
     cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
     for _, of in sorted(cold.groups("case_id").items()):
         first = of.first
-        fits = allreduces(collectives, first.ranks, active_ranks)
+        fits = of_training(collectives, "allreduce", first.ranks, active_ranks)
         fits = [f for f in fits if f.library == first.library and f.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
@@ -139,10 +139,10 @@ def sum_of_parts(
     if phase == COPIES:
         return _copies(case, by_operation)
     if phase == EXCHANGE:
-        fits = allreduces(collectives, case.ranks, active_ranks)
-        times_of = [_at(fit, case.gradient_bytes) for fit in fits]
-        known = [seconds for seconds in times_of if seconds is not None]
-        return (known[0], 0, case.gradient_bytes) if known else None
+        fits = of_training(collectives, "allreduce", case.ranks, active_ranks)
+        times_of = (_at(fit, case.gradient_bytes) for fit in fits)
+        whole = next((seconds for seconds in times_of if seconds is not None), None)
+        return None if whole is None else (whole, 0, case.gradient_bytes)
     loop = by_operation.get(phase)
     measured = loop.measured.get(case.tensors_key) if loop else None
     return None if measured is None else (measured.value, 0, case.gradient_bytes)
@@ -155,19 +155,11 @@ def _meetings(
     seconds, count = 0.0, 0
     for of, operation, n in case.meetings:
         if of == phase:
-            smallest = _smallest(operation, case.division.parts, active_ranks, collectives)
-            if smallest is None:
+            fits = of_training(collectives, operation, case.division.parts, active_ranks)
+            if not fits:
                 return None
-            seconds, count = seconds + n * smallest, count + n
+            seconds, count = seconds + n * fits[0].points[0].seconds.value, count + n
     return (seconds, count, 0) if count else None
-
-
-def _smallest(
-    operation: str, ranks: int, active_ranks: int, collectives: Sequence[CollectiveFit]
-) -> float | None:
-    """Seconds of the smallest message of an operation, in a loop of the library that trains."""
-    fits = of_training(collectives, operation, ranks, active_ranks)
-    return fits[0].points[0].seconds.value if fits and fits[0].points else None
 
 
 def _copies(case: InPlaceCase, loops: Mapping[str, TensorLoop]) -> tuple[float, int, int] | None:
@@ -193,13 +185,6 @@ def _at(fit: CollectiveFit, nbytes: int) -> float | None:
     return interpolate(nbytes, sizes, [point.seconds.value for point in fit.points])
 
 
-def allreduces(
-    collectives: Sequence[CollectiveFit], ranks: int, active_ranks: int
-) -> list[CollectiveFit]:
-    """The allreduce fits of the library that training uses, of `ranks` ranks at their level."""
-    return of_training(collectives, "allreduce", ranks, active_ranks)
-
-
 def of_training(
     collectives: Sequence[CollectiveFit], operation: str, ranks: int, active_ranks: int
 ) -> list[CollectiveFit]:
@@ -213,8 +198,8 @@ def of_training(
         and fit.at_home
         and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
     ]
-    libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
-    mine = next(libraries, None)
+    used = {fit.library for fit in found}
+    mine = next((name for name in TRAINING_LIBRARIES if name in used), None)
     return [fit for fit in found if fit.library == mine]
 
 

@@ -166,7 +166,7 @@ def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     kind, direction, active_ranks = key
     features = [work.features for work in rows.work]
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
-        features, rows.seconds, groups=rows.launches, layers=rows.layers
+        features, rows.seconds, groups=rows.launches, names=rows.layers
     )
     low, high = law.range_.tolist()
     return WorkModel(

@@ -99,8 +99,7 @@ def _only_in_place(
     """Layers that no loop of their own has timed: their times in place stand for those, too."""
     made = []
     for key, active in sorted({(key, active) for key, active, _ in found} - set(alone)):
-        ways = {direction: found.get((key, active, direction)) for direction in DIRECTIONS}
-        forward, backward = ways["forward"], ways["backward"]
+        forward, backward = (found.get((key, active, direction)) for direction in DIRECTIONS)
         named = parse(key)
         if forward is not None and named is not None:
             made.append(
@@ -127,24 +126,15 @@ def _of_case(
 ) -> None:
     """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
-    if not case.layer_ranks:
-        _shared_out(
-            case.division.segments,
-            direction,
-            slowest_rank(phase),
-            phase,
-            named,
-            layers,
-            alone,
-            found,
-        )
-        return
-    whole = of_ranks(phase)
-    for rank in sorted(set(case.layer_ranks)):
-        own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
-        _shared_out(
-            case.division.segments, direction, whole[rank], phase, own, layers, alone, found
-        )
+    stages = [(slowest_rank(phase), named)]
+    if case.layer_ranks:
+        whole, ranks = of_ranks(phase), case.layer_ranks
+        stages = [
+            (whole[rank], [of for of, at in zip(named, ranks, strict=True) if at == rank])
+            for rank in sorted(set(ranks))
+        ]
+    for whole_of, own in stages:
+        _shared_out(case.division.segments, direction, whole_of, phase, own, layers, alone, found)
 
 
 def _shared_out(

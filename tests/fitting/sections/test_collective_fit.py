@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, rows_of
 
-from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.sections.collectives import collective_fits
+from calib.fitting.parameters.collectives import CollectiveFit, interpolate
+from calib.fitting.sections.collectives import collective_fits, interpolation_error
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.samples import Sample
 
@@ -337,3 +339,27 @@ def test_only_a_proven_fall_is_a_fall() -> None:
 
     assert falls(only(with_drop(0.001)))
     assert not falls(only(with_drop(0.1)))
+
+
+SWEEP = [8 * 4**k for k in range(12)]
+
+
+@given(
+    factor=st.floats(1e-9, 1e-3), power=st.floats(-1, 2), nbytes=st.floats(8.0, float(SWEEP[-1]))
+)
+def test_interpolation_is_exact_on_power_laws(factor: float, power: float, nbytes: float) -> None:
+    seconds = [factor * m**power for m in SWEEP]
+    assert interpolate(nbytes, SWEEP, seconds) == pytest.approx(factor * nbytes**power, rel=1e-9)
+    assert interpolation_error(SWEEP, seconds) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_interpolation_passes_through_its_points() -> None:
+    seconds = np.random.default_rng(0).uniform(1, 2, len(SWEEP)).tolist()
+    found = [interpolate(m, SWEEP, seconds) for m in SWEEP]
+    assert found == pytest.approx(seconds, rel=1e-12)
+
+
+def test_interpolation_error_is_that_of_the_inner_sizes() -> None:
+    """Between 1 and 100 lies 10 (the geometric mean of sizes): sqrt(1 * 4) = 2 against 3."""
+    assert interpolation_error([1, 10, 100], [1.0, 3.0, 4.0]) == pytest.approx(1.5)
+    assert interpolation_error([1, 10], [1.0, 3.0]) == 2.0
