@@ -36,9 +36,9 @@ MANY_FLOWS = 10**6  # more than any node has links
 def fit_runs(runs: Sequence[Path]) -> Parameters:
     """Fit the samples of one or several runs of the same cluster.
 
-    Runs of jobs on fewer hosts of the machine, equal to those of the largest job, are of it. Warm-up
-    rows and oversubscribed rows never feed a parameter. Raises InputError when the runs are of
-    different clusters or nothing is left to fit.
+    A run on fewer hosts counts as of the same machine if these equal the largest run's. Warm-up rows
+    and oversubscribed rows never feed a parameter. Raises InputError when the runs are of different
+    clusters or nothing is left to fit.
     """
     measured = [read_run(run) for run in runs]
     if not measured:
@@ -51,13 +51,13 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
 
 def whole(measured: Sequence[MeasuredRun]) -> Cluster:
-    """The cluster of the run with the most nodes, of which the others have some."""
+    """The cluster of the run with the most nodes."""
     clusters = [run.cluster for run in measured]
     return max(clusters, key=lambda each: (each.nodes, len(each.hosts), each.ranks_per_node))
 
 
 def _taken_as_one(measured: Sequence[MeasuredRun]) -> list[str]:
-    """A note where runs on other numbers of nodes are taken as of one machine."""
+    """A note where runs on different numbers of nodes are taken as of one machine."""
     if len({run.cluster.fingerprint for run in measured}) < 2:
         return []
     nodes = sorted({run.cluster.nodes for run in measured})

@@ -230,9 +230,9 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
     ) -> Self:
         """Learn from X [n, k] features, y [n] seconds, weights [n] and launches `groups` [n].
 
-        What the columns of X are, the class says. Rows of one of the `names` [n] are left out together
-        by laws that choose by what was left out: several batches of a model or of a layer. Raises
-        InputError for rows that `checked` refuses and for features that are none of this law.
+        The class says what the columns of X are. Rows that share one of the `names` [n] (batches of a
+        model, or of a layer) are left out together in cross-validation. Raises InputError for rows that
+        `checked` refuses and for features that the law cannot have.
         """
         rows = checked(X, y, sample_weight, groups, names)
         self._fit(rows)
@@ -274,7 +274,7 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _fit(self, rows: CheckedRows) -> None:
-        """Learn the law. Raises InputError for features that are none of it."""
+        """Learn the law. Raises InputError for features that it cannot have."""
 
     @abstractmethod
     def _seconds(self, x: Floats) -> Floats:

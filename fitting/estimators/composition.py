@@ -26,8 +26,7 @@ from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
 
 COEFFICIENTS = ("s_per_layer", "s_per_byte")
-CANDIDATES = ((False, False), (True, False), (False, True), (True, True))
-NAMES = {
+FORMS = {  # which coefficients a law has
     (False, False): "sum",
     (True, False): "layers",
     (False, True): "bytes",
@@ -39,7 +38,7 @@ class SumInPlace(Estimator):
     """Seconds in place from X [n, 3]: seconds of the sum, layers, bytes. A model is a distinct row.
 
     Learned: `s_per_layer_`, `s_per_byte_`, `intervals_` {name: (low, high)}, `form_` and `runner_up_`
-    (words of NAMES), `error_factor_` of models left out, `sum_error_factor_` of the sum alone.
+    (words of FORMS), `error_factor_` of models left out, `sum_error_factor_` of the sum alone.
 
     >>> SumInPlace()
     SumInPlace()
@@ -77,10 +76,10 @@ class SumInPlace(Estimator):
         """(which prices, seconds [d] of each model left out)."""
         if len(t) == 1:
             chosen = (bool(columns[0, 0] > 0), bool(columns[0, 0] == 0))
-            self.form_, self.runner_up_ = NAMES[chosen], ""
+            self.form_, self.runner_up_ = FORMS[chosen], ""
             return np.array(chosen), offset
         found = []
-        for candidate in CANDIDATES:
+        for candidate in FORMS:
             used, predicted = columns * np.array(candidate), offset
             if any(candidate):
                 if not used.any():
@@ -88,8 +87,8 @@ class SumInPlace(Estimator):
                 predicted = left_out(used, t, np.ones_like(t), range(len(t)), offset)
             found.append((float(np.mean(np.log(predicted / t) ** 2)), candidate, predicted))
         found.sort(key=lambda each: each[0])  # stable: of equals the one of fewer prices
-        self.form_ = NAMES[found[0][1]]
-        self.runner_up_ = NAMES[found[1][1]] if len(found) > 1 else ""
+        self.form_ = FORMS[found[0][1]]
+        self.runner_up_ = FORMS[found[1][1]] if len(found) > 1 else ""
         return np.array(found[0][1]), found[0][2]
 
     def _draw(self, rows: CheckedRows, columns: Floats, offset: Floats) -> None:

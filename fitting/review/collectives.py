@@ -142,7 +142,7 @@ def _shape(fit: CollectiveFit) -> Iterator[Remark]:
 
 
 def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
-    """What the allreduce of gradients, of these models and at any p, would be beyond."""
+    """Where the allreduce of gradients would be extrapolated, in size or in p."""
     fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
     if not fits:
         remark = warning(

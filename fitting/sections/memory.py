@@ -67,7 +67,7 @@ def memory_reuses(
     """One MemoryReuse for every (device, strategy family, measure), and what readers should know.
 
     `ends` are the manifests' lines of all runs, `cases` their cases in place by id. A case whose keys
-    name no layers is left out, with a note; strategies other than serial and data are, without.
+    name no layers is left out with a note, a strategy other than serial and data without.
     """
     rows: dict[tuple[str, str, Measure], list[tuple[str, Naive, float]]] = defaultdict(list)
     counts: dict[tuple[str, str, Measure], list[tuple[float, float]]] = defaultdict(list)

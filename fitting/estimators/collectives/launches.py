@@ -20,7 +20,7 @@ ALIKE = 0.125
 
 
 def launches_alike(rows: CheckedRows) -> bool:
-    """Whether ranks of the repetitions say nothing against launches being alike.
+    """Whether rank tests find no difference between the launches.
 
     Two tests, in which every x is a block: Kruskal and Wallis's (JASA 47, 1952) summed over the blocks
     sees launches that differ at some x, and its form for blocks (Mack and Skillings, JASA 75, 1980) a
