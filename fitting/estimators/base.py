@@ -125,6 +125,16 @@ def medians(rows: CheckedRows) -> tuple[Floats, Floats]:
     return middle, total
 
 
+def weighted_medians(rows: CheckedRows) -> tuple[Floats, Floats]:
+    """(median seconds [d], mean weight [d] of a repetition) of every distinct point.
+
+    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no
+    vote.
+    """
+    middle, total = medians(rows)
+    return middle, total / np.bincount(rows.point)
+
+
 def _launch_shares(rows: CheckedRows) -> Floats:
     """Weights [n] with which the launches that have a point weigh alike there; 1 where they do."""
     numbers, launch = np.unique(rows.launch, return_inverse=True)

@@ -12,19 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from calib.fitting.estimators.affine import (
-    Solved,
-    mean_relative_error,
-    point_weights,
-    solve,
-    widened_factor,
-)
+from calib.fitting.estimators.affine import Solved, mean_relative_error, solve, widened_factor
 from calib.fitting.estimators.base import (
     CheckedRows,
     Estimator,
     interval,
-    medians,
     resampled_medians,
+    weighted_medians,
 )
 from calib.fitting.regression import (
     MIN_ROWS,
@@ -83,12 +77,11 @@ class ReuseLaw(Estimator):
         """Raises InputError for other features than three, and rows of no bytes."""
         if rows.x.shape[1] != len(TERMS) or (rows.x.sum(axis=1) <= 0).any():
             raise InputError("memory reuse needs bytes of activations, weights and optimizer")
-        labels = rows.names
-        self.n_models_ = len(set(labels))
-        self.simple_ = self._solve(SIMPLE, rows, labels)
-        self._simple_form(labels)
-        self.parts_ = best_layout(rows, labels)
-        self.refined_ = self._solve(self.parts_, rows, labels)
+        self.n_models_ = len(set(rows.names))
+        self.simple_ = self._solve(SIMPLE, rows)
+        self._simple_form(rows.names)
+        self.parts_ = best_layout(rows)
+        self.refined_ = self._solve(self.parts_, rows)
         self._refined_form()
         better = self.refined_.held_out_error < self.simple_.held_out_error  # False for NaN
         self.chosen_ = "refined" if better else "simple"
@@ -96,11 +89,11 @@ class ReuseLaw(Estimator):
         if self.n_models_ > 1:
             self.error_factor_ = error_factor(self._law().held_out, self._law().seconds)
 
-    def _solve(self, layout: Layout, rows: CheckedRows, labels: list[str]) -> Solved:
+    def _solve(self, layout: Layout, rows: CheckedRows) -> Solved:
         """The law of a layout; its draws are over models, as the bytes of one model hardly vary."""
         design = columns(layout, rows.points)
-        solved = solve(design, rows, self.seed, labels)
-        labels = _clusters(labels)
+        solved = solve(design, rows, self.seed)
+        labels = _clusters(rows.names)
         names = np.array(sorted(set(labels)))
         generator = np.random.default_rng(self.seed)
         draws = []
@@ -181,13 +174,12 @@ def layouts_told_apart(points: Floats, labels: Sequence[str]) -> list[Layout]:
     return found or [SIMPLE]
 
 
-def best_layout(rows: CheckedRows, labels: Sequence[str]) -> Layout:
+def best_layout(rows: CheckedRows) -> Layout:
     """The layout that predicts models that were left out best; of equal ones the coarser."""
-    seconds, total = medians(rows)
-    weight = point_weights(rows, total)
+    seconds, weight = weighted_medians(rows)
     best, best_error = SIMPLE, np.inf
-    for layout in layouts_told_apart(rows.points, labels):
-        held_out = left_out(columns(layout, rows.points), seconds, weight, labels)
+    for layout in layouts_told_apart(rows.points, rows.names):
+        held_out = left_out(columns(layout, rows.points), seconds, weight, rows.names)
         error = mean_relative_error(held_out, seconds)
         if error < (1.0 - BETTER) * best_error - EXACT:
             best, best_error = layout, error

@@ -16,8 +16,8 @@ from calib.fitting.estimators.base import (
     CheckedRows,
     Estimator,
     launch_medians,
-    medians,
     resampled_medians,
+    weighted_medians,
     widest,
 )
 from calib.fitting.estimators.collectives.launches import completed, pooled_if_alike
@@ -86,8 +86,7 @@ class SegmentedHockney(Estimator):
         if self.max_pieces < 1:
             raise InputError(f"max_pieces is {self.max_pieces}; at least one is needed")
         size = rows.points[:, 0]
-        middle, weight = medians(rows)
-        weight = weight / np.bincount(rows.point)
+        middle, weight = weighted_medians(rows)
         kept = ~slow_outliers(size, middle)
         self.outliers_ = size[~kept]
         self._choose(size[kept], middle[kept], weight[kept] / weight.mean())
