@@ -26,6 +26,7 @@ from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.cases import Case, InPlaceCase, LayerCase, SparseCase
 from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.samples import Samples
 
 # launches of different runs are told apart by adding this much per run, or more
@@ -128,15 +129,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
-    good = {end.case_id for end in ends if end.repetitions}
-    never = {end.case_id: end for end in ends if end.case_id not in good}
-    skipped = [end for end in never.values() if end.stopped_by.startswith("skipped")]
-    notes += more + [f"{e.label}: {e.stopped_by}" for e in never.values() if e not in skipped]
-    if skipped:
-        were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
-        notes.append(
-            f"{were} not measured, as the first: {skipped[0].label}: {skipped[0].stopped_by}"
-        )
+    notes += more + _never_measured(ends)
     if not cluster.hosts[0].devices:
         raise InputError(f"the cluster record names no device of {cluster.hosts[0].name}")
     cpu = cluster.hosts[0].devices[0]
@@ -167,6 +160,19 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         overlap=overlap,
         partitions=sparse,
     )
+
+
+def _never_measured(ends: Sequence[CaseEnd]) -> list[str]:
+    """Notes on cases without any repetition: each that failed, and one on those that were skipped."""
+    good = {end.case_id for end in ends if end.repetitions}
+    never = {end.case_id: end for end in ends if end.case_id not in good}.values()
+    skipped = [end for end in never if end.stopped_by.startswith("skipped")]
+    notes = [f"{end.label}: {end.stopped_by}" for end in never if end not in skipped]
+    if skipped:
+        were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
+        first = skipped[0]
+        notes.append(f"{were} not measured, as the first: {first.label}: {first.stopped_by}")
+    return notes
 
 
 def _network(cluster: Cluster) -> dict[str, int]:

@@ -15,7 +15,6 @@ from scipy.special import ndtri, stdtrit
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
     TAILS,
     CheckedRows,
     Estimator,
@@ -44,7 +43,7 @@ from calib.fitting.estimators.layers.roofline_choice import (
     typical,
 )
 from calib.fitting.parameters.work import UNPRICED_FACTOR
-from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from calib.fitting.regression import CONFIDENCE, MIN_ROWS, UNCHECKED_FACTOR, error_factor
 from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 
