@@ -1,7 +1,7 @@
 """How well a measurement repeats: medians of two runs of one plan.
 
-The estimates are those that the parameters are made of (fitting/estimate.py), so what is said here
-of the intervals holds for them.
+The estimates are computed as for parameters (fitting/estimate.py), so how well the intervals hold here
+is how well they hold there.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
 
 
 def untold_note(pairs: Sequence[Pair]) -> list[str]:
-    """What to know of pairs that cannot be said to agree or to differ; nothing where all can."""
+    """A note on pairs of single times, which can neither agree nor differ, if there are any."""
     untold = sum(pair.agreements is None for pair in pairs)
     if not untold:
         return []

@@ -52,8 +52,7 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
         yield from about("collectives", name, _thin(fit), _noisy(fit), _shape(fit))
     yield from _gradient_exchange(parameters, gradients)
     for law in parameters.structural:
-        subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
-        yield from about("structural", subject, _structural(law))
+        yield from about("structural", label_of("structural", law), _structural(law))
     for contended in parameters.contention:
         subject = (
             f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "

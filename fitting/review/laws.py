@@ -27,6 +27,7 @@ from calib.fitting.parameters.findings import (
     warning,
     wide_intervals,
 )
+from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 
 # layers, under which leaving one out says little of a law with several prices
@@ -63,11 +64,9 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
         )
         yield from about("composition", "all phases", [remark])
     for reuse in parameters.memory:
-        subject = f"{reuse.framework}, {reuse.device}, {reuse.family}, {reuse.measure}"
-        yield from about("memory", subject, _memory(reuse))
+        yield from about("memory", label_of("memory", reuse), _memory(reuse))
     for overlap in parameters.overlap:
-        subject = f"{overlap.library}, {overlap.device}, p={overlap.ranks}"
-        yield from about("overlap", subject, _overlap(overlap))
+        yield from about("overlap", label_of("overlap", overlap), _overlap(overlap))
     for partitions in parameters.partitions:
         yield from about("partitions", partitions.name, _partitions(partitions))
 

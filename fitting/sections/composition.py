@@ -10,8 +10,8 @@ all models and strategies that were measured in place:
 - pack, unpack, update: the bytes, beside the pass alone;
 - exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
 
-The models that a prediction is checked on are not remembered one by one: a law has at most two numbers
-for all.
+A law has at most two numbers for all models, so it cannot memorise the ones that a prediction is
+checked on.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compositions(
 
 
 def of_first_rank(samples: Samples) -> list[tuple[int, float]]:
-    """(launch, seconds) of every repetition, of the rank that waited least: the others waited for it."""
+    """(launch, seconds) of every repetition by the rank that waited least, as the others wait for it."""
     return taking_time(samples, samples.rank_seconds.min(axis=1))
 
 
@@ -95,8 +95,7 @@ def cold_exchanges(
 ) -> list[PhaseInPlace]:
     """Allreduces of buffers that are in no cache, as a backward leaves them, beside those in a loop.
 
-    Of the library that training uses, at sizes over what one line's start-up takes: there the time is
-    of the bytes.
+    For the library that training uses, at sizes where the bytes and not the start-up take the time.
     """
     found = []
     cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
@@ -121,7 +120,7 @@ def sum_of_parts(
     loops: Sequence[TensorLoop],
     collectives: Sequence[CollectiveFit],
 ) -> tuple[float, int, int] | None:
-    """(seconds of the isolated parts of a phase, how many, their bytes); None where one is missing."""
+    """(seconds, number, bytes) of the isolated parts of a phase; None where one was not measured."""
     by_operation = {
         loop.operation: loop
         for loop in loops

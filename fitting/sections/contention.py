@@ -86,9 +86,9 @@ def contentions(
 ) -> tuple[list[ContentionFit], list[str]]:
     """The records, sorted, and a note on rows, layouts and data types that could not be used.
 
-    Of the samples plain rows count: warm, from a barrier, without traffic beside, not
-    oversubscribed, of finite seconds. A layout is fitted
-    where several groups at once were measured beside one alone (`_baseline`), in one data type.
+    Only plain rows count: warm, from a barrier, without background traffic, not oversubscribed, with
+    a finite time. A layout is fitted where several groups at once were measured beside one alone
+    (`_baseline`), in one data type.
     """
     runs, notes = runs_of(samples)
     records = []
@@ -132,7 +132,7 @@ def _of_one_type(
 ) -> dict[ContentionLayout, list[str]]:
     """Layouts with several groups at once, each in one data type -> all types it was timed in.
 
-    Of several types one that was also timed alone, then that of most sizes.
+    Of several types the one that was also timed alone wins, then the one with most sizes.
     """
     alike: dict[ContentionLayout, list[ContentionLayout]] = defaultdict(list)
     for layout in sorted(runs):
@@ -242,10 +242,10 @@ def _per_step(run: Runs, layout: ContentionLayout) -> Runs:
 
 
 def _large(parts: dict[int, Runs]) -> dict[int, Runs]:
-    """Only what is bound by bandwidth: below it phi would be a start-up's, or another protocol's.
+    """Only sizes bound by bandwidth: at smaller ones phi would be a start-up's, or another protocol's.
 
-    Of every k the sizes from which both one group alone and those k reach NEAR_BEST of their best rate,
-    but at least MIN_SIZES of them; no size above the largest that one alone, or any k, was timed at.
+    For each k the sizes from which both one group alone and k groups reach NEAR_BEST of their best rate,
+    but at least MIN_SIZES; none above the largest size of one group alone, or of several.
     """
     alone, several = parts[1], [run for k, run in parts.items() if k > 1]
     largest = min(alone.nbytes.max(), max(run.nbytes.max() for run in several))

@@ -41,7 +41,7 @@ UNVALIDATED_FACTOR = 2.0  # per doubling: two p say nothing of which algorithm a
 
 @dataclass(frozen=True)
 class Band:
-    """The law around one size: coefficients [4] of (base, base per byte, alpha, beta).
+    """The law around one size, with coefficients [4] of (base, base per byte, alpha, beta).
 
     `draws` are coefficients [b, 4] refitted to sets of times (of repetitions if there are any, of
     residuals last), `launches` [l, 4] those of every launch alone, none where launches are alike. The
