@@ -32,7 +32,7 @@ from benchmarks.sweeps import (
     vtrain,
 )
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.hockney import HockneyLine
+from calib.fitting.regression import hockney_line
 from calib.fitting.sections.collectives import collective_fits
 from calib.foundation.arrays import Floats
 from calib.foundation.run_files import SAMPLES_FILE
@@ -71,7 +71,7 @@ class Scores:
 def scores(sweep: Sweep) -> Scores:
     """The scores of one sweep."""
     m, t = sweep.nbytes, sweep.seconds
-    law = law_of(m, t)
+    law, (intercept, slope) = law_of(m, t), hockney_line(m, t)
     inside = slice(1, len(m) - 1 + len(m) % 2, 2)
     between = np.interp(np.log(m[inside]), np.log(m[::2]), np.log(t[::2]))
     return Scores(
@@ -79,7 +79,7 @@ def scores(sweep: Sweep) -> Scores:
         operation=sweep.operation,
         sizes=len(m),
         pieces=len(law.pieces_),
-        line=error(HockneyLine().fit(m, t).predict(m), t),
+        line=error(intercept + slope * m, t),
         two=error(law_of(m, t, 2).predict(m), t),
         chosen=error(law.predict(m), t),
         left_out=error(law_of(m[::2], t[::2]).predict(m[inside]), t[inside]),

@@ -44,7 +44,7 @@ def together(samples: Samples) -> Estimate:
 
 
 def of_ranks(samples: Samples) -> list[Estimate]:
-    """The time of each rank that every row has a time of."""
+    """Time of each rank that appears in every row."""
     launches = [np.sort(rows.rank_seconds, axis=0).T for rows in samples.groups("launch").values()]
     return [hull(map(np.ndarray.tolist, ranks)) for ranks in zip(*launches, strict=False)]
 

@@ -26,6 +26,7 @@ from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.cases import Case, InPlaceCase, LayerCase, SparseCase
 from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.samples import Samples
 
 # launches of different runs are told apart by adding this much per run, or more
@@ -36,9 +37,9 @@ MANY_FLOWS = 10**6  # more than any node has links
 def fit_runs(runs: Sequence[Path]) -> Parameters:
     """Fit the samples of one or several runs of the same cluster.
 
-    Runs of jobs on fewer hosts of the machine, equal to those of the largest job, are of it. Warm-up
-    rows and oversubscribed rows never feed a parameter. Raises InputError when the runs are of
-    different clusters or nothing is left to fit.
+    A run on fewer hosts counts as of the same machine if these equal the largest run's. Warm-up rows
+    and oversubscribed rows never feed a parameter. Raises InputError when the runs are of different
+    clusters or nothing is left to fit.
     """
     measured = [read_run(run) for run in runs]
     if not measured:
@@ -51,13 +52,13 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
 
 def whole(measured: Sequence[MeasuredRun]) -> Cluster:
-    """The cluster of the run with the most nodes, of which the others have some."""
+    """The cluster of the run with the most nodes."""
     clusters = [run.cluster for run in measured]
     return max(clusters, key=lambda each: (each.nodes, len(each.hosts), each.ranks_per_node))
 
 
 def _taken_as_one(measured: Sequence[MeasuredRun]) -> list[str]:
-    """A note where runs on other numbers of nodes are taken as of one machine."""
+    """A note where runs on different numbers of nodes are taken as of one machine."""
     if len({run.cluster.fingerprint for run in measured}) < 2:
         return []
     nodes = sorted({run.cluster.nodes for run in measured})
@@ -128,15 +129,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
-    good = {end.case_id for end in ends if end.repetitions}
-    never = {end.case_id: end for end in ends if end.case_id not in good}
-    skipped = [end for end in never.values() if end.stopped_by.startswith("skipped")]
-    notes += more + [f"{e.label}: {e.stopped_by}" for e in never.values() if e not in skipped]
-    if skipped:
-        were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
-        notes.append(
-            f"{were} not measured, as the first: {skipped[0].label}: {skipped[0].stopped_by}"
-        )
+    notes += more + _never_measured(ends)
     if not cluster.hosts[0].devices:
         raise InputError(f"the cluster record names no device of {cluster.hosts[0].name}")
     cpu = cluster.hosts[0].devices[0]
@@ -167,6 +160,19 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         overlap=overlap,
         partitions=sparse,
     )
+
+
+def _never_measured(ends: Sequence[CaseEnd]) -> list[str]:
+    """Notes on cases without any repetition: each that failed, and one on those that were skipped."""
+    good = {end.case_id for end in ends if end.repetitions}
+    never = {end.case_id: end for end in ends if end.case_id not in good}.values()
+    skipped = [end for end in never if end.stopped_by.startswith("skipped")]
+    notes = [f"{end.label}: {end.stopped_by}" for end in never if end not in skipped]
+    if skipped:
+        were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
+        first = skipped[0]
+        notes.append(f"{were} not measured, as the first: {first.label}: {first.stopped_by}")
+    return notes
 
 
 def _network(cluster: Cluster) -> dict[str, int]:

@@ -12,21 +12,16 @@ from collections.abc import Hashable, Iterable
 
 # what each rank has an equal part of, in whole items
 EQUAL_PARTS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
-ITEMS = (
-    16,
-    8,
-    4,
-    2,
-    1,
-)  # bytes that a part may be rounded to; a whole buffer to items of 8 or less
-# sizes that are farther apart may be one of a sweep, but what one takes is not what the other takes
+# bytes that a part may be rounded to; a whole buffer to items of 8 or less
+ITEMS = (16, 8, 4, 2, 1)
+# relative; sizes farther apart may be one size of a sweep, but their times differ
 ALIKE = 0.01
 
 
 def rounding(operation: str, ranks: int, nbytes: float) -> int:
-    """How far the size that was asked for may lie from this one: whole items of all parts.
+    """How far this size may be from the one that was asked for: one item of every part.
 
-    0 of what is no number of bytes that are all parts'.
+    0 where the parts have no whole bytes.
     """
     shared = operation.partition(" ")[0] in EQUAL_PARTS
     parts, items = (ranks, ITEMS) if shared else (1, ITEMS[1:])
@@ -34,7 +29,7 @@ def rounding(operation: str, ranks: int, nbytes: float) -> int:
 
 
 def is_alike(operation: str, ranks: int, measured: float, nbytes: int) -> bool:
-    """Whether `nbytes` is the measured size but for its rounding, and its time that of the other."""
+    """Whether `nbytes` is the measured size up to rounding, so that it takes the same time."""
     apart = abs(nbytes - measured)
     return apart <= min(rounding(operation, ranks, measured), ALIKE * measured)
 

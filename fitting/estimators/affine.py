@@ -7,23 +7,28 @@ Each law is solved by non-negative least squares on residuals relative to the ti
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
-    CONFIDENCE,
     CheckedRows,
     Estimator,
     interval,
     launch_medians,
-    medians,
     resampled_medians,
+    weighted_medians,
+    widest,
 )
 from calib.fitting.estimators.draws import inflation
-from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.fitting.regression import (
+    MIN_ROWS,
+    UNCHECKED_FACTOR,
+    error_factor,
+    left_out,
+    relative_nnls,
+)
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
@@ -33,16 +38,6 @@ MIN_REPETITIONS = 3
 # oracle/costs/machine.py has it): a convention, not a measurement
 EXTRAPOLATION_FACTOR = 1.1
 MOST_PER_DECADE = 2.0
-
-
-def point_weights(rows: CheckedRows, total: Floats) -> Floats:
-    """Mean weight [d] of a repetition of each point.
-
-    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no
-    vote.
-    """
-    result: Floats = total / np.bincount(rows.point, minlength=len(rows.points))
-    return result
 
 
 @dataclass(frozen=True)
@@ -84,13 +79,8 @@ class Solved:
 
     def band(self, design: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) of the law itself at 95%, for D [n, k]."""
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(design @ self.draws.T, [tail, 1.0 - tail], axis=1)
-        value = design @ self.coefficients
-        low, high = np.minimum(low, value), np.maximum(high, value)
-        if not len(self.launches):
-            return low, high
-        return Estimator.held_by_launches(low, high, value, (design @ self.launches.T).T)
+        draws, launches = ((design @ each.T).T for each in (self.draws, self.launches))
+        return widest(design @ self.coefficients, [draws], launches)
 
 
 def mean_relative_error(predicted: Floats, seconds: Floats) -> float:
@@ -98,13 +88,12 @@ def mean_relative_error(predicted: Floats, seconds: Floats) -> float:
     return float(np.mean(np.abs(predicted / seconds - 1.0)))
 
 
-def solve(design: Floats, rows: CheckedRows, seed: int, labels: Sequence[object] = ()) -> Solved:
-    """Fit D [d, k] of the rows' points to their medians, leaving out one of `labels` at a time.
+def solve(design: Floats, rows: CheckedRows, seed: int) -> Solved:
+    """Fit D [d, k] of the rows' points to their medians; held out are the points of a name at a time.
 
-    Without labels each point is left out by itself. Intervals: `moved_medians`.
+    Intervals: `moved_medians`.
     """
-    seconds, total = medians(rows)
-    weight = point_weights(rows, total)
+    seconds, weight = weighted_medians(rows)
     coefficients = relative_nnls(design, seconds, weight)
     predicted = design @ coefficients
     draws = moved_medians(rows, seconds, predicted, design.shape[1], seed)
@@ -116,18 +105,8 @@ def solve(design: Floats, rows: CheckedRows, seed: int, labels: Sequence[object]
         ).reshape(-1, design.shape[1]),
         seconds=seconds,
         predicted=predicted,
-        held_out=left_out(design, seconds, weight, labels or range(len(seconds))),
+        held_out=left_out(design, seconds, weight, rows.names),
     )
-
-
-def left_out(design: Floats, seconds: Floats, weight: Floats, labels: Sequence[object]) -> Floats:
-    """Times [d] of the points of each label, from the law of all others; NaN where there are none."""
-    found = np.full(len(seconds), np.nan)
-    for label in dict.fromkeys(labels):
-        out = np.array([other == label for other in labels])
-        if not out.all():
-            found[out] = design[out] @ relative_nnls(design[~out], seconds[~out], weight[~out])
-    return found
 
 
 def moved_medians(
@@ -158,21 +137,15 @@ def medians_by_launch(rows: CheckedRows, seconds: Floats) -> Floats:
     return np.where(np.isnan(alone), seconds, alone) if len(alone) > 1 else alone[:0]
 
 
-def widening(x: Floats, limits: Floats) -> Floats:
-    """By what power of a decade [n] rows of X [n, k] are outside `limits` [2, k]; -inf inside."""
+def widened_factor(factor: float, x: Floats, limits: Floats) -> Floats:
+    """The error factor [n] of rows of X [n, k]; outside `limits` [2, k] larger, by every decade."""
     low, high = limits
     with np.errstate(divide="ignore", invalid="ignore"):
         over = np.log10(x / np.where(high > 0, high, 1.0))
         under = np.log10(np.where(low > 0, low, 1.0) / x)
     beyond = np.where(x > high, np.maximum(over, 0.0), -np.inf)
     below = np.where(x < low, np.maximum(under, 0.0), -np.inf)
-    result: Floats = np.minimum(np.maximum(beyond, below).max(axis=1), 6.0)
-    return result
-
-
-def widened_factor(factor: float, x: Floats, limits: Floats) -> Floats:
-    """The error factor [n] of rows of X [n, k]; outside `limits` [2, k] larger, by every decade."""
-    decades = widening(x, limits)
+    decades = np.minimum(np.maximum(beyond, below).max(axis=1), 6.0)  # -inf inside
     base = max(factor, EXTRAPOLATION_FACTOR)
     outside = base * min(base, MOST_PER_DECADE) ** np.maximum(decades, 0.0)
     result: Floats = np.where(np.isfinite(decades), outside, factor)
@@ -194,9 +167,6 @@ class NonNegativeLaw(Estimator):
     error_: float
     held_out_error_: float
     error_factor_: float
-
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
 
     def _fit(self, rows: CheckedRows) -> None:
         self.solved_ = solve(self._design(rows.points), rows, self.seed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,10 +22,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from calib.fitting.estimate import launch_margin
 from calib.fitting.estimators.draws import drawn_medians, equal
+from calib.fitting.regression import CONFIDENCE
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
-CONFIDENCE = 0.95
+TAILS = (1.0 - CONFIDENCE) / 2.0, 1.0 - (1.0 - CONFIDENCE) / 2.0
 BOOTSTRAPS = 200
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -39,7 +40,7 @@ class CheckedRows:
     """Checked rows, sorted so that the order in which they came cannot matter.
 
     `x` [n, k], `seconds` [n] > 0, `weight` [n] > 0, `launch` [n]; `point` [n] is the index of the row's
-    distinct x in `points` [d, k].
+    distinct x in `points` [d, k], and `names` [d] say which points are left out together.
     """
 
     x: Floats
@@ -48,6 +49,7 @@ class CheckedRows:
     launch: NDArray[np.int64]
     points: Floats
     point: NDArray[np.int64]
+    names: list[str]
 
     @property
     def repeated(self) -> bool:
@@ -60,8 +62,11 @@ def checked(
     seconds: ArrayLike,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
 ) -> CheckedRows:
     """Rows of X [n, k] and y [n] seconds. A one-dimensional X is one feature.
+
+    Without `names` [n] each distinct x has its own; one x of several names has the first by alphabet.
 
     Raises InputError for no rows, NaN, infinity, lengths that differ, times or weights that are not
     positive, and features that are negative.
@@ -80,10 +85,19 @@ def checked(
         raise InputError("as many weights and groups as times are needed")
     if not np.isfinite(weight).all() or (weight <= 0).any():
         raise InputError("a weight is NaN, infinite or not positive")
+    if names is not None and len(names) != len(t):
+        raise InputError(f"{len(names)} names for {len(t)} rows")
     order = np.lexsort((weight, t, launch, *x.T[::-1]))
     x, t, weight, launch = x[order], t[order], weight[order], launch[order]
-    points, point = np.unique(x, axis=0, return_inverse=True)
-    return CheckedRows(x, t, weight, launch, points, point.reshape(-1))
+    points, inverse = np.unique(x, axis=0, return_inverse=True)
+    point = inverse.reshape(-1)
+    named = [str(index).zfill(9) for index in range(len(points))]
+    if names is not None:
+        first: dict[int, str] = {}
+        for at, row in zip(point.tolist(), order.tolist(), strict=True):
+            first[at] = min(first.get(at, names[row]), names[row])
+        named = [first[at] for at in range(len(points))]
+    return CheckedRows(x, t, weight, launch, points, point, named)
 
 
 def medians(rows: CheckedRows) -> tuple[Floats, Floats]:
@@ -109,6 +123,16 @@ def medians(rows: CheckedRows) -> tuple[Floats, Floats]:
     last = first + counts - 1
     middle = 0.5 * (seconds[np.clip(low, first, last)] + seconds[np.clip(high, first, last)])
     return middle, total
+
+
+def weighted_medians(rows: CheckedRows) -> tuple[Floats, Floats]:
+    """(median seconds [d], mean weight [d] of a repetition) of every distinct point.
+
+    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no
+    vote.
+    """
+    middle, total = medians(rows)
+    return middle, total / np.bincount(rows.point)
 
 
 def _launch_shares(rows: CheckedRows) -> Floats:
@@ -148,16 +172,8 @@ def launch_medians(rows: CheckedRows) -> Floats:
     result = np.full((len(numbers), len(rows.points)), np.nan)
     for index, number in enumerate(numbers):
         mine = rows.launch == number
-        found, point = np.unique(rows.point[mine], return_inverse=True)
-        own = CheckedRows(
-            rows.x[mine],
-            rows.seconds[mine],
-            rows.weight[mine],
-            rows.launch[mine],
-            rows.points[found],
-            point,
-        )
-        result[index, found] = medians(own)[0]
+        own = checked(rows.x[mine], rows.seconds[mine], rows.weight[mine])
+        result[index, np.unique(rows.point[mine])] = medians(own)[0]
     return result
 
 
@@ -167,31 +183,52 @@ def interval(value: float, draws: ArrayLike, launches: Sequence[float] = ()) -> 
     `launches` are the value as each launch alone gives it: a bootstrap over few launches is too sure of
     them (fitting/estimate.py, `launch_margin`).
     """
-    tail = (1.0 - CONFIDENCE) / 2.0
-    low, high = np.quantile(np.asarray(draws, dtype=float), [tail, 1.0 - tail])
+    low, high = np.quantile(np.asarray(draws, dtype=float), TAILS)
     margin = launch_margin(list(launches))
     ends = (low, high, value - margin, value + margin, *launches)
     return max(float(min(ends)), 0.0), float(max(ends))
 
 
-def residual_quantiles(predicted: ArrayLike, seconds: ArrayLike) -> Floats:
-    """Quantiles (QUANTILES) of the relative residuals t / predicted - 1."""
-    relative = np.asarray(seconds, dtype=float) / np.asarray(predicted, dtype=float) - 1.0
-    result: Floats = np.quantile(relative, QUANTILES)
-    return result
+def held_by_launches(
+    low: Floats, high: Floats, value: Floats, launches: Floats, least: float = 0.0
+) -> tuple[Floats, Floats]:
+    """Ends [n], `least` or more, widened to hold what each launch alone says [l, n]."""
+    margin = np.array([launch_margin(column.tolist()) for column in launches.T])
+    low = np.minimum.reduce([low, value - margin, launches.min(axis=0)])
+    high = np.maximum.reduce([high, value + margin, launches.max(axis=0)])
+    return np.maximum(low, least), high
+
+
+def widest(
+    value: Floats, sets: Iterable[Floats], launches: Floats, least: float = 0.0
+) -> tuple[Floats, Floats]:
+    """(low [n], high [n]) at 95% around value [n]: the widest of draws [b, n] and of launches [l, n].
+
+    Where there are launches the low end is `least` or more.
+    """
+    low, high = value.copy(), value.copy()
+    for draws in sets:
+        ends = np.quantile(draws, TAILS, axis=0)
+        low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
+    if len(launches):
+        low, high = held_by_launches(low, high, value, launches, least)
+    return low, high
 
 
 class Estimator(RegressorMixin, BaseEstimator, ABC):
     """Base of the estimators that predict seconds from features.
 
     Learned by `fit`: `range_` [2, k] smallest and largest features, `n_` rows,
-    `residual_quantiles_` [5]. A subclass gives `_fit`, `_seconds` and `_interval`, which get checked
-    rows and features.
+    `residual_quantiles_` [5] of t / predicted - 1. A subclass gives `_fit`, `_seconds` and `_interval`,
+    which get checked rows and features.
     """
 
     range_: Floats
     n_: int
     residual_quantiles_: Floats
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
 
     def fit(
         self,
@@ -199,23 +236,21 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
     ) -> Self:
         """Learn from X [n, k] features, y [n] seconds, weights [n] and launches `groups` [n].
 
-        What the columns of X are, the class says. Raises InputError for rows that `checked` refuses and
-        for features that are none of this law.
+        The class says what the columns of X are. Rows that share one of the `names` [n] (batches of a
+        model, or of a layer) are left out together in cross-validation. Raises InputError for rows that
+        `checked` refuses and for features that the law cannot have.
         """
-        rows = checked(X, y, sample_weight, groups)
+        rows = checked(X, y, sample_weight, groups, names)
         self._fit(rows)
-        self._learned(rows)
-        return self
-
-    def _learned(self, rows: CheckedRows) -> None:
-        """Keep what every estimator says of its rows. Call at the end of `fit`."""
         self.range_ = np.stack([rows.x.min(axis=0), rows.x.max(axis=0)])
         self.n_ = len(rows.seconds)
         predicted = self._seconds(rows.points)[rows.point]
-        self.residual_quantiles_ = residual_quantiles(predicted, rows.seconds)
+        self.residual_quantiles_ = np.quantile(rows.seconds / predicted - 1.0, QUANTILES)
+        return self
 
     def predict(self, X: ArrayLike) -> Floats:
         """Seconds [n]. Warns with ExtrapolationWarning outside `range_`.
@@ -223,10 +258,10 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
         Raises InputError for NaN and for other features than those of `fit`, NotFittedError before it.
         """
         x = self._features(X)
-        if self.outside(x).any():
+        low, high = self.range_
+        if outside := int(((x < low) | (x > high)).any(axis=1).sum()):
             warnings.warn(
-                f"{type(self).__name__}: {int(self.outside(x).sum())} of {len(x)} predictions are "
-                "outside what was fitted",
+                f"{type(self).__name__}: {outside} of {len(x)} predictions are outside what was fitted",
                 ExtrapolationWarning,
                 stacklevel=2,
             )
@@ -247,25 +282,9 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
             raise InputError("a feature is NaN or infinite")
         return x
 
-    @staticmethod
-    def held_by_launches(
-        low: Floats, high: Floats, value: Floats, launches: Floats, least: float = 0.0
-    ) -> tuple[Floats, Floats]:
-        """Ends [n], `least` or more, widened to hold what each launch alone says [l, n]."""
-        margin = np.array([launch_margin(column.tolist()) for column in launches.T])
-        low = np.minimum.reduce([low, value - margin, launches.min(axis=0)])
-        high = np.maximum.reduce([high, value + margin, launches.max(axis=0)])
-        return np.maximum(low, least), high
-
-    def outside(self, x: Floats) -> NDArray[np.bool_]:
-        """Which rows of X [n, k] are beyond the fitted range."""
-        low, high = self.range_
-        result: NDArray[np.bool_] = ((x < low) | (x > high)).any(axis=1)
-        return result
-
     @abstractmethod
     def _fit(self, rows: CheckedRows) -> None:
-        """Learn the law. Raises InputError for features that are none of it."""
+        """Learn the law. Raises InputError for features that it cannot have."""
 
     @abstractmethod
     def _seconds(self, x: Floats) -> Floats:

@@ -12,21 +12,21 @@ import numpy as np
 from calib.fitting.estimators.affine import widened_factor
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
     CheckedRows,
     Estimator,
+    held_by_launches,
     interval,
     launch_medians,
     medians,
     resampled_medians,
+    widest,
 )
-from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from calib.fitting.regression import error_factor, left_out, relative_nnls
 from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
 
 COEFFICIENTS = ("s_per_layer", "s_per_byte")
-CANDIDATES = ((False, False), (True, False), (False, True), (True, True))
-NAMES = {
+FORMS = {  # which coefficients a law has
     (False, False): "sum",
     (True, False): "layers",
     (False, True): "bytes",
@@ -38,7 +38,7 @@ class SumInPlace(Estimator):
     """Seconds in place from X [n, 3]: seconds of the sum, layers, bytes. A model is a distinct row.
 
     Learned: `s_per_layer_`, `s_per_byte_`, `intervals_` {name: (low, high)}, `form_` and `runner_up_`
-    (words of NAMES), `error_factor_` of models left out, `sum_error_factor_` of the sum alone.
+    (words of FORMS), `error_factor_` of models left out, `sum_error_factor_` of the sum alone.
 
     >>> SumInPlace()
     SumInPlace()
@@ -76,18 +76,19 @@ class SumInPlace(Estimator):
         """(which prices, seconds [d] of each model left out)."""
         if len(t) == 1:
             chosen = (bool(columns[0, 0] > 0), bool(columns[0, 0] == 0))
-            self.form_, self.runner_up_ = NAMES[chosen], ""
+            self.form_, self.runner_up_ = FORMS[chosen], ""
             return np.array(chosen), offset
         found = []
-        for candidate in CANDIDATES:
-            used = columns * np.array(candidate)
-            if any(candidate) and not used.any():
-                continue
-            predicted = leave_one_out(used, t, offset) if any(candidate) else offset
+        for candidate in FORMS:
+            used, predicted = columns * np.array(candidate), offset
+            if any(candidate):
+                if not used.any():
+                    continue
+                predicted = left_out(used, t, np.ones_like(t), range(len(t)), offset)
             found.append((float(np.mean(np.log(predicted / t) ** 2)), candidate, predicted))
         found.sort(key=lambda each: each[0])  # stable: of equals the one of fewer prices
-        self.form_ = NAMES[found[0][1]]
-        self.runner_up_ = NAMES[found[1][1]] if len(found) > 1 else ""
+        self.form_ = FORMS[found[0][1]]
+        self.runner_up_ = FORMS[found[1][1]] if len(found) > 1 else ""
         return np.array(found[0][1]), found[0][2]
 
     def _draw(self, rows: CheckedRows, columns: Floats, offset: Floats) -> None:
@@ -114,10 +115,9 @@ class SumInPlace(Estimator):
         expected = self._seconds(x)
         factor = widened_factor(self.error_factor_, x, self.range_)
         each = x[:, 0] + self._draws @ x[:, 1:].T
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(each, [tail, 1.0 - tail], axis=0)
-        ends = np.minimum(low, expected) / factor, np.maximum(high, expected) * factor
-        return self.held_by_launches(*ends, expected, x[:, 0] + self._launches @ x[:, 1:].T)
+        low, high = widest(expected, [each], self._launches[:0])
+        launches = x[:, 0] + self._launches @ x[:, 1:].T
+        return held_by_launches(low / factor, high * factor, expected, launches)
 
     def _seconds(self, x: Floats) -> Floats:
         result: Floats = x[:, 0] + x[:, 1:] @ self._prices
@@ -128,6 +128,5 @@ def _solve(columns: Floats, t: Floats, offset: Floats, used: Mask) -> Floats:
     """Prices [2] of relative least squares; 0 where not `used`."""
     if not used.any():
         return np.zeros(2)
-    model = RelativeNonNegativeRegression().fit(columns * used, t, offset)
-    result: Floats = model.coefficients_ * used
+    result: Floats = relative_nnls(columns * used, t, offset=offset) * used
     return result

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from calib.fitting.regression import CONFIDENCE
-from calib.foundation.arrays import Floats
+from calib.foundation.arrays import Floats, Integers
 
 MOST_INFLATION = 3.0  # of residuals, where hardly more points than coefficients are left
 
@@ -22,8 +21,8 @@ def equal(weight: Floats) -> bool:
 def drawn_medians(
     rising: Floats,
     weight: Floats,
-    launch: NDArray[np.int64],
-    times: NDArray[np.int64],
+    launch: Integers,
+    times: Integers,
     generator: np.random.Generator,
 ) -> Floats:
     """Medians [n] of samples from seconds [m] in order, where launches count `times` [n, launches].
@@ -31,9 +30,11 @@ def drawn_medians(
     `launch` [m] numbers the columns of `times`. Launches weigh alike and repetitions by `weight` [m];
     where the drawn launches have none, each launch counts once.
     """
+    counts = np.bincount(launch, minlength=times.shape[1])
+    copies = np.where((times @ counts)[:, None] > 0, times, 1)
     if equal(weight):
-        return _of_equal_weights(rising, launch, times, generator)
-    return _of_weights(rising, weight, launch, times, generator)
+        return _of_equal_weights(rising, launch, counts, copies, generator)
+    return _of_weights(rising, weight, launch, counts, copies, generator)
 
 
 def inflation(n: int, parameters: int) -> float:
@@ -48,24 +49,18 @@ def inflation(n: int, parameters: int) -> float:
     return math.sqrt(n / freedom) * min(wider, MOST_INFLATION)
 
 
-def _copies(times: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`times` [n, launches]; 1 of each launch where those that were drawn have no repetition."""
-    return np.where((times @ counts)[:, None] > 0, times, 1)
-
-
 def _of_equal_weights(
     rising: Floats,
-    launch: NDArray[np.int64],
-    times: NDArray[np.int64],
+    launch: Integers,
+    counts: Integers,
+    copies: Integers,
     generator: np.random.Generator,
 ) -> Floats:
-    """Medians [n] of samples from values in order, where launches count `times` [n, launches].
+    """Medians [n] of samples from values in order; `counts` and `copies` [n] are of each launch.
 
     The k-th smallest of m uniform numbers is Beta(k, m - k + 1) distributed, and the next one that
     much above it as the smallest of m - k: only the middle of each sample need be drawn.
     """
-    counts = np.bincount(launch, minlength=times.shape[1])
-    copies = _copies(times, counts)
     sizes = copies @ counts
     lower = (sizes + 1) // 2
     first = generator.beta(lower, sizes - lower + 1)
@@ -73,7 +68,7 @@ def _of_equal_weights(
     rest = -np.expm1(np.log1p(-generator.random(len(sizes))) / above)
     second = np.where(sizes % 2 == 0, first + (1.0 - first) * rest, first)
     last = len(rising) - 1
-    if times.shape[1] == 1:
+    if len(counts) == 1:
         at = [np.minimum((u * len(rising)).astype(np.int64), last) for u in (first, second)]
     else:
         share = counts.sum() / np.maximum(counts, 1)
@@ -89,14 +84,13 @@ def _of_equal_weights(
 def _of_weights(
     rising: Floats,
     weight: Floats,
-    launch: NDArray[np.int64],
-    times: NDArray[np.int64],
+    launch: Integers,
+    counts: Integers,
+    copies: Integers,
     generator: np.random.Generator,
 ) -> Floats:
     """The same of repetitions whose weights [m] differ: every sample is drawn whole."""
-    counts = np.bincount(launch, minlength=times.shape[1])
-    copies = _copies(times, counts)
-    drawn = np.zeros((len(times), len(rising)))
+    drawn = np.zeros((len(copies), len(rising)))
     for number in np.flatnonzero(counts):
         each = np.full(counts[number], 1.0 / counts[number])
         drawn[:, launch == number] = generator.multinomial(copies[:, number] * counts[number], each)

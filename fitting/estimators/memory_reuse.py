@@ -9,35 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from calib.fitting.estimators.affine import (
-    Solved,
-    left_out,
-    mean_relative_error,
-    point_weights,
-    solve,
-    widened_factor,
-)
+from calib.fitting.estimators.affine import Solved, mean_relative_error, solve, widened_factor
 from calib.fitting.estimators.base import (
     CheckedRows,
     Estimator,
-    checked,
     interval,
-    medians,
     resampled_medians,
+    weighted_medians,
 )
-from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.fitting.regression import (
+    MIN_ROWS,
+    UNCHECKED_FACTOR,
+    error_factor,
+    left_out,
+    relative_nnls,
+)
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
 CONSTANT = "constant"
 TERMS = ("activations", "weights", "optimizer")
-# what shares one factor, from the finest to the coarsest
-LAYOUTS: tuple[tuple[tuple[str, ...], ...], ...] = (
+Layout = tuple[tuple[str, ...], ...]  # which terms share a factor
+# from the finest to the coarsest
+LAYOUTS: tuple[Layout, ...] = (
     ((CONSTANT,), ("activations",), ("weights",), ("optimizer",)),
     ((CONSTANT,), ("activations",), ("weights", "optimizer")),
     (("activations",), ("weights", "optimizer")),
@@ -53,7 +50,8 @@ BETTER, EXACT = 0.01, 1e-9
 class ReuseLaw(Estimator):
     """Peak bytes of models by their naive sums: X [n, 3] bytes of (activations, weights, optimizer).
 
-    Weights hold their gradients and the biases. y [n] is the measured peak in bytes. Learned:
+    Weights hold their gradients and the biases. y [n] is the measured peak in bytes; `names` of `fit`
+    are the models (by default each distinct x is one), left out with all their batches. Learned:
     `gamma_`, `gamma_low_`, `gamma_high_`; the refined `constant_bytes_`, `activations_`, `weights_`,
     `optimizer_` with `refined_intervals_` (term -> low, high); `parts_`, which terms share a factor
     (a term in none has 0): of those that the rows can tell apart, what predicts models that were left
@@ -68,60 +66,34 @@ class ReuseLaw(Estimator):
     weights_: float
     optimizer_: float
     refined_intervals_: dict[str, tuple[float, float]]
-    parts_: tuple[tuple[str, ...], ...]
+    parts_: Layout
     simple_: Solved
     refined_: Solved
     chosen_: str
     n_models_: int
     error_factor_: float
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        models: Sequence[str] | None = None,
-    ) -> Self:
-        """Learn from X [n, 3] and y [n], both in bytes.
-
-        `models` [n] says which model a row is of (several batches of one are left out together);
-        without it every distinct x is a model. Raises InputError for rows that cannot be.
-        """
-        rows = checked(X, y, sample_weight, groups)
-        self._fit(rows, _labels(rows, np.asarray(X, dtype=float), models))
-        self._learned(rows)
-        return self
-
-    def _fit(self, rows: CheckedRows, labels: list[str] | None = None) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other features than three, and rows of no bytes."""
         if rows.x.shape[1] != len(TERMS) or (rows.x.sum(axis=1) <= 0).any():
             raise InputError("memory reuse needs bytes of activations, weights and optimizer")
-        labels = labels or _labels(rows, rows.x, None)
-        self.n_models_ = len(set(labels))
-        self.simple_ = self._solve(SIMPLE, rows, labels)
-        self._simple_form(labels)
-        self.parts_ = best_layout(rows, labels)
-        self.refined_ = self._solve(self.parts_, rows, labels)
+        self.n_models_ = len(set(rows.names))
+        self.simple_ = self._solve(SIMPLE, rows)
+        self._simple_form(rows.names)
+        self.parts_ = best_layout(rows)
+        self.refined_ = self._solve(self.parts_, rows)
         self._refined_form()
         better = self.refined_.held_out_error < self.simple_.held_out_error  # False for NaN
         self.chosen_ = "refined" if better else "simple"
-        law = self._law()
-        checkable = self.n_models_ > 1
-        self.error_factor_ = (
-            error_factor(law.held_out, law.seconds) if checkable else UNCHECKED_FACTOR
-        )
+        self.error_factor_ = UNCHECKED_FACTOR
+        if self.n_models_ > 1:
+            self.error_factor_ = error_factor(self._law().held_out, self._law().seconds)
 
-    def _solve(
-        self, layout: tuple[tuple[str, ...], ...], rows: CheckedRows, labels: list[str]
-    ) -> Solved:
+    def _solve(self, layout: Layout, rows: CheckedRows) -> Solved:
         """The law of a layout; its draws are over models, as the bytes of one model hardly vary."""
         design = columns(layout, rows.points)
-        solved = solve(design, rows, self.seed, labels)
-        labels = _clusters(labels)
+        solved = solve(design, rows, self.seed)
+        labels = _clusters(rows.names)
         names = np.array(sorted(set(labels)))
         generator = np.random.default_rng(self.seed)
         draws = []
@@ -156,7 +128,7 @@ class ReuseLaw(Estimator):
     def _law(self) -> Solved:
         return self.refined_ if self.chosen_ == "refined" else self.simple_
 
-    def _layout(self) -> tuple[tuple[str, ...], ...]:
+    def _layout(self) -> Layout:
         return self.parts_ if self.chosen_ == "refined" else SIMPLE
 
     def _seconds(self, x: Floats) -> Floats:
@@ -177,14 +149,14 @@ class ReuseLaw(Estimator):
         return low, high
 
 
-def columns(layout: tuple[tuple[str, ...], ...], x: Floats) -> Floats:
+def columns(layout: Layout, x: Floats) -> Floats:
     """The design [n, k] of a layout, for X [n, 3] bytes: one column for each factor."""
     by_name = {CONSTANT: np.ones(len(x)), **dict(zip(TERMS, x.T, strict=True))}
     result: Floats = np.column_stack([sum(by_name[term] for term in shared) for shared in layout])
     return result
 
 
-def layouts_told_apart(points: Floats, labels: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
+def layouts_told_apart(points: Floats, labels: Sequence[str]) -> list[Layout]:
     """The layouts that X [d, 3] can tell, coarse ones first: independent columns, and enough points.
 
     Enough are as many as factors when the points of any model are left out. If there is none, the
@@ -202,13 +174,12 @@ def layouts_told_apart(points: Floats, labels: Sequence[str]) -> list[tuple[tupl
     return found or [SIMPLE]
 
 
-def best_layout(rows: CheckedRows, labels: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def best_layout(rows: CheckedRows) -> Layout:
     """The layout that predicts models that were left out best; of equal ones the coarser."""
-    seconds, total = medians(rows)
-    weight = point_weights(rows, total)
+    seconds, weight = weighted_medians(rows)
     best, best_error = SIMPLE, np.inf
-    for layout in layouts_told_apart(rows.points, labels):
-        held_out = left_out(columns(layout, rows.points), seconds, weight, labels)
+    for layout in layouts_told_apart(rows.points, rows.names):
+        held_out = left_out(columns(layout, rows.points), seconds, weight, rows.names)
         error = mean_relative_error(held_out, seconds)
         if error < (1.0 - BETTER) * best_error - EXACT:
             best, best_error = layout, error
@@ -218,15 +189,3 @@ def best_layout(rows: CheckedRows, labels: Sequence[str]) -> tuple[tuple[str, ..
 def _clusters(labels: list[str]) -> list[str]:
     """What differs: the models, or of one model its batches and optimizers."""
     return labels if len(set(labels)) > 1 else [str(n).zfill(9) for n in range(len(labels))]
-
-
-def _labels(rows: CheckedRows, x: Floats, models: Sequence[str] | None) -> list[str]:
-    """The model of every point; of one x measured as two models, the first by name."""
-    if models is None:
-        return [str(index).zfill(9) for index in range(len(rows.points))]
-    if len(models) != len(x):
-        raise InputError(f"{len(models)} models for {len(x)} rows")
-    named: dict[tuple[float, ...], str] = {}
-    for row, model in zip(x.tolist(), models, strict=True):
-        named[tuple(row)] = min(named.get(tuple(row), model), model)
-    return [named[tuple(point)] for point in rows.points.tolist()]

@@ -21,10 +21,9 @@ from calib.fitting.estimators.affine import (
     mean_relative_error,
     medians_by_launch,
     moved_medians,
-    point_weights,
     widened_factor,
 )
-from calib.fitting.estimators.base import CheckedRows, Estimator, interval, medians
+from calib.fitting.estimators.base import CheckedRows, Estimator, interval, weighted_medians
 from calib.fitting.regression import UNCHECKED_FACTOR, error_factor
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
@@ -54,17 +53,13 @@ class OverlapLaw(Estimator):
     held_out_error_: float
     error_factor_: float
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
     def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other columns, or for no exchange at all."""
         if rows.x.shape[1] != 3:
             raise InputError("overlap needs seconds of backward, exchange and all else")
         if not (rows.x[:, EXCHANGE] > 0).any():
             raise InputError("overlap needs an exchange that takes time")
-        seconds, total = medians(rows)
-        weight = point_weights(rows, total)
+        seconds, weight = weighted_medians(rows)
         self.eta_, last, self.slowdown_ = best_law(rows.points, seconds, weight)
         predicted = self._seconds(rows.points)
         self.error_ = mean_relative_error(predicted, seconds)

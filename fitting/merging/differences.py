@@ -8,21 +8,24 @@ pieces, whose borders the data choose, by the times at the sizes that both measu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from calib.fitting.merging.merge import files_of
 from calib.fitting.merging.repeatability import Agreement, Pair, untold_note
-from calib.fitting.parameters.collectives import StructuralFit
-from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.laws import label_of
+from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.laws import SECTIONS, label_of, laws_of
+from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.foundation.words import exact_bytes
 
 NumberKey = tuple[str, str, str]  # section, law, quantity
 NumberInUnit = tuple[Estimate, str]  # with its unit
-NumberRow = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
+NumberRow = tuple[str, Estimate, str]  # quantity, estimate, unit
 # of the prices of work laws, loops and composition; those that are not here are per byte
 UNITS = {"call_s": "s", "s_per_flop": "s/flop", "s_per_tensor": "s", "s_per_layer": "s"}
 
@@ -78,7 +81,18 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
     common = [key for key in one if key in two]
     if not common:
         raise InputError("the files have no law in common; fit both from the same plan's runs")
-    pairs = [_pair(key, one[key], two[key]) for key in common]
+    pairs = [
+        Quantity(
+            case_id="/".join(key),
+            operation=key[2],
+            kind=key[0],
+            label=key[1],
+            first=one[key][0],
+            second=two[key][0],
+            unit=one[key][1],
+        )
+        for key in common
+    ]
     changed = [pair for pair in pairs if pair.agreements == 0]
     notes += untold_note(pairs)
     changed.sort(key=lambda pair: (-abs(pair.log_ratio), pair.kind, pair.label, pair.operation))
@@ -90,19 +104,6 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
         only_first=dict(Counter(key[0] for key in one if key not in two)),
         only_second=dict(Counter(key[0] for key in two if key not in one)),
         notes=notes,
-    )
-
-
-def _pair(key: NumberKey, first: NumberInUnit, second: NumberInUnit) -> Quantity:
-    section, law, name = key
-    return Quantity(
-        case_id="/".join(key),
-        operation=name,
-        kind=section,
-        label=law,
-        first=first[0],
-        second=second[0],
-        unit=first[1],
     )
 
 
@@ -133,123 +134,92 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
 
 def quantities(parameters: Parameters) -> Iterator[tuple[NumberKey, NumberInUnit]]:
     """Every quantity of the file that has an interval, with what it is of."""
-    for section, make in (
-        ("collectives", _collectives),
-        ("structural", _structural),
-        ("contention", _contention),
-        ("layers", _layers),
-        ("work", _work),
-        ("tensor_loops", _loops),
-        ("composition", _composition),
-        ("memory", _memory),
-        ("overlap", _overlap),
-        ("partitions", _partitions),
-    ):
-        for law, name, estimate, unit in make(parameters):
-            yield (section, law, name), (estimate, unit)
+    for section in SECTIONS:
+        for law in laws_of(parameters, section):
+            for name, estimate, unit in NUMBERS[section](law):
+                yield (section, label_of(section, law), name), (estimate, unit)
 
 
-def _collectives(parameters: Parameters) -> Iterator[NumberRow]:
-    for fit in parameters.collectives:
-        law = label_of("collectives", fit)
-        yield law, "alpha", fit.alpha_s, "s"
-        yield law, "beta", fit.beta_s_per_byte, "s/B"
-        for point in fit.points:
-            yield law, f"time of {exact_bytes(point.nbytes)}", point.seconds, "s"
+def _collective(fit: CollectiveFit) -> Iterator[NumberRow]:
+    yield "alpha", fit.alpha_s, "s"
+    yield "beta", fit.beta_s_per_byte, "s/B"
+    for point in fit.points:
+        yield f"time of {exact_bytes(point.nbytes)}", point.seconds, "s"
 
 
-def _structural(parameters: Parameters) -> Iterator[NumberRow]:
+def _structural(fit: StructuralFit) -> Iterator[NumberRow]:
     """Times at every measured p, with the error factor as interval: algorithms may change."""
-    for fit in parameters.structural:
-        law = label_of("structural", fit)
-        for band in fit.bands:
-            for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
-                name = (
-                    f"time of {exact_bytes(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
-                )
-                yield law, name, _predicted(fit, band.nbytes, ranks, nodes), "s"
+    for band in fit.bands:
+        for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
+            seconds = max(fit.seconds(band.nbytes, ranks, nodes), 0.0)
+            name = f"time of {exact_bytes(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
+            yield name, Estimate.within_factor(seconds, fit.error_factor), "s"
 
 
-def _predicted(fit: StructuralFit, nbytes: float, ranks: int, nodes: int) -> Estimate:
-    seconds = max(fit.seconds(nbytes, ranks, nodes), 0.0)
-    return Estimate.within_factor(seconds, fit.error_factor)
+def _contention(fit: ContentionFit) -> Iterator[NumberRow]:
+    yield "intercept", fit.intercept_s, "s"
+    yield "slope", fit.slope_s_per_byte, "s/B"
+    for point in fit.points:
+        yield f"phi of {point.groups} groups", point.contention, ""
 
 
-def _contention(parameters: Parameters) -> Iterator[NumberRow]:
-    for fit in parameters.contention:
-        law = label_of("contention", fit)
-        yield law, "intercept", fit.intercept_s, "s"
-        yield law, "slope", fit.slope_s_per_byte, "s/B"
-        for point in fit.points:
-            yield law, f"phi of {point.groups} groups", point.contention, ""
+def _layer(layer: LayerTime) -> Iterator[NumberRow]:
+    yield "forward", layer.forward_s, "s"
+    if layer.backward_s.value > 0:
+        yield "backward", layer.backward_s, "s"
+    if layer.in_place_forward_s is not None:
+        yield "forward in place", layer.in_place_forward_s, "s"
+    if layer.in_place_backward_s is not None:
+        yield "backward in place", layer.in_place_backward_s, "s"
 
 
-def _layers(parameters: Parameters) -> Iterator[NumberRow]:
-    for layer in parameters.layers:
-        law = label_of("layers", layer)
-        yield law, "forward", layer.forward_s, "s"
-        if layer.backward_s.value > 0:
-            yield law, "backward", layer.backward_s, "s"
-        if layer.in_place_forward_s is not None:
-            yield law, "forward in place", layer.in_place_forward_s, "s"
-        if layer.in_place_backward_s is not None:
-            yield law, "backward in place", layer.in_place_backward_s, "s"
-
-
-def _prices(
-    law: str, record: object, intervals: dict[str, tuple[float, float]]
-) -> Iterator[NumberRow]:
+def _prices(law: WorkModel | TensorLoop | Composition) -> Iterator[NumberRow]:
     """The coefficients that have an interval; one that is 0 in every draw was not in the law."""
-    for name, (low, high) in sorted(intervals.items()):
-        value = getattr(record, name, None)
+    for name, (low, high) in sorted(law.intervals.items()):
+        value = getattr(law, name, None)
         if isinstance(value, float) and high > 0:
-            yield law, name, Estimate.around(value, low, high), UNITS.get(name, "s/B")
+            yield name, Estimate.around(value, low, high), UNITS.get(name, "s/B")
 
 
-def _work(parameters: Parameters) -> Iterator[NumberRow]:
-    for model in parameters.work:
-        law = label_of("work", model)
-        yield from _prices(law, model, model.intervals)
+def _loop(loop: TensorLoop) -> Iterator[NumberRow]:
+    yield from _prices(loop)
+    for key, estimate in sorted(loop.measured.items()):
+        yield f"time of list {key}", estimate, "s"
 
 
-def _loops(parameters: Parameters) -> Iterator[NumberRow]:
-    for loop in parameters.tensor_loops:
-        law = label_of("tensor_loops", loop)
-        yield from _prices(law, loop, loop.intervals)
-        for key, estimate in sorted(loop.measured.items()):
-            yield law, f"time of list {key}", estimate, "s"
+def _memory(reuse: MemoryReuse) -> Iterator[NumberRow]:
+    yield "gamma", reuse.gamma, ""
+    yield "constant", reuse.constant_bytes, "B"
+    for name in ("activations", "weights", "optimizer"):
+        yield name, getattr(reuse, name), ""
 
 
-def _composition(parameters: Parameters) -> Iterator[NumberRow]:
-    for term in parameters.composition:
-        law = label_of("composition", term)
-        yield from _prices(law, term, term.intervals)
+def _overlap(law: Overlap) -> Iterator[NumberRow]:
+    yield "eta", law.eta, ""
+    yield "slowdown", law.slowdown, ""
 
 
-def _memory(parameters: Parameters) -> Iterator[NumberRow]:
-    for reuse in parameters.memory:
-        law = label_of("memory", reuse)
-        yield law, "gamma", reuse.gamma, ""
-        yield law, "constant", reuse.constant_bytes, "B"
-        for name in ("activations", "weights", "optimizer"):
-            yield law, name, getattr(reuse, name), ""
+def _partitions(law: Partitions) -> Iterator[NumberRow]:
+    for method, seconds in law.methods.items():
+        yield method, seconds, "s"
+    yield "theta0", law.constant_s, "s"
+    yield "theta1", law.parallel_s, "s"
+    yield "theta2", law.per_partition_s, "s"
+    ends = (law.best_partitions, law.best_low, law.best_high)
+    known = [end for end in ends if end is not None]
+    if len(known) == len(ends):
+        yield "best partitions", Estimate(value=known[0], low=min(known), high=max(known)), ""
 
 
-def _overlap(parameters: Parameters) -> Iterator[NumberRow]:
-    for law in parameters.overlap:
-        yield label_of("overlap", law), "eta", law.eta, ""
-        yield label_of("overlap", law), "slowdown", law.slowdown, ""
-
-
-def _partitions(parameters: Parameters) -> Iterator[NumberRow]:
-    for law in parameters.partitions:
-        for method, seconds in law.methods.items():
-            yield law.name, method, seconds, "s"
-        yield law.name, "theta0", law.constant_s, "s"
-        yield law.name, "theta1", law.parallel_s, "s"
-        yield law.name, "theta2", law.per_partition_s, "s"
-        ends = (law.best_partitions, law.best_low, law.best_high)
-        known = [end for end in ends if end is not None]
-        if len(known) == len(ends):
-            best = Estimate(value=known[0], low=min(known), high=max(known))
-            yield law.name, "best partitions", best, ""
+NUMBERS: dict[str, Callable[[Any], Iterator[NumberRow]]] = {
+    "collectives": _collective,
+    "structural": _structural,
+    "contention": _contention,
+    "layers": _layer,
+    "work": _prices,
+    "tensor_loops": _loop,
+    "composition": _prices,
+    "memory": _memory,
+    "overlap": _overlap,
+    "partitions": _partitions,
+}

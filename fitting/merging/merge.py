@@ -1,11 +1,10 @@
 """Merge parameter files of one cluster: the union of their laws.
 
-Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is
-taken once; with another content somebody has to say whose (`chosen_of`).
-Nothing is fitted again, so laws of one
-file may come to stand beside others that they were not fitted with: a note says so, and `calib check`
-warns of it. Pure; what comes out does not depend on the files' names, and where nothing differs not on
-their order, but for the order in the provenance.
+Laws are paired by what they are of (fitting/parameters/laws.py). Laws with the same content are taken
+once; where the content differs the caller has to say whose is taken (`chosen_of`). Nothing is fitted
+again, so laws of one file may come to stand beside others that they were not fitted with: a note says
+so, and `calib check` warns of it. Pure: the result does not depend on the files' names, nor, where
+nothing differs, on their order (but for the order in the provenance).
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
 def clusters_of(parameters: Parameters) -> list[str]:
     """The clusters that a merged file is of, "name (fingerprint)" each; none where it was not merged.
 
-    Where no device is known, as of imported logs, the fingerprint is one of a shape: the names differ.
+    Imported logs name no device, so a fingerprint of theirs is that of a shape: names tell them apart.
     """
     named = parameters.device in UNKNOWN
     found: dict[tuple[str, str], str] = {}
@@ -150,7 +149,7 @@ def clusters_of(parameters: Parameters) -> list[str]:
 
 
 def files_of(provenance: Provenance) -> int:
-    """How many files a merged file is of in the end: a merged one among them stands for its own."""
+    """How many files that were not merged themselves a merged file goes back to."""
     return sum(not each.is_merged for each in provenance.merged)
 
 
@@ -222,7 +221,7 @@ def _refuse_differing(
 
 
 def _machine(files: Sequence[Signed], across: bool) -> tuple[dict[str, Any], list[str]]:
-    """What the machine has, of the first file that knows, and notes where that is another cluster's.
+    """The machine's fields from the first file that knows each, and notes where files differ.
 
     Raises InputError where files differ, unless `across`.
     """
@@ -294,9 +293,21 @@ def _provenance(
     for each, parts in zip(files, counts, strict=True):
         for earlier in each.parameters.provenance.merged:
             merged.setdefault(earlier.sha256, earlier)
-        merged.setdefault(each.sha256, _entry(each, parts))
-    begun = [x.measured_from for x in sources if time_of(x.measured_from)]
-    ended = [x.measured_until for x in sources if time_of(x.measured_until)]
+        source = each.parameters.provenance
+        entry = MergedSource(
+            sha256=each.sha256,
+            cluster_name=source.cluster_name,
+            cluster_fingerprint=source.cluster_fingerprint,
+            measured_from=source.measured_from,
+            measured_until=source.measured_until,
+            edited=each.edited,
+            parts={section: count.taken for section, count in parts.items() if count.taken},
+            is_merged=bool(source.merged),
+        )
+        merged.setdefault(each.sha256, entry)
+    unknown = sources[0].measured_from, sources[0].measured_until
+    begun = [(time, x.measured_from) for x in sources if (time := time_of(x.measured_from))]
+    ended = [(time, x.measured_until) for x in sources if (time := time_of(x.measured_until))]
     return Provenance(
         program_version=", ".join(
             sorted({word for x in sources for word in x.program_version.split(", ")})
@@ -304,31 +315,11 @@ def _provenance(
         cluster_name=whole[0].cluster_name,
         cluster_fingerprint=whole[0].cluster_fingerprint,
         samples_sha256=list(dict.fromkeys(s for x in sources for s in x.samples_sha256)),
-        measured_from=min(begun, key=_moment, default=sources[0].measured_from),
-        measured_until=max(ended, key=_moment, default=sources[0].measured_until),
+        measured_from=min(begun)[1] if begun else unknown[0],
+        measured_until=max(ended)[1] if ended else unknown[1],
         seed=sources[0].seed,
         launches=min((x.launches for x in sources if x.launches), default=0),
         notes=list(dict.fromkeys([*(note for x in sources for note in x.notes), *notes])),
         edited=any(x.edited for x in whole),  # what the machine has may be of any
         merged=list(merged.values()),
-    )
-
-
-def _moment(text: str) -> tuple[datetime, str]:
-    found = time_of(text)
-    assert found is not None
-    return found, text
-
-
-def _entry(of: Signed, parts: dict[str, Counts]) -> MergedSource:
-    source = of.parameters.provenance
-    return MergedSource(
-        sha256=of.sha256,
-        cluster_name=source.cluster_name,
-        cluster_fingerprint=source.cluster_fingerprint,
-        measured_from=source.measured_from,
-        measured_until=source.measured_until,
-        edited=of.edited,
-        parts={section: each.taken for section, each in parts.items() if each.taken},
-        is_merged=bool(source.merged),
     )

@@ -43,7 +43,7 @@ def short(of: Signed) -> str:
 
 
 def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iterator[str]:
-    """Notes on laws that stand beside others which they were not fitted with, or that are not used."""
+    """Notes on laws beside others that they were not fitted with, and on collectives not used."""
     library = library_taken(taken["collectives"])
     yield from _not_used(files, taken["collectives"], library)
     for section, bases in RESTS_ON.items():
@@ -78,7 +78,7 @@ def _at_home(collectives: Sequence[Taken]) -> Iterator[CollectiveFit]:
 
 
 def _not_used(files: Sequence[Signed], collectives: Sequence[Taken], library: str) -> Iterator[str]:
-    """Notes on files whose collectives predictions leave aside, because another file's are taken."""
+    """Notes on files whose collectives predictions ignore, because another file's are taken."""
     for i, file in enumerate(files):
         held = {law.library for law in _at_home([x for x in collectives if i in x.holders])}
         if not library or library in held:

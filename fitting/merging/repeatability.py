@@ -1,7 +1,7 @@
 """How well a measurement repeats: medians of two runs of one plan.
 
-The estimates are those that the parameters are made of (fitting/estimate.py), so what is said here
-of the intervals holds for them.
+The estimates are computed as for parameters (fitting/estimate.py), so how well the intervals hold here
+is how well they hold there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, quantile
-from calib.microbench.records.samples import Samples
-
-CaseKey = tuple[str, str]  # case_id, operation
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,8 @@ class Agreement:
 
     `both` is the share of pairs whose medians lie in each other's intervals, `one` of those where
     only one of them does; the rest differ. Pairs of which that cannot be said (`agreements`) are in
-    no share. `median_log_ratio` and `p90_log_ratio` are quantiles of
-    |ln(second / first)|; `half_width` is the median of all intervals' relative half-widths. None where
-    there is no interval.
+    no share. `median_log_ratio` and `p90_log_ratio` are quantiles of |ln(second / first)|; `half_width`
+    is the median of all intervals' relative half-widths. None where there is no interval.
     """
 
     pairs: int
@@ -148,7 +144,13 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
     if not common:
         about = "".join(f" ({remark})" for remark in remarks)
         raise InputError(f"the runs have no case in common{about}; measure the same plan twice")
-    pairs = [_pair(key, sides[0][key], sides[1][key], labels) for key in common]
+    pairs = []
+    for case_id, operation in common:
+        first, second = (side[case_id, operation] for side in sides)
+        kind = first.first.kind
+        estimate = together if kind == "collective" else slowest_rank
+        label = labels.get(case_id, case_id)
+        pairs.append(Pair(case_id, operation, kind, label, estimate(first), estimate(second)))
     remarks += untold_note(pairs)
     pairs.sort(key=lambda pair: (-abs(pair.log_ratio), pair.case_id, pair.operation))
     kinds = sorted({pair.kind for pair in pairs})
@@ -163,7 +165,7 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
 
 
 def untold_note(pairs: Sequence[Pair]) -> list[str]:
-    """What to know of pairs that cannot be said to agree or to differ; nothing where all can."""
+    """A note on pairs of single times, which can neither agree nor differ, if there are any."""
     untold = sum(pair.agreements is None for pair in pairs)
     if not untold:
         return []
@@ -171,11 +173,3 @@ def untold_note(pairs: Sequence[Pair]) -> list[str]:
         f"{untold} of {len(pairs)} are single times on both sides, which say nothing about their own "
         "errors: whether they differ is not known"
     ]
-
-
-def _pair(key: CaseKey, one: Samples, two: Samples, labels: dict[str, str]) -> Pair:
-    case_id, operation = key
-    kind = one.first.kind
-    estimate = together if kind == "collective" else slowest_rank
-    label = labels.get(case_id, case_id)
-    return Pair(case_id, operation, kind, label, estimate(one), estimate(two))

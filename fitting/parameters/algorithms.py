@@ -20,70 +20,50 @@ CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allg
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
 
 
+Menu = dict[str, Callable[[float], AlgorithmShape]]
+
+
 def _log2(p: float) -> float:
     return math.log2(p) if p > 1 else 0.0
 
 
-def _ring_allreduce(p: float) -> AlgorithmShape:
-    return 2.0 * (p - 1), 2.0 * (p - 1) / p
+def _rounds(p: float) -> float:
+    return float(math.ceil(_log2(p)))
 
 
-def _doubling_allreduce(p: float) -> AlgorithmShape:
-    return _log2(p), _log2(p)
-
-
-def _tree_allreduce(p: float) -> AlgorithmShape:
-    # 2 (log2 p + k) (alpha + m beta / 2k): with chunks so many that only m beta is left of the bytes
-    return 2.0 * _log2(p), float(p > 1)
-
-
-def _ring_gather(p: float) -> AlgorithmShape:
-    return p - 1.0, (p - 1.0) / p
-
-
-def _doubling_gather(p: float) -> AlgorithmShape:
-    return _log2(p), (p - 1.0) / p
-
-
-def _binomial(p: float) -> AlgorithmShape:
-    steps = float(math.ceil(_log2(p)))
-    return steps, steps
-
-
-def _chain(p: float) -> AlgorithmShape:
-    return p - 1.0, float(p > 1)
-
-
-def _scatter_allgather(p: float) -> AlgorithmShape:
-    # van de Geijn: a binomial scatter, and a ring of p - 1
-    return _log2(p) + p - 1.0, 2.0 * (p - 1.0) / p
-
-
-def _reduce_scatter_gather(p: float) -> AlgorithmShape:
-    # Rabenseifner's reduce: recursive halving, and a binomial gather to the root; both send (p-1)/p m
-    return 2.0 * _log2(p), 2.0 * (p - 1.0) / p
-
-
-def _bruck(p: float) -> AlgorithmShape:
-    # every step sends the blocks whose number has one bit set, which are half of them
-    return float(math.ceil(_log2(p))), 0.5 * _log2(p)
-
-
-Menu = dict[str, Callable[[float], AlgorithmShape]]
-
-_GATHER: Menu = {RING: _ring_gather, DOUBLING: _doubling_gather}
-_ROOTED: Menu = {BINOMIAL: _binomial, CHAIN: _chain}
-_SPREAD: Menu = {LINEAR: _ring_gather, BINOMIAL: _doubling_gather}
+_GATHER: Menu = {
+    RING: lambda p: (p - 1.0, (p - 1.0) / p),
+    DOUBLING: lambda p: (_log2(p), (p - 1.0) / p),
+}
+_ROOTED: Menu = {
+    BINOMIAL: lambda p: (_rounds(p), _rounds(p)),
+    CHAIN: lambda p: (p - 1.0, float(p > 1)),
+}
+_SPREAD: Menu = {LINEAR: _GATHER[RING], BINOMIAL: _GATHER[DOUBLING]}
 
 # the first of each is what formulas.md assumes where nothing says otherwise
 ALGORITHMS: dict[str, Menu] = {
-    "allreduce": {RING: _ring_allreduce, DOUBLING: _doubling_allreduce, TREE: _tree_allreduce},
+    "allreduce": {
+        RING: lambda p: (2.0 * (p - 1), 2.0 * (p - 1) / p),
+        DOUBLING: lambda p: (_log2(p), _log2(p)),
+        # 2 (log2 p + k) (alpha + m beta / 2k): with many chunks only m beta is left of the bytes
+        TREE: lambda p: (2.0 * _log2(p), float(p > 1)),
+    },
     "allgather": _GATHER,
     "allgatherv": _GATHER,
     "reduce_scatter": _GATHER,
-    "all_to_all": {RING: _ring_gather, BRUCK: _bruck},
-    "broadcast": _ROOTED | {SCATTER_ALLGATHER: _scatter_allgather},
-    "reduce": _ROOTED | {REDUCE_SCATTER_GATHER: _reduce_scatter_gather},
+    # Bruck: every step sends the blocks whose number has one bit set, which are half of them
+    "all_to_all": {RING: _GATHER[RING], BRUCK: lambda p: (_rounds(p), 0.5 * _log2(p))},
+    "broadcast": {
+        **_ROOTED,
+        # van de Geijn: a binomial scatter, and a ring of p - 1
+        SCATTER_ALLGATHER: lambda p: (_log2(p) + p - 1.0, 2.0 * (p - 1.0) / p),
+    },
+    "reduce": {
+        **_ROOTED,
+        # Rabenseifner: recursive halving, and a binomial gather to the root; both send (p-1)/p m
+        REDUCE_SCATTER_GATHER: lambda p: (2.0 * _log2(p), 2.0 * (p - 1.0) / p),
+    },
     "gather": _SPREAD,
     "scatter": _SPREAD,
 }
@@ -104,16 +84,6 @@ def shape_of(operation: str, algorithm: str, ranks: float) -> AlgorithmShape:
     return ALGORITHMS[operation][algorithm](ranks)
 
 
-def shape_named(operation: str, detail: str, ranks: float) -> AlgorithmShape:
-    """That by the algorithm which a detail "algorithm=tree ..." names, else by the default one.
-
-    Raises KeyError for an operation that ALGORITHMS lacks.
-    """
-    menu = ALGORITHMS[operation]
-    named = detail.partition(" ")[0].removeprefix("algorithm=")
-    return menu.get(named, next(iter(menu.values())))(ranks)
-
-
 def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
     """(messages in a row, whole-buffer multiples sent) of one operation on p ranks.
 
@@ -125,7 +95,8 @@ def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
     if name in POINT_TO_POINT:
         return 1.0, 1.0
     if name in ALGORITHMS:
-        return shape_named(name, detail, float(ranks))
+        menu, named = ALGORITHMS[name], detail.partition(" ")[0].removeprefix("algorithm=")
+        return menu.get(named, next(iter(menu.values())))(float(ranks))
     inner = detail.removeprefix("inner=")[:10]
     if name == "hierarchical_allreduce" and inner.isascii() and inner.isdecimal() and int(inner):
         rings = [shape_of("allreduce", RING, p) for p in (int(inner), ranks // int(inner))]

@@ -30,6 +30,15 @@ from calib.foundation.quantities import (
 from calib.foundation.records import Estimate, Record, SignedTimeEstimate, TimeEstimate, TimePerByte
 
 
+class CollectiveLaw(Record):
+    """What every law of collectives is of."""
+
+    operation: OperationName
+    library: LibraryName
+    device: DeviceKind = "cpu"
+    level: LevelName
+
+
 class CollectivePoint(Record):
     """One measured size."""
 
@@ -54,7 +63,7 @@ class HockneyPiece(Record):
         return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
 
 
-class CollectiveFit(Record):
+class CollectiveFit(CollectiveLaw):
     """One operation of one library, device, level, p and layout: pieces, one line, and the points.
 
     The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are derived
@@ -62,10 +71,6 @@ class CollectiveFit(Record):
     two (a change of protocol) the time falls. Between two pieces the law goes straight in log-log.
     """
 
-    operation: OperationName
-    library: LibraryName
-    device: DeviceKind = "cpu"
-    level: LevelName
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
     nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown")
     ranks_per_node: KnownRanks = Field(
@@ -222,7 +227,7 @@ class StructuralBand(Record):
         return math.fsum(law.value * x for law, x in zip(laws, features, strict=True))
 
 
-class StructuralFit(Record):
+class StructuralFit(CollectiveLaw):
     """One operation of one library, device and level on any number of ranks.
 
     `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
@@ -230,10 +235,6 @@ class StructuralFit(Record):
     well it fits, which says little of another p.
     """
 
-    operation: OperationName
-    library: LibraryName
-    device: DeviceKind = "cpu"
-    level: LevelName
     ranks: list[Ranks] = Field(min_length=2, description="p of each layout that was measured")
     nodes: list[Ranks] = Field(min_length=2, description="nodes of each layout")
     ranks_per_node: list[Ranks] = Field(

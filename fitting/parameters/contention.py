@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
+from calib.fitting.parameters.collectives import CollectiveLaw
+from calib.foundation.names import DeviceKind
 from calib.foundation.quantities import (
     MAX_RANKS,
     MAX_RATIO,
@@ -33,7 +34,7 @@ class ContentionPoint(Record):
     n: Count = Field(description="repetitions")
 
 
-class ContentionFit(Record):
+class ContentionFit(CollectiveLaw):
     """One operation of one library, device, level, ranks per group and layout under contention.
 
     t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on. Where the
@@ -41,10 +42,7 @@ class ContentionFit(Record):
     operation (formulas.md).
     """
 
-    operation: OperationName
-    library: LibraryName
-    device: DeviceKind
-    level: LevelName
+    device: DeviceKind  # always written
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
     stride: Ranks = Field(description="how far apart the ranks of a group are")
     nodes: Ranks = Field(description="nodes that a group spans")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -56,6 +56,10 @@ LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
 TRAINING_LIBRARIES = ("torch_mpi", "mpi")
 # those that predictions take where none of these was measured, the first that was
 OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
+Intervals = Annotated[
+    dict[str, tuple[Seconds, Seconds]],
+    Field(description="95% interval of each coefficient, by its name"),
+]
 
 
 class LayerTime(Record):
@@ -100,9 +104,7 @@ class WorkModel(Record):
         default="sum",
         description="of the times of operations and bytes: their sum, their norm, or the larger",
     )
-    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
-        default_factory=dict, description="95% interval of each coefficient, by its name"
-    )
+    intervals: Intervals = Field(default_factory=dict)
     neighbours: list[tuple[Logarithm, Logarithm, Logarithm, Logarithm]] = Field(
         default_factory=list,
         description="measured layers that correct the law near them: three coordinates "
@@ -153,9 +155,7 @@ class TensorLoop(Record):
         description="s for each tensor; of concat and split, for each shard"
     )
     s_per_byte: SecondsPerByte = Field(description="s/B")
-    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
-        default_factory=dict, description="95% interval of each coefficient, by its name"
-    )
+    intervals: Intervals = Field(default_factory=dict)
     error_factor: Factor = Field(
         description="95% of lists that were left out lie within the law / and * this"
     )
@@ -200,9 +200,7 @@ class Composition(Record):
     )
     sum_error_factor: Factor = Field(description="the same of the sum alone")
     max_bytes: Nbytes = Field(description="most that were fitted")
-    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
-        default_factory=dict, description="95% interval of each coefficient, by its name"
-    )
+    intervals: Intervals = Field(default_factory=dict)
     n: CountOrNone = Field(default=0, description="iterations")
     form: str = Field(default="", description="which terms the law has")
     runner_up: str = Field(default="", description="the next best form")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 from calib.foundation.records import Estimate
@@ -19,7 +20,7 @@ Kind = Literal[
 
 
 class Cause(NamedTuple):
-    """What findings have in common: what they are called, why they arise, and what mends all of them."""
+    """What several findings have in common: their kind, why they arise, and the remedy."""
 
     kind: Kind
     words: str
@@ -55,7 +56,17 @@ CAUSES = (
     SHAPE,
     ONE_RUN,
 )
-Remark = tuple[Severity, Cause, str]  # the last is the message
+
+
+class Remark(NamedTuple):
+    """What a check says of one law; `about` makes a Finding of it."""
+
+    severity: Severity
+    cause: Cause
+    message: str
+
+
+warning, note = partial(Remark, "warning"), partial(Remark, "note")
 
 # half-width of a 95% interval, relative: pyperf's `check` complains of a spread over 10%
 MAX_HALF_WIDTH = 0.10
@@ -111,18 +122,15 @@ def wide_intervals(
     ]
     if over:
         what = f"95% intervals are over +-{MAX_HALF_WIDTH:.0%}: {several(over)}"
-        yield "warning", WIDE, f"{what}; {then}"
+        yield warning(WIDE, f"{what}; {then}")
 
 
 def large_error(factor: float | None, what: str, then: str) -> Iterator[Remark]:
     """A warning where an error factor is over MAX_FACTOR; `what` has it, `then` says what to do."""
     if factor is not None and factor > MAX_FACTOR:
-        yield (
-            "warning",
+        yield warning(
             MISFIT,
-            (
-                f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}"
-            ),
+            f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}",
         )
 
 

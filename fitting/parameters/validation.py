@@ -65,7 +65,7 @@ def validity(path: Path) -> Validity:
 
 
 def _mistakes(error: FileError) -> list[Mistake]:
-    """Every mistake of a record; of what is no record, the one that was seen first."""
+    """Every mistake of a record; the first one where it is no record at all."""
     if not isinstance(error.__cause__, ValidationError):
         return [Mistake("", str(error))]
     return [

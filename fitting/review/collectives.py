@@ -25,7 +25,9 @@ from calib.fitting.parameters.findings import (
     Remark,
     about,
     large_error,
+    note,
     several,
+    warning,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
@@ -50,8 +52,7 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
         yield from about("collectives", name, _thin(fit), _noisy(fit), _shape(fit))
     yield from _gradient_exchange(parameters, gradients)
     for law in parameters.structural:
-        subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
-        yield from about("structural", subject, _structural(law))
+        yield from about("structural", label_of("structural", law), _structural(law))
     for contended in parameters.contention:
         subject = (
             f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "
@@ -62,47 +63,35 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
 
 def _thin(fit: CollectiveFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_SIZES:
-        yield (
-            "warning",
+        yield warning(
             GAPS,
-            (
-                f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
-                "measure more sizes"
-            ),
+            f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
+            "measure more sizes",
         )
     short = [point for point in fit.points if point.n < MIN_REPETITIONS]
     # a mean of many calls is no single repetition, but says nothing of another run
     means = [point for point in short if not 0 < point.calls < MIN_REPETITIONS]
     few = [point for point in short if point not in means]
     if few:
-        yield (
-            "warning",
+        yield warning(
             FEW,
-            (
-                f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
-                f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
-                "measurement, or import more logs of it"
-            ),
+            f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
+            f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
+            "measurement, or import more logs of it",
         )
     if means:
-        yield (
-            "note",
+        yield note(
             ONE_RUN,
-            (
-                f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
-                "calls, which do not say how runs differ; import more logs of it"
-            ),
+            f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
+            "calls, which do not say how runs differ; import more logs of it",
         )
     if fit.left_out_error is not None and fit.left_out_error > MAX_ERROR:
         low, high = fit.range_nbytes
-        yield (
-            "warning",
+        yield warning(
             GAPS,
-            (
-                f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
-                f"average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
-                f"{bytes_words(high)}"
-            ),
+            f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
+            f"average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
+            f"{bytes_words(high)}",
         )
 
 
@@ -117,13 +106,11 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
     if over:
         worst, nbytes = max(over)
-        yield (
+        yield Remark(
             "warning" if 2 * len(over) > len(widths) else "note",
             WIDE,
-            (
-                f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
-                f"worst {bytes_words(nbytes)} with +-{worst:.0%}; {QUIETER}"
-            ),
+            f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
+            f"worst {bytes_words(nbytes)} with +-{worst:.0%}; {QUIETER}",
         )
     # the interval of the line holds how badly a line describes the sizes
     then = f"one line is off by {fit.mean_relative_error:.0%} on average, so "
@@ -136,42 +123,33 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
 
 def _shape(fit: CollectiveFit) -> Iterator[Remark]:
     if fit.outliers_nbytes:
-        yield (
-            "note",
+        yield note(
             LEFT_OUT,
-            (
-                f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
-                f"and feed no law: {several([bytes_words(m) for m in fit.outliers_nbytes])}; measure "
-                "them again"
-            ),
+            f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
+            f"and feed no law: {several([bytes_words(m) for m in fit.outliers_nbytes])}; measure "
+            "them again",
         )
     for left, right in pairwise(fit.pieces):
         before, after = left.at(left.to_nbytes), right.at(right.from_nbytes)
         if before > 0 and after < (1 - MIN_FALL) * before:
-            yield (
-                "note",
+            yield note(
                 SHAPE,
-                (
-                    f"the time falls by {1 - after / before:.0%} from {bytes_words(left.to_nbytes)} to "
-                    f"{bytes_words(right.from_nbytes)}, as where the protocol changes; see whether it "
-                    "does so in another run"
-                ),
+                f"the time falls by {1 - after / before:.0%} from {bytes_words(left.to_nbytes)} to "
+                f"{bytes_words(right.from_nbytes)}, as where the protocol changes; see whether it "
+                "does so in another run",
             )
 
 
 def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
-    """What the allreduce of gradients, of these models and at any p, would be beyond."""
+    """Where the allreduce of gradients would be extrapolated, in size or in p."""
     fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
     if not fits:
-        yield Finding(
-            "warning",
-            GAPS.kind,
-            "collectives",
-            "allreduce",
+        remark = warning(
+            GAPS,
             "there is none, so the exchange of gradients cannot be predicted; measure it on 2 ranks "
             "or more",
-            GAPS.words,
         )
+        yield from about("collectives", "allreduce", [remark])
     for fit in fits:
         yield from about("collectives", label_of("collectives", fit), _other_sizes(fit, gradients))
     for library in dict.fromkeys(fit.library for fit in fits):
@@ -184,14 +162,11 @@ def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[R
     low, high = fit.range_nbytes
     beyond = [f"{model} {bytes_words(m)}" for model, m in gradients.items() if not low <= m <= high]
     if beyond:
-        yield (
-            "warning",
+        yield warning(
             BEYOND,
-            (
-                f"gradients lie outside the measured {bytes_words(low)} to {bytes_words(high)}: "
-                f"{several(beyond)}; "
-                "measure up to that size"
-            ),
+            f"gradients lie outside the measured {bytes_words(low)} to {bytes_words(high)}: "
+            f"{several(beyond)}; "
+            "measure up to that size",
         )
 
 
@@ -203,74 +178,53 @@ def _other_ranks(
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
     how = "the structural law" if is_structural else "one line, as if it were a ring"
-    yield (
-        "note",
+    yield note(
         BEYOND,
-        (
-            f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
-            "train on"
-        ),
+        f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
+        "train on",
     )
     if all(fit.level == "node" for fit in fits):
-        yield (
-            "note",
+        yield note(
             BEYOND,
-            (
-                f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
-                "predictions are a guess; calibrate on two nodes or more"
-            ),
+            f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
+            "predictions are a guess; calibrate on two nodes or more",
         )
 
 
 def _structural(law: StructuralFit) -> Iterator[Remark]:
     ranks = sorted(set(law.ranks))
     if len(ranks) < MIN_P:
-        yield (
-            "warning",
+        yield warning(
             GAPS,
-            (
-                f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
-                "its algorithm is a guess; measure another p"
-            ),
+            f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
+            "its algorithm is a guess; measure another p",
         )
     elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
-        yield (
-            "warning",
+        yield warning(
             MISFIT,
-            (
-                f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} "
-                f"on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
-            ),
+            f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} "
+            f"on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on",
         )
     yield from large_error(law.error_factor, "times", "trust it for p in between only")
 
 
 def _contention(fit: ContentionFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_GROUPS:
-        yield (
-            "note",
+        yield note(
             GAPS,
-            (
-                f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
-                "measure more groups at once"
-            ),
+            f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
+            "measure more groups at once",
         )
     if fit.baseline != "same layout":
-        yield (
-            "note",
+        yield note(
             GAPS,
-            (
-                f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
-                "holds how the layouts differ; measure one group of it"
-            ),
+            f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
+            "holds how the layouts differ; measure one group of it",
         )
     yield from wide_intervals((f"phi of {p.groups} groups", p.contention) for p in fit.points)
     if fit.mean_relative_error > MAX_ERROR:
-        yield (
-            "warning",
+        yield warning(
             MISFIT,
-            (
-                f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
-                "measure more sizes of each number of groups"
-            ),
+            f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
+            "measure more sizes of each number of groups",
         )

@@ -22,9 +22,12 @@ from calib.fitting.parameters.findings import (
     Severity,
     about,
     large_error,
+    note,
     several,
+    warning,
     wide_intervals,
 )
+from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 
 # layers, under which leaving one out says little of a law with several prices
@@ -55,20 +58,15 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
         subject = f"{term.phase} ({term.active_ranks} ranks at work)"
         yield from about("composition", subject, _composition(term))
     if parameters.layers and not parameters.composition:
-        yield Finding(
-            "note",
-            GAPS.kind,
-            "composition",
-            "all phases",
+        remark = note(
+            GAPS,
             "no model was measured in place, so an iteration is a sum of isolated parts; measure one",
-            GAPS.words,
         )
+        yield from about("composition", "all phases", [remark])
     for reuse in parameters.memory:
-        subject = f"{reuse.framework}, {reuse.device}, {reuse.family}, {reuse.measure}"
-        yield from about("memory", subject, _memory(reuse))
+        yield from about("memory", label_of("memory", reuse), _memory(reuse))
     for overlap in parameters.overlap:
-        subject = f"{overlap.library}, {overlap.device}, p={overlap.ranks}"
-        yield from about("overlap", subject, _overlap(overlap))
+        yield from about("overlap", label_of("overlap", overlap), _overlap(overlap))
     for partitions in parameters.partitions:
         yield from about("partitions", partitions.name, _partitions(partitions))
 
@@ -77,13 +75,10 @@ def _layers(layers: list[LayerTime]) -> Iterator[Remark]:
     """`layers` are all of one kind."""
     few = [layer for layer in layers if layer.n < MIN_REPETITIONS]
     if few:
-        yield (
-            "warning",
+        yield warning(
             FEW,
-            (
-                f"{len(few)} of {len(layers)} layers have under {MIN_REPETITIONS} repetitions, so their "
-                f"medians have no 95% interval (first {few[0].key}); measure longer"
-            ),
+            f"{len(few)} of {len(layers)} layers have under {MIN_REPETITIONS} repetitions, so their "
+            f"medians have no 95% interval (first {few[0].key}); measure longer",
         )
     widths = [
         (max(layer.forward_s.half_width, layer.backward_s.half_width), layer.key)
@@ -92,13 +87,11 @@ def _layers(layers: list[LayerTime]) -> Iterator[Remark]:
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
     if over:
         worst, key = max(over)
-        yield (
+        yield Remark(
             "warning" if 2 * len(over) > len(widths) else "note",
             WIDE,
-            (
-                f"{len(over)} of {len(layers)} times have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
-                f"worst +-{worst:.0%} ({key}); {QUIETER}"
-            ),
+            f"{len(over)} of {len(layers)} times have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
+            f"worst +-{worst:.0%} ({key}); {QUIETER}",
         )
 
 
@@ -106,13 +99,10 @@ def _work(laws: list[WorkModel]) -> Iterator[Remark]:
     """`laws` are all of one kind of layer."""
     thin = [law for law in laws if law.n_layers < MIN_LAYERS]
     if thin:
-        yield (
-            "warning",
+        yield warning(
             GAPS,
-            (
-                f"{len(thin)} of {len(laws)} laws rest on {min(law.n_layers for law in thin)} layers, "
-                f"under {MIN_LAYERS}; measure a model with more layers of this kind"
-            ),
+            f"{len(thin)} of {len(laws)} laws rest on {min(law.n_layers for law in thin)} layers, "
+            f"under {MIN_LAYERS}; measure a model with more layers of this kind",
         )
     bad = sorted(
         (law for law in laws if law.error_factor > MAX_FACTOR), key=lambda law: -law.error_factor
@@ -122,25 +112,19 @@ def _work(laws: list[WorkModel]) -> Iterator[Remark]:
             f"{law.direction} with {law.active_ranks} rank(s) at work x{law.error_factor:.2f}"
             for law in bad
         ]
-        yield (
-            "warning",
+        yield warning(
             MISFIT,
-            (
-                f"layers that were left out lie within / and * the factor (95%), over {MAX_FACTOR:g}: "
-                f"{several(names)}; measure the layers that you need instead of predicting them"
-            ),
+            f"layers that were left out lie within / and * the factor (95%), over {MAX_FACTOR:g}: "
+            f"{several(names)}; measure the layers that you need instead of predicting them",
         )
 
 
 def _loop(loop: TensorLoop) -> Iterator[Remark]:
     if loop.measured and len(loop.measured) < MIN_LISTS:
-        yield (
-            "note",
+        yield note(
             GAPS,
-            (
-                f"{len(loop.measured)} lists of tensors, under {MIN_LISTS}; other lists are a guess, so "
-                "measure those of your model"
-            ),
+            f"{len(loop.measured)} lists of tensors, under {MIN_LISTS}; other lists are a guess, so "
+            "measure those of your model",
         )
     then = "measure the list of your model"
     yield from large_error(loop.error_factor, "lists that were left out", then)
@@ -148,13 +132,11 @@ def _loop(loop: TensorLoop) -> Iterator[Remark]:
 
 def _few_models(severity: Severity, models: list[str], where: str = "") -> Iterator[Remark]:
     if len(models) < MIN_MODELS:
-        yield (
+        yield Remark(
             severity,
             GAPS,
-            (
-                f"from {len(models)} model(s), under {MIN_MODELS}: {several(models)}; "
-                f"measure others{where} too"
-            ),
+            f"from {len(models)} model(s), under {MIN_MODELS}: {several(models)}; "
+            f"measure others{where} too",
         )
 
 
@@ -167,13 +149,10 @@ def _composition(term: Composition) -> Iterator[Remark]:
 def _memory(reuse: MemoryReuse) -> Iterator[Remark]:
     yield from _few_models("warning", reuse.models)
     if len(reuse.models) >= MIN_MODELS and len(reuse.parts) < TERMS:
-        yield (
-            "note",
+        yield note(
             GAPS,
-            (
-                f"{len(reuse.models)} models tell {len(reuse.parts)} of {TERMS} factors apart, so some "
-                "are 0 or shared; measure more models or batch sizes"
-            ),
+            f"{len(reuse.models)} models tell {len(reuse.parts)} of {TERMS} factors apart, so some "
+            "are 0 or shared; measure more models or batch sizes",
         )
     if reuse.chosen == "simple":
         yield from wide_intervals([("gamma", reuse.gamma)], "measure more models")
@@ -183,19 +162,14 @@ def _memory(reuse: MemoryReuse) -> Iterator[Remark]:
 
 def _overlap(law: Overlap) -> Iterator[Remark]:
     if law.eta.high - law.eta.low > MAX_ETA_SPAN:
-        yield (
-            "warning",
+        yield warning(
             WIDE,
-            (
-                f"eta is {law.eta.value:.2f}, but anything from {law.eta.low:.2f} to {law.eta.high:.2f} "
-                "fits; measure models whose exchange takes longer"
-            ),
+            f"eta is {law.eta.value:.2f}, but anything from {law.eta.low:.2f} to {law.eta.high:.2f} "
+            "fits; measure models whose exchange takes longer",
         )
     if law.slowdown.low > 0:
-        yield (
-            "note",
-            COSTS,
-            f"iterations with overlap take {law.slowdown.value:.1%} longer than without",
+        yield note(
+            COSTS, f"iterations with overlap take {law.slowdown.value:.1%} longer than without"
         )
     yield from _few_models("note", law.models)
     yield from large_error(law.error_factor, "iterations", "measure more models")
@@ -206,18 +180,14 @@ def _partitions(law: Partitions) -> Iterator[Remark]:
     best = law.best_partitions
     if best is None or not low <= best <= high:
         where = "more is always faster" if best is None else f"{best:.0f}"
-        yield (
-            "warning",
+        yield warning(
             BEYOND,
-            (
-                f"the best P ({where}) lies outside the measured {low} to {high}; measure on until the "
-                "time rises"
-            ),
+            f"the best P ({where}) lies outside the measured {low} to {high}; measure on until the "
+            "time rises",
         )
     elif law.best_low is None or law.best_high is None or law.best_high > 2 * best:
         ends = ["any" if end is None else f"{end:.0f}" for end in (law.best_low, law.best_high)]
-        yield (
-            "note",
+        yield note(
             WIDE,
             (f"the best P is {best:.0f}, but {ends[0]} to {ends[1]} fit; measure more P around it"),
         )

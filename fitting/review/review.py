@@ -21,7 +21,9 @@ from calib.fitting.parameters.findings import (
     Finding,
     Remark,
     about,
+    note,
     several,
+    warning,
 )
 from calib.fitting.review.collectives import review_collectives
 from calib.fitting.review.laws import review_laws
@@ -72,13 +74,10 @@ def review(
 
 def _edited(source: Provenance) -> Iterator[Remark]:
     if source.edited:
-        yield (
-            "warning",
+        yield warning(
             EDITED,
-            (
-                "the file, or a file that it was merged of, was edited by hand after its fit: its "
-                "numbers are not all measured, and intervals may not belong to them; fit the runs again"
-            ),
+            "the file, or a file that it was merged of, was edited by hand after its fit: its "
+            "numbers are not all measured, and intervals may not belong to them; fit the runs again",
         )
 
 
@@ -87,17 +86,13 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     source = parameters.provenance
     clusters = clusters_of(parameters)
     if len(clusters) > 1:
-        yield (
-            "warning",
+        yield warning(
             MIXED_FILES,
-            (
-                f"merged of different clusters: {several(clusters)}; no machine is like this, so "
-                "compare what it predicts with a run before you rely on it"
-            ),
+            f"merged of different clusters: {several(clusters)}; no machine is like this, so "
+            "compare what it predicts with a run before you rely on it",
         )
     elif source.merged:
-        yield (
-            "note",
+        yield note(
             MIXED_FILES,
             (f"merged of {files_of(source)} files of the cluster; nothing was fitted again"),
         )
@@ -108,66 +103,53 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     if until and whole is not None:
         days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
         if days[0] > max_age_days >= days[1]:
-            yield (
-                "warning",
+            yield warning(
                 STALE,
-                (
-                    f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure anew"
-                ),
+                f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure anew",
             )
 
 
 def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
     until = time_of(source.measured_until)
     if until is None:
-        yield (
-            "note",
+        yield note(
             STALE,
-            (
-                f"the file does not say when it was measured ({source.measured_until!r}); make sure "
-                "that the machine, its driver and its libraries are still the same"
-            ),
+            f"the file does not say when it was measured ({source.measured_until!r}); make sure "
+            "that the machine, its driver and its libraries are still the same",
         )
         return
     days = (today - until).total_seconds() / 86400
     if days > max_age_days:
-        yield (
-            "warning",
+        yield warning(
             STALE,
-            (
-                f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a "
-                "short run with it"
-            ),
+            f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a "
+            "short run with it",
         )
     elif days < -MAX_AHEAD_DAYS:
-        yield (
-            "note",
-            STALE,
-            (f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"),
+        yield note(
+            STALE, (f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong")
         )
 
 
 def _launches(source: Provenance) -> Iterator[Remark]:
     """Launches differ by more than the repetitions of one; how much takes two of them to see."""
     if source.launches == 1:
-        yield (
-            "warning",
+        yield warning(
             LAUNCHES,
-            (
-                "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
-                "more, or fit several runs together"
-            ),
+            "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
+            "more, or fit several runs together",
         )
 
 
 def _notes(source: Provenance) -> Iterator[Remark]:
     """What `calib fit` wrote down: a warning where something is missing in the file for it."""
-    for note in source.notes:
-        if note.startswith(MIXED):
-            then = "; fit the runs together" if APART in note else ""
-            yield "warning", MIXED_FILES, note.removeprefix(MIXED) + then
-        elif note.startswith(MERGED):
-            yield "note", MIXED_FILES, note.removeprefix(MERGED)
+    for words in source.notes:
+        if words.startswith(MIXED):
+            then = "; fit the runs together" if APART in words else ""
+            yield warning(MIXED_FILES, words.removeprefix(MIXED) + then)
+        elif words.startswith(MERGED):
+            yield note(MIXED_FILES, words.removeprefix(MERGED))
+        elif any(missing in words for missing in MISSING):
+            yield warning(LEFT_OUT, words)
         else:
-            missing = any(words in note for words in MISSING)
-            yield "warning" if missing else "note", LEFT_OUT, note
+            yield note(LEFT_OUT, words)

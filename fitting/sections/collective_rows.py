@@ -36,10 +36,8 @@ def grouped(samples: Samples) -> dict[Direct, Samples]:
         *columns, "active_ranks"
     ).items():
         if ranks > 1:
-            name, fullest = (
-                name_of(operation, key, mode, ranks),
-                most_on_a_node(ranks, nodes, active),
-            )
+            name = name_of(operation, key, mode, ranks)
+            fullest = most_on_a_node(ranks, nodes, active)
             found[Direct(name, library, device, level, ranks, nodes, fullest)].append(rows)
     return {about: rows.joined(more) for about, (rows, *more) in found.items()}
 
@@ -88,7 +86,7 @@ def of_one_sweep(rows: Samples) -> Samples:
 
 
 def unpacked_note(samples: Samples) -> list[str]:
-    """One note, if any, on the rows that `packed` leaves out of all laws of one layout."""
+    """One note, if any, on the rows that `packed` leaves out."""
     groups = {key: (len(packed(rows)), len(rows)) for key, rows in grouped(samples).items()}
     short = {key: counts for key, counts in sorted(groups.items()) if counts[0] < counts[1]}
     if not short:
@@ -103,7 +101,7 @@ def unpacked_note(samples: Samples) -> list[str]:
 
 
 def types_note(about: str, every: Samples, rows: Samples) -> list[str]:
-    """One note, if `every` row is of several data types, on which of them the `rows` of a law are."""
+    """A note on the data type that a law was fitted to, where `every` row has several."""
     types = every.distinct("dtype")
     if len(types) < 2:
         return []
@@ -111,7 +109,7 @@ def types_note(about: str, every: Samples, rows: Samples) -> list[str]:
 
 
 def one_type(rows: Samples) -> Samples:
-    """Of rows with bytes, of one p or several, those of the data type with the most (p, bytes)."""
+    """The rows with bytes of the data type that was timed at the most (p, bytes)."""
     some = rows.where(rows["nbytes"] > 0)
     sizes = Counter(dtype for dtype, _, _ in some.groups("dtype", "ranks", "nbytes"))
     best = min(sizes, key=lambda name: (-sizes[name], name), default="")

@@ -10,9 +10,13 @@ from calib.fitting.estimate import together
 from calib.fitting.estimators.base import BOOTSTRAPS, interval
 from calib.fitting.estimators.collectives.pieces import FALL
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.hockney import HockneyLine, interpolation_error
-from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
-from calib.fitting.regression import error_factor
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    interpolate,
+)
+from calib.fitting.regression import error_factor, hockney_line
 from calib.fitting.sections.collective_rows import (
     Direct,
     grouped,
@@ -21,7 +25,7 @@ from calib.fitting.sections.collective_rows import (
     packed,
     types_note,
 )
-from calib.foundation.arrays import Integers
+from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.records import Estimate
@@ -70,9 +74,9 @@ def _fit(key: Direct, rows: Samples, seed: int) -> CollectiveFit:
     medians = np.array([point.seconds.value for point in points])
     kept = np.isin(sizes, law.outliers_, invert=True)
     used = np.array(sizes, dtype=float)[kept]
-    line = HockneyLine().fit(used, medians[kept])
-    intercept, slope = _line_estimates(law, line, used, medians[kept], seed)
-    fitted = line.predict(used)
+    line = hockney_line(used, medians[kept])
+    fitted = line[0] + line[1] * used
+    intercept, slope = _line_estimates(law, line, fitted, used, medians[kept], seed)
     left_out, between = _left_out(used, medians[kept], falls)
     return CollectiveFit(
         operation=key.operation,
@@ -117,42 +121,45 @@ def _proven_fall(points: list[CollectivePoint]) -> bool:
 
 
 def _line_estimates(
-    law: SegmentedHockney, line: HockneyLine, sizes: np.ndarray, medians: np.ndarray, seed: int
-) -> tuple[Estimate, Estimate]:
-    """Intercept and slope of the one line, with intervals.
+    law: SegmentedHockney,
+    line: tuple[float, float],
+    fitted: Floats,
+    sizes: Floats,
+    medians: Floats,
+    seed: int,
+) -> list[Estimate]:
+    """Intercept and slope of the one `line`, whose times are `fitted`, with intervals.
 
     From the times that the law resampled, which say how well each size is known, and from the line's own
     resampled residuals, which say how well a line describes them: it often does not.
     """
-    fitted = line.predict(sizes)
     residual = np.log(medians / fitted)
     spread = np.concatenate([residual, -residual]) * math.sqrt(len(sizes) / max(len(sizes) - 2, 1))
     generator = np.random.default_rng(seed)
     noise = generator.choice(spread, size=(BOOTSTRAPS, len(sizes)))
     sets = (law.resampled_[0], fitted * np.exp(noise))
-    own = np.array([_line(sizes, times) for times in law.launch_medians_]).reshape(-1, 2)
-    ends = []
-    for times in sets:
-        lines = np.array([_line(sizes, row) for row in times])
-        ends.append(
-            [
-                interval(value, lines[:, index], own[:, index].tolist())
-                for index, value in enumerate((line.intercept_, line.slope_))
-            ]
-        )
-    intercept, slope = (
-        Estimate.around(value, min(e[index][0] for e in ends), max(e[index][1] for e in ends))
-        for index, value in enumerate((line.intercept_, line.slope_))
-    )
-    return intercept, slope
+    draws = [np.array([hockney_line(sizes, row) for row in times]).T for times in sets]
+    own = np.array([hockney_line(sizes, row) for row in law.launch_medians_]).reshape(-1, 2).T
+    result = []
+    for index, value in enumerate(line):
+        ends = [interval(value, lines[index], own[index].tolist()) for lines in draws]
+        lows, highs = zip(*ends, strict=True)
+        result.append(Estimate.around(value, min(lows), max(highs)))
+    return result
 
 
-def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
-    line = HockneyLine().fit(sizes, times)
-    return line.intercept_, line.slope_
+def interpolation_error(sizes: list[float], seconds: list[float]) -> float:
+    """error_factor of every inner size when it is interpolated from the others."""
+    if len(sizes) < 3:
+        return 2.0  # nothing to check it with: between two sizes the time may be anywhere
+    predicted = [
+        interpolate(sizes[i], sizes[:i] + sizes[i + 1 :], seconds[:i] + seconds[i + 1 :])
+        for i in range(1, len(sizes) - 1)
+    ]
+    return error_factor(predicted, seconds[1:-1])
 
 
-def _left_out(sizes: np.ndarray, seconds: np.ndarray, falls: bool) -> tuple[float | None, float]:
+def _left_out(sizes: Floats, seconds: Floats, falls: bool) -> tuple[float | None, float]:
     """(mean relative error, error factor) of every second size, predicted from the others.
 
     Both halves are left out in turn, and only sizes inside the other half's range are scored.

@@ -10,8 +10,8 @@ all models and strategies that were measured in place:
 - pack, unpack, update: the bytes, beside the pass alone;
 - exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
 
-The models that a prediction is checked on are not remembered one by one: a law has at most two numbers
-for all.
+A law has at most two numbers for all models, so it cannot memorise the ones that a prediction is
+checked on.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compositions(
 
 
 def of_first_rank(samples: Samples) -> list[tuple[int, float]]:
-    """(launch, seconds) of every repetition, of the rank that waited least: the others waited for it."""
+    """(launch, seconds) of every repetition by the rank that waited least, as the others wait for it."""
     return taking_time(samples, samples.rank_seconds.min(axis=1))
 
 
@@ -95,14 +95,13 @@ def cold_exchanges(
 ) -> list[PhaseInPlace]:
     """Allreduces of buffers that are in no cache, as a backward leaves them, beside those in a loop.
 
-    Of the library that training uses, at sizes over what one line's start-up takes: there the time is
-    of the bytes.
+    For the library that training uses, at sizes where the bytes and not the start-up take the time.
     """
     found = []
     cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
     for _, of in sorted(cold.groups("case_id").items()):
         first = of.first
-        fits = allreduces(collectives, first.ranks, active_ranks)
+        fits = of_training(collectives, "allreduce", first.ranks, active_ranks)
         fits = [f for f in fits if f.library == first.library and f.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
@@ -121,7 +120,7 @@ def sum_of_parts(
     loops: Sequence[TensorLoop],
     collectives: Sequence[CollectiveFit],
 ) -> tuple[float, int, int] | None:
-    """(seconds of the isolated parts of a phase, how many, their bytes); None where one is missing."""
+    """(seconds, number, bytes) of the isolated parts of a phase; None where one was not measured."""
     by_operation = {
         loop.operation: loop
         for loop in loops
@@ -139,10 +138,10 @@ def sum_of_parts(
     if phase == COPIES:
         return _copies(case, by_operation)
     if phase == EXCHANGE:
-        fits = allreduces(collectives, case.ranks, active_ranks)
-        times_of = [_at(fit, case.gradient_bytes) for fit in fits]
-        known = [seconds for seconds in times_of if seconds is not None]
-        return (known[0], 0, case.gradient_bytes) if known else None
+        fits = of_training(collectives, "allreduce", case.ranks, active_ranks)
+        times_of = (_at(fit, case.gradient_bytes) for fit in fits)
+        whole = next((seconds for seconds in times_of if seconds is not None), None)
+        return None if whole is None else (whole, 0, case.gradient_bytes)
     loop = by_operation.get(phase)
     measured = loop.measured.get(case.tensors_key) if loop else None
     return None if measured is None else (measured.value, 0, case.gradient_bytes)
@@ -155,19 +154,11 @@ def _meetings(
     seconds, count = 0.0, 0
     for of, operation, n in case.meetings:
         if of == phase:
-            smallest = _smallest(operation, case.division.parts, active_ranks, collectives)
-            if smallest is None:
+            fits = of_training(collectives, operation, case.division.parts, active_ranks)
+            if not fits:
                 return None
-            seconds, count = seconds + n * smallest, count + n
+            seconds, count = seconds + n * fits[0].points[0].seconds.value, count + n
     return (seconds, count, 0) if count else None
-
-
-def _smallest(
-    operation: str, ranks: int, active_ranks: int, collectives: Sequence[CollectiveFit]
-) -> float | None:
-    """Seconds of the smallest message of an operation, in a loop of the library that trains."""
-    fits = of_training(collectives, operation, ranks, active_ranks)
-    return fits[0].points[0].seconds.value if fits and fits[0].points else None
 
 
 def _copies(case: InPlaceCase, loops: Mapping[str, TensorLoop]) -> tuple[float, int, int] | None:
@@ -193,13 +184,6 @@ def _at(fit: CollectiveFit, nbytes: int) -> float | None:
     return interpolate(nbytes, sizes, [point.seconds.value for point in fit.points])
 
 
-def allreduces(
-    collectives: Sequence[CollectiveFit], ranks: int, active_ranks: int
-) -> list[CollectiveFit]:
-    """The allreduce fits of the library that training uses, of `ranks` ranks at their level."""
-    return of_training(collectives, "allreduce", ranks, active_ranks)
-
-
 def of_training(
     collectives: Sequence[CollectiveFit], operation: str, ranks: int, active_ranks: int
 ) -> list[CollectiveFit]:
@@ -213,8 +197,8 @@ def of_training(
         and fit.at_home
         and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
     ]
-    libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
-    mine = next(libraries, None)
+    used = {fit.library for fit in found}
+    mine = next((name for name in TRAINING_LIBRARIES if name in used), None)
     return [fit for fit in found if fit.library == mine]
 
 

@@ -109,7 +109,7 @@ def work_models(
 
 
 def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequence[str]) -> Passes:
-    """The samples of these operations of layers as training runs them, sorted."""
+    """The samples of these operations, of layers as training runs them, sorted."""
     keys = {case_id: case.key for case_id, case in cases.items() if case.is_usual}
     found: Passes = {}
     for (case_id, operation, active), rows in samples.groups(
@@ -124,7 +124,7 @@ def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequen
 def _rows_of_times(
     times: Sequence[LayerTime], by_key: Mapping[str, LayerCase], passes: Passes
 ) -> dict[WorkKey, WorkRows]:
-    """Whole passes, those of memory-bound kinds also under "any"."""
+    """Rows of whole passes by law; memory-bound kinds count under "any", too."""
     rows: dict[WorkKey, WorkRows] = defaultdict(WorkRows)
     for time in times:
         case = by_key[time.key]
@@ -149,7 +149,7 @@ def of_slowest_rank(samples: Samples) -> list[tuple[int, float]]:
 
 
 def taking_time(samples: Samples, seconds: Floats) -> list[tuple[int, float]]:
-    """(launch, seconds) of every row, but for those that took no time on their clock."""
+    """(launch, seconds) of every row whose clock saw any time pass."""
     pairs = zip(samples["launch"].tolist(), seconds.tolist(), strict=True)
     return [(launch, seconds) for launch, seconds in pairs if seconds > 0]
 
@@ -166,7 +166,7 @@ def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     kind, direction, active_ranks = key
     features = [work.features for work in rows.work]
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
-        features, rows.seconds, groups=rows.launches, layers=rows.layers
+        features, rows.seconds, groups=rows.launches, names=rows.layers
     )
     low, high = law.range_.tolist()
     return WorkModel(

@@ -10,13 +10,12 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.fitting.estimators.collectives.contention import ContentionLaw
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.sections.collective_rows import name_of, usual
-from calib.foundation.arrays import Floats
+from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.microbench.records.cluster import Cluster
@@ -50,7 +49,7 @@ class Runs:
 
     nbytes: Floats
     seconds: Floats
-    launch: NDArray[np.int64]
+    launch: Integers
     flows: float
 
 
@@ -87,9 +86,9 @@ def contentions(
 ) -> tuple[list[ContentionFit], list[str]]:
     """The records, sorted, and a note on rows, layouts and data types that could not be used.
 
-    Of the samples plain rows count: warm, from a barrier, without traffic beside, not
-    oversubscribed, of finite seconds. A layout is fitted
-    where several groups at once were measured beside one alone (`_baseline`), in one data type.
+    Only plain rows count: warm, from a barrier, without background traffic, not oversubscribed, with
+    a finite time. A layout is fitted where several groups at once were measured beside one alone
+    (`_baseline`), in one data type.
     """
     runs, notes = runs_of(samples)
     records = []
@@ -133,7 +132,7 @@ def _of_one_type(
 ) -> dict[ContentionLayout, list[str]]:
     """Layouts with several groups at once, each in one data type -> all types it was timed in.
 
-    Of several types one that was also timed alone, then that of most sizes.
+    Of several types the one that was also timed alone wins, then the one with most sizes.
     """
     alike: dict[ContentionLayout, list[ContentionLayout]] = defaultdict(list)
     for layout in sorted(runs):
@@ -192,12 +191,26 @@ def _record(
     parts = _large({1: runs[alone][1]} | several)
     if baseline == "other ranks":
         parts = {k: _per_step(run, alone if k == 1 else layout) for k, run in parts.items()}
-    features, seconds, launch = _together(parts)
+    counts = [np.full(len(run.seconds), float(k)) for k, run in parts.items()]
+    features = np.column_stack(
+        [np.concatenate([run.nbytes for run in parts.values()]), np.concatenate(counts)]
+    )
+    seconds = np.concatenate([run.seconds for run in parts.values()])
+    launch = np.concatenate([run.launch for run in parts.values()])
     model = ContentionLaw(seed=seed).fit(features, seconds, groups=launch)
     predicted = model.predict(features)
     gap = model.scores_.get(model.runner_up_, math.inf) - model.scores_[model.law_]
     number = Counter(features[:, 1].astype(int).tolist())
-    flows = {k: part.flows for k, part in parts.items()}
+    points = [
+        ContentionPoint(
+            groups=k,
+            contention=_estimate(model.contention_[i], model.contention_interval_[i]),
+            intercept_s=float(model.intercepts_[i]),
+            analytical=analytical(cluster, layout.level, parts[k].flows),
+            n=number[k],
+        )
+        for i, k in enumerate(model.groups_.astype(int).tolist())
+    ]
     return ContentionFit(
         **{name: value for name, value in asdict(layout).items() if name != "dtype"},
         baseline=baseline,
@@ -212,29 +225,9 @@ def _record(
         min_nbytes=float(features[:, 0].min()),
         max_nbytes=float(features[:, 0].max()),
         mean_relative_error=float(np.mean(np.abs(predicted / seconds - 1.0))),
-        residual_quantiles=[float(q) for q in model.residual_quantiles_],
-        points=_points(model, number, flows, layout.level, cluster),
+        residual_quantiles=model.residual_quantiles_.tolist(),
+        points=points,
     )
-
-
-def _points(
-    model: ContentionLaw,
-    number: Counter[int],
-    flows: dict[int, float],
-    level: str,
-    cluster: Cluster | None,
-) -> list[ContentionPoint]:
-    """phi of every measured k."""
-    return [
-        ContentionPoint(
-            groups=int(k),
-            contention=_estimate(model.contention_[i], model.contention_interval_[i]),
-            intercept_s=float(model.intercepts_[i]),
-            analytical=analytical(cluster, level, flows[int(k)]),
-            n=number[int(k)],
-        )
-        for i, k in enumerate(model.groups_)
-    ]
 
 
 def _estimate(value: float, ends: Floats) -> Estimate:
@@ -249,10 +242,10 @@ def _per_step(run: Runs, layout: ContentionLayout) -> Runs:
 
 
 def _large(parts: dict[int, Runs]) -> dict[int, Runs]:
-    """Only what is bound by bandwidth: below it phi would be a start-up's, or another protocol's.
+    """Only sizes bound by bandwidth: at smaller ones phi would be a start-up's, or another protocol's.
 
-    Of every k the sizes from which both one group alone and those k reach NEAR_BEST of their best rate,
-    but at least MIN_SIZES of them; no size above the largest that one alone, or any k, was timed at.
+    For each k the sizes from which both one group alone and k groups reach NEAR_BEST of their best rate,
+    but at least MIN_SIZES; none above the largest size of one group alone, or of several.
     """
     alone, several = parts[1], [run for k, run in parts.items() if k > 1]
     largest = min(alone.nbytes.max(), max(run.nbytes.max() for run in several))
@@ -275,12 +268,3 @@ def _fast_from(run: Runs, largest: float) -> float:
     rate = sizes / [np.median(run.seconds[run.nbytes == m]) for m in sizes]
     first = int(np.argmax(rate >= NEAR_BEST * rate.max()))
     return float(sizes[min(first, max(len(sizes) - MIN_SIZES, 0))])
-
-
-def _together(parts: dict[int, Runs]) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """(X [n, 2] bytes and groups, seconds [n], launch [n])."""
-    count = np.concatenate([np.full(len(run.seconds), float(k)) for k, run in parts.items()])
-    nbytes = np.concatenate([run.nbytes for run in parts.values()])
-    seconds = np.concatenate([run.seconds for run in parts.values()])
-    launch = np.concatenate([run.launch for run in parts.values()])
-    return np.column_stack([nbytes, count]), seconds, launch

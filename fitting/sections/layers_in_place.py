@@ -1,10 +1,9 @@
 """Layers timed inside a model's iterations, with caches and pages as in training.
 
-A model in place is timed twice: phase by phase, which no hook disturbs, and layer by layer by hooks
-(training/in_place/iterations.py). What the layers of the second leave of a phase of the first (the
-framework between layers, less what hooks cost) is the same for every layer, so each has its part of
-it: the layers of a case add up to its phase. A layer without a module of its own (an addition) stands
-with its time alone.
+A model in place is timed twice: phase by phase without hooks, and layer by layer with hooks
+(training/in_place/iterations.py). The difference between a phase and the sum of its layers (time of the
+framework between layers, less the cost of hooks) is shared equally among the layers, so that they add
+up to the phase. A layer without a module of its own (an addition) counts with its time alone.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ LEAST_SHARE = 0.25
 
 @dataclass
 class LayerInPlace:
-    """What cases say of one layer in one direction: seconds, and how sure, relative to them.
+    """Seconds of one layer in one direction, use by use, and their relative intervals.
 
-    `n` are the repetitions that they are medians of, over all its uses.
+    `n` counts the repetitions behind these medians, over all uses.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -41,7 +40,7 @@ class LayerInPlace:
     n: int = 0
 
     def add(self, seconds: float, phase: Estimate, n: int) -> None:
-        """One use of the layer: it is as sure as the phase that it is a part of."""
+        """Add one use of the layer; its relative interval is that of its phase."""
         self.seconds.append(seconds)
         self.n += n
         self.low.append(phase.low / phase.value)
@@ -96,11 +95,10 @@ def _only_in_place(
     alone: Mapping[tuple[str, int], LayerTime],
     found: Mapping[tuple[str, int, Direction], LayerInPlace],
 ) -> list[LayerTime]:
-    """Layers that no loop of their own has timed: their times in place stand for those, too."""
+    """Layers that were timed in place only: those times stand in for their times alone."""
     made = []
     for key, active in sorted({(key, active) for key, active, _ in found} - set(alone)):
-        ways = {direction: found.get((key, active, direction)) for direction in DIRECTIONS}
-        forward, backward = ways["forward"], ways["backward"]
+        forward, backward = (found.get((key, active, direction)) for direction in DIRECTIONS)
         named = parse(key)
         if forward is not None and named is not None:
             made.append(
@@ -127,24 +125,15 @@ def _of_case(
 ) -> None:
     """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
-    if not case.layer_ranks:
-        _shared_out(
-            case.division.segments,
-            direction,
-            slowest_rank(phase),
-            phase,
-            named,
-            layers,
-            alone,
-            found,
-        )
-        return
-    whole = of_ranks(phase)
-    for rank in sorted(set(case.layer_ranks)):
-        own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
-        _shared_out(
-            case.division.segments, direction, whole[rank], phase, own, layers, alone, found
-        )
+    stages = [(slowest_rank(phase), named)]
+    if case.layer_ranks:
+        whole, ranks = of_ranks(phase), case.layer_ranks
+        stages = [
+            (whole[rank], [of for of, at in zip(named, ranks, strict=True) if at == rank])
+            for rank in sorted(set(ranks))
+        ]
+    for whole_of, own in stages:
+        _shared_out(case.division.segments, direction, whole_of, phase, own, layers, alone, found)
 
 
 def _shared_out(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from calib.fitting.estimators.memory_reuse import ReuseLaw
 from calib.fitting.parameters.memory import STATES, LiveCheck, Measure, MemoryReuse
 from calib.fitting.regression import error_factor
 from calib.foundation.errors import InputError
+from calib.foundation.layer_keys import parse
 from calib.foundation.layers import DTYPE_BYTES
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
@@ -25,8 +25,6 @@ PEAKS: dict[str, Measure] = {
     "peak_reserved": "reserved",
     "device_used": "device",
 }
-# kind(attributes)|batch*inputs->output|parameters|dtype: calib.foundation.layers.LayerShape.key
-LAYER_KEY = re.compile(r"[a-z_]+\([^|]*\)\|(\d+)\*([\dx+]+)->([\dx]+)\|[^|]+\|(\w+)(\|.*)?")
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,11 @@ def naive_bytes(case: InPlaceCase) -> Naive:
     """
     nbytes = 0
     for key in case.layer_keys:
-        found = LAYER_KEY.fullmatch(key)
-        if found is None or found[4] not in DTYPE_BYTES:
+        found = parse(key)
+        if found is None or found.dtype not in DTYPE_BYTES:
             raise InputError(f"{case.model}: {key!r} is not the key of a layer")
-        shapes = [*found[2].split("+"), found[3]]
-        items = sum(math.prod(map(int, shape.split("x"))) for shape in shapes)
-        nbytes += 2 * DTYPE_BYTES[found[4]] * int(found[1]) * items
+        items = sum(map(math.prod, [*found.shape.input_shapes, found.shape.output_shape]))
+        nbytes += 2 * DTYPE_BYTES[found.dtype] * found.batch * items
     return Naive(
         activations=nbytes,
         weights=2 * case.gradient_bytes,
@@ -70,7 +67,7 @@ def memory_reuses(
     """One MemoryReuse for every (device, strategy family, measure), and what readers should know.
 
     `ends` are the manifests' lines of all runs, `cases` their cases in place by id. A case whose keys
-    name no layers is left out, with a note; strategies other than serial and data are, without.
+    name no layers is left out with a note, a strategy other than serial and data without.
     """
     rows: dict[tuple[str, str, Measure], list[tuple[str, Naive, float]]] = defaultdict(list)
     counts: dict[tuple[str, str, Measure], list[tuple[float, float]]] = defaultdict(list)
@@ -98,8 +95,8 @@ def memory_reuses(
         for key, values in sorted(rows.items())
     ]
     for reuse in found:
-        told_apart = "; ".join(" and ".join(part) for part in reuse.parts)
         if len(reuse.parts) < 4:
+            told_apart = "; ".join(" and ".join(part) for part in reuse.parts)
             notes[
                 f"memory reuse ({reuse.device}, {reuse.family}, {reuse.measure}): {len(reuse.models)} "
                 f"model(s) tell {len(reuse.parts)} factor(s) apart: {told_apart}"
@@ -129,7 +126,7 @@ def _fitted(
 ) -> MemoryReuse:
     x = [[naive.activations, naive.weights, naive.optimizer] for _, naive, _ in rows]
     models = [model for model, _, _ in rows]
-    law = ReuseLaw(seed=seed).fit(x, [peak for _, _, peak in rows], models=models)
+    law = ReuseLaw(seed=seed).fit(x, [peak for _, _, peak in rows], names=models)
 
     def refined(term: str, value: float) -> Estimate:
         low, high = law.refined_intervals_[term]

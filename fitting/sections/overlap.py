@@ -1,9 +1,9 @@
 """Overlap as a record of the parameter file.
 
-Rows of a case of overlap (training/in_place/overlap.py), `library` that of the exchange: "overlapped"
-and "blocking" are whole iterations, that of a repetition one after the other; "backward" and "exchange"
-are phases of the blocking one. The others are what is left of it. A repetition of either kind waits for
-the last rank, so the exchange itself is that of the rank that waited least.
+Rows of an overlap case (training/in_place/overlap.py; `library` is that of the exchange): "overlapped"
+and "blocking" are whole iterations, one right after the other in each repetition; "backward" and
+"exchange" are phases of the blocking one, and `others` the rest of it. Every repetition waits for the
+last rank, so the exchange itself is that of the rank that waited least.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]
 
 
 def _iterations(rows: Mapping[str, Samples]) -> list[OverlappedIteration]:
-    """Every overlapped iteration, as if all blocking ones took their median.
+    """Every overlapped iteration, scaled as if its blocking twin took the median time.
 
-    So what disturbs both iterations of a repetition is in neither.
+    So a disturbance of both iterations of a repetition cancels out.
     """
     whole = together(rows[BLOCKING]).value
     backward = slowest_rank(rows["backward"]).value

@@ -256,7 +256,6 @@ def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
     ranks = shape.ranks
     unknown = LAYOUT_FACTOR ** shape.layout_doublings(fit)
     algorithm = next(iter(ALGORITHMS[fit.operation]))
-    # fitting/hockney.py has the same, and numpy
     steps, volume = shape_of(fit.operation, algorithm, ranks)
     start, per_byte = steps * fit.alpha_s.value, volume * fit.beta_s_per_byte.value
     apart, largest = max(ranks / fit.ranks, fit.ranks / ranks), fit.range_nbytes[1]

@@ -16,42 +16,31 @@ import numpy as np
 import pytest
 from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of, table_of
-from tests.helpers.runs import write_content
+from tests.helpers.runs import cluster, end, linear, write_content
 from tests.microbench.importers import logs as made
 
 from calib.fitting.fit import LAUNCHES_PER_RUN, fit, fit_runs
 from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
-from calib.foundation.layers import LayerShape
 from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
 from calib.microbench.importers import read_file
 from calib.microbench.importers.machine import cluster_of
 from calib.microbench.importers.machine import write_run as write_run_of_logs
 from calib.microbench.importers.said import Flags
-from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
-from calib.microbench.records.manifest import (
-    CaseEnd,
-    ImportedFile,
-    LaunchRecord,
-    Manifest,
-    RankPlace,
-)
+from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+from calib.microbench.records.manifest import ImportedFile, LaunchRecord, Manifest, RankPlace
 from calib.microbench.records.parts import write_part
 from calib.microbench.records.samples import Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def linear(n: int, m: int) -> LayerCase:
-    shape = LayerShape(
-        kind="linear", input_shapes=((n,),), output_shape=(m,), parameter_shapes=((m, n), (m,))
-    )
-    return LayerCase(ranks=2, layer=shape, batch=8)
-
-
-LAYERS = [linear(4, 8), linear(64, 3), linear(30, 30), linear(2, 90), linear(200, 200)]
+LAYERS = [
+    LayerCase(ranks=2, layer=linear(n, m), batch=8)
+    for n, m in ((4, 8), (64, 3), (30, 30), (2, 90), (200, 200))
+]
 MESSAGES = [
     CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=8 * 16**k) for k in range(5)
 ]
@@ -69,15 +58,6 @@ MODELS = [
     for n in range(3)
 ]
 CASES: list[Case] = [*LAYERS, *MESSAGES, *TENSORS, *MODELS]
-
-
-def cluster(kernel: str = "Linux 6.1", name: str = "one") -> Cluster:
-    cpu = Device(kind="cpu", name="Some CPU", count=2, memory_bytes=2**34)
-    return Cluster(
-        name=name,
-        hosts=[Host(name=name, kernel=kernel, devices=[cpu])],
-        levels=[Level(name="node", members=2, link="shared memory")],
-    )
 
 
 def rows(seed: int = 0, launches: Sequence[int] = (0, 1)) -> list[Sample]:
@@ -248,20 +228,13 @@ def test_warm_up_alone_is_nothing_to_fit() -> None:
 
 def test_cases_that_failed_are_noted() -> None:
     measured = run(rows())
-    measured.manifest.cases.append(
-        CaseEnd(
-            case_id="x",
-            launch=0,
-            label="p2p 8 B on 2 ranks",
-            purpose="",
-            repetitions=0,
-            half_width=None,
-            stopped_by="failed: wrong result on rank 1",
-            elapsed_s=0.0,
-        )
-    )
-    notes = fit([measured]).provenance.notes
-    assert notes == ["p2p 8 B on 2 ranks: failed: wrong result on rank 1"]
+    failed = {"repetitions": 0, "half_width": None, "stopped_by": "failed: wrong result on rank 1"}
+    measured.manifest.cases.append(end("x", label="p2p 8 B on 2 ranks", **failed))
+    said = ["p2p 8 B on 2 ranks: failed: wrong result on rank 1"]
+    assert fit([measured]).provenance.notes == said
+    # one that was repeated is not
+    measured.manifest.cases.extend([end(LAYERS[0].id, **failed), end(LAYERS[0].id)])
+    assert fit([measured]).provenance.notes == said
 
 
 def test_a_collective_of_one_size_is_noted() -> None:
@@ -384,17 +357,7 @@ def test_an_interrupted_run_is_fitted_from_its_parts(tmp_path: Path) -> None:
     for row in rows():
         parts.setdefault((row.case_id, row.launch), []).append(row)
     for (case_id, launch), content in parts.items():
-        end = CaseEnd(
-            case_id=case_id,
-            launch=launch,
-            label="",
-            purpose="",
-            repetitions=8,
-            half_width=0.0,
-            stopped_by="interval",
-            elapsed_s=1.0,
-        )
-        write_part(broken, end, table_of(content))
+        write_part(broken, end(case_id, launch=launch), table_of(content))
     assert without_provenance(fit_runs([broken])) == without_provenance(fit_runs([whole]))
 
 
@@ -424,50 +387,29 @@ def test_no_run_is_one_line(tmp_path: Path) -> None:
         fit_runs([tmp_path / ("x" * 300)])
 
 
-def test_a_wrong_plan_names_the_field(tmp_path: Path) -> None:
-    directory = write_run(tmp_path / "run", rows(0, [0]))
-    content = json.loads((directory / PLAN_FILE).read_text())
-    content["launches"] = 0
-    (directory / PLAN_FILE).write_text(json.dumps(content))
-    with pytest.raises(FileError, match="launches: "):
-        read_plan(directory)
-
-
-def test_a_case_that_failed_and_was_repeated_is_not_noted() -> None:
-    measured = run(rows())
-    for repetitions, stopped_by in ((0, "failed: wrong result on rank 1"), (8, "interval")):
-        measured.manifest.cases.append(
-            CaseEnd(
-                case_id=LAYERS[0].id,
-                launch=0,
-                label="l",
-                purpose="",
-                repetitions=repetitions,
-                half_width=None,
-                stopped_by=stopped_by,
-                elapsed_s=0.0,
-            )
-        )
-    assert fit([measured]).provenance.notes == []
-
-
-def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+def test_a_run_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run", rows())
-    try:
-        found = fit_runs([directory, directory])
-    except InputError:
-        return  # to refuse it is as good
-    assert without_provenance(found) == without_provenance(fit_runs([directory]))
+    with pytest.raises(InputError, match="the same samples are given twice"):
+        fit_runs([directory, directory])
 
 
 # a run directory that was edited by hand
 
 
-def test_an_edited_seed_names_the_field(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("manifest.json", {"seed": -5}, r"manifest\.json: seed: .*greater than or equal to 0"),
+        (PLAN_FILE, {"launches": 0}, "launches: "),
+    ],
+)
+def test_an_edited_number_names_the_field(
+    tmp_path: Path, name: str, changes: dict[str, int], message: str
+) -> None:
     directory = write_run(tmp_path / "run", rows(0, [0]))
-    content = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps({**content, "seed": -5}))
-    with pytest.raises(FileError, match=r"manifest\.json: seed: .*greater than or equal to 0"):
+    content = json.loads((directory / name).read_text())
+    (directory / name).write_text(json.dumps({**content, **changes}))
+    with pytest.raises(FileError, match=message):
         fit_runs([directory])
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.helpers.rows import as_samples, constant
+from tests.helpers.rows import constant
+from tests.helpers.runs import MESSAGES, run
 
 from calib.fitting.fit import fit
-from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
-from calib.microbench.cases import CollectiveCase, Plan
 from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
-from calib.microbench.records.manifest import Manifest
 
-SIZES = (8, 64)
-CASES = [CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=m) for m in SIZES]
 ETHERNET, FAST = 1.25e8, 1.25e10
 
 
@@ -25,25 +21,8 @@ def host(name: str, rack: str = "", **interfaces: float | None) -> Host:
 def fitted(*hosts: Host, levels: list[Level] | None = None) -> Parameters:
     """A file from two sizes of an allreduce on a cluster of these hosts."""
     cluster = Cluster(name="c", hosts=list(hosts), levels=levels or levels_of(hosts, 4))
-    manifest = Manifest(
-        program_version="0",
-        cluster_name="c",
-        cluster_fingerprint=cluster.fingerprint,
-        seed=0,
-        target_half_width=0.025,
-    )
-    samples = [row for case in CASES for row in constant(case, "allreduce", 1e-5)]
-    return fit(
-        [
-            MeasuredRun(
-                as_samples(samples),
-                Plan(cases=tuple(CASES), budget_seconds=1.0),
-                cluster,
-                manifest,
-                sha256="ab" * 32,
-            )
-        ]
-    )
+    samples = [row for case in MESSAGES[:2] for row in constant(case, "allreduce", 1e-5)]
+    return fit([run(samples, cluster)])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The estimator's conformance suite: known coefficients, order, units, refusals, coverage.
+"""Regressions with relative errors: known coefficients, order, units, rows left out, coverage.
 
 Independent computations: SciPy's bounded least squares (a trust-region method, not Lawson-Hanson)
 and, for the coverage of an error factor, the normal distribution in closed form.
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from scipy.stats import norm
 
-from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
-from calib.foundation.errors import InputError
+from calib.fitting.parameters.algorithms import steps_and_volume
+from calib.fitting.regression import error_factor, hockney_line, left_out, relative_nnls
 
 TRUTH = np.array([5e-6, 2e-11, 1.5e-10])  # call, flops, bytes
 
@@ -40,26 +40,16 @@ def bounded(x: np.ndarray, t: np.ndarray, offset: np.ndarray | float = 0.0) -> n
 @pytest.mark.parametrize("seed", range(5))
 def test_recovers_known_coefficients(seed: int) -> None:
     x, t = data(seed)
-    model = RelativeNonNegativeRegression().fit(x, t)
-    assert model.coefficients_ == pytest.approx(TRUTH, rel=1e-9)
-    assert model.predict(x) == pytest.approx(t, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_offset_is_taken_as_known(seed: int) -> None:
-    x, t = data(seed)
+    assert relative_nnls(x, t) == pytest.approx(TRUTH, rel=1e-9)
     offset = np.random.default_rng(seed).uniform(0, 3, len(t)) * t
-    model = RelativeNonNegativeRegression().fit(x, t + offset, offset)
-    assert model.coefficients_ == pytest.approx(TRUTH, rel=1e-9)
-    assert model.predict(x) == pytest.approx(t, rel=1e-9), "without the offset"
-    scalar = RelativeNonNegativeRegression().fit(x, t + 1e-3, 1e-3)
-    assert scalar.coefficients_ == pytest.approx(TRUTH, rel=1e-6)
+    assert relative_nnls(x, t + offset, offset=offset) == pytest.approx(TRUTH, rel=1e-9)
+    assert relative_nnls(x, t + 1e-3, offset=1e-3) == pytest.approx(TRUTH, rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_noise_is_met_as_bounded_least_squares_meets_it(seed: int) -> None:
     x, t = data(seed, noise=0.2)
-    found = RelativeNonNegativeRegression().fit(x, t).coefficients_
+    found = relative_nnls(x, t)
     assert found == pytest.approx(bounded(x, t), rel=1e-6, abs=1e-16)
 
 
@@ -71,13 +61,13 @@ def test_coefficients_are_never_negative(seed: int) -> None:
     x, t = np.column_stack([np.ones(20), m]), 1e-3 - 5e-10 * m
     plain = np.linalg.lstsq(x / t[:, None], np.ones(20), rcond=None)[0]
     assert plain[1] < 0
-    found = RelativeNonNegativeRegression().fit(x, t).coefficients_
+    found = relative_nnls(x, t)
     assert found[1] == 0.0 and found[0] == pytest.approx(bounded(x, t)[0])
 
 
 def test_residuals_are_relative() -> None:
     """Constant fit to 1 and 100: sum (1 - c/t)^2 is least at c = (sum 1/t) / (sum 1/t^2)."""
-    (c,) = RelativeNonNegativeRegression().fit([[1.0], [1.0]], [1.0, 100.0]).coefficients_
+    (c,) = relative_nnls(np.ones((2, 1)), np.array([1.0, 100.0]))
     assert c == pytest.approx((1 + 1 / 100) / (1 + 1 / 10_000))
 
 
@@ -85,8 +75,8 @@ def test_residuals_are_relative() -> None:
 def test_order_of_rows_does_not_matter(seed: int) -> None:
     x, t = data(seed, noise=0.1)
     order = np.random.default_rng(seed).permutation(len(t))
-    one = RelativeNonNegativeRegression().fit(x, t).coefficients_
-    other = RelativeNonNegativeRegression().fit(x[order], t[order]).coefficients_
+    one = relative_nnls(x, t)
+    other = relative_nnls(x[order], t[order])
     assert other == pytest.approx(one, rel=1e-9)
 
 
@@ -94,49 +84,20 @@ def test_order_of_rows_does_not_matter(seed: int) -> None:
 def test_units_scale_the_coefficients(factor: float) -> None:
     """Seconds to milliseconds, nanoseconds and hours; then bytes to kilobytes."""
     x, t = data(1, noise=0.1)
-    one = RelativeNonNegativeRegression().fit(x, t).coefficients_
-    assert RelativeNonNegativeRegression().fit(x, factor * t).coefficients_ == pytest.approx(
-        factor * one, rel=1e-9
-    )
+    one = relative_nnls(x, t)
+    assert relative_nnls(x, factor * t) == pytest.approx(factor * one, rel=1e-9)
     columns = np.array([1, 1, 1e-3])
-    assert RelativeNonNegativeRegression().fit(x * columns, t).coefficients_ == pytest.approx(
-        one / columns, rel=1e-9
-    )
+    assert relative_nnls(x * columns, t) == pytest.approx(one / columns, rel=1e-9)
 
 
 def test_a_column_of_zeros_gets_nothing() -> None:
     x, t = data(0)
     x[:, 1] = 0
-    assert RelativeNonNegativeRegression().fit(x, t).coefficients_[1] == 0.0
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 0.0, -1.0])
-def test_times_that_cannot_be_are_refused(bad: float) -> None:
-    x, t = data(0)
-    t[3] = bad
-    with pytest.raises(InputError, match="NaN, infinite or not positive") as caught:
-        RelativeNonNegativeRegression().fit(x, t)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_features_that_cannot_be_are_refused(bad: float) -> None:
-    x, t = data(0)
-    x[3, 1] = bad
-    with pytest.raises(InputError, match="NaN, infinite"):
-        RelativeNonNegativeRegression().fit(x, t)
-
-
-@pytest.mark.parametrize(
-    ("x", "t"), [([], []), ([[1.0]], [1.0, 2.0]), ([1.0], [1.0]), (np.empty((0, 2)), [])]
-)
-def test_shapes_that_do_not_fit_are_refused(x: object, t: object) -> None:
-    with pytest.raises(InputError, match="regression of"):
-        RelativeNonNegativeRegression().fit(x, t)
+    assert relative_nnls(x, t)[1] == 0.0
 
 
 @pytest.mark.parametrize("with_offset", [False, True])
-def test_leave_one_out_is_a_fit_without_the_row(with_offset: bool) -> None:
+def test_left_out_is_a_fit_without_the_row(with_offset: bool) -> None:
     x, t = data(3, n=9, noise=0.3)
     offset = 0.3 * t * np.arange(9) / 9 if with_offset else np.zeros(9)
     expected = []
@@ -144,16 +105,16 @@ def test_leave_one_out_is_a_fit_without_the_row(with_offset: bool) -> None:
         keep = [i for i in range(9) if i != row]
         c = bounded(x[keep], t[keep], offset[keep])
         expected.append(offset[row] + float(x[row] @ c))
-    found = leave_one_out(x, t, offset if with_offset else 0.0)
+    found = left_out(x, t, np.ones(9), range(9), offset if with_offset else None)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_leave_one_out_does_not_see_the_row() -> None:
+def test_left_out_does_not_see_the_row() -> None:
     """A wild time changes every prediction but its own."""
     x, t = data(4, n=8, noise=0.1)
     wild = t.copy()
     wild[2] *= 50
-    before, after = leave_one_out(x, t), leave_one_out(x, wild)
+    before, after = (left_out(x, times, np.ones(8), range(8)) for times in (t, wild))
     assert after[2] == before[2]
     assert (np.delete(after, 2) != np.delete(before, 2)).any()
 
@@ -199,7 +160,29 @@ def test_a_prediction_of_nothing_has_a_finite_factor() -> None:
     assert error_factor([0.0, 1.0], [1.0, 1.0]) == 1e6
 
 
-def test_offsets_that_cannot_be_are_refused() -> None:
-    x, t = data(0)
-    with pytest.raises(InputError):
-        RelativeNonNegativeRegression().fit(x, t, np.where(np.arange(30) == 3, math.nan, 0.0))
+@given(
+    alpha=st.floats(1e-7, 1e-3),
+    beta=st.floats(1e-12, 1e-8),
+    ranks=st.integers(2, 64),
+    operation=st.sampled_from(["allreduce", "p2p"]),
+)
+def test_alpha_and_beta_of_a_noiseless_collective(
+    alpha: float, beta: float, ranks: int, operation: str
+) -> None:
+    """formulas.md: allreduce 2 (p-1) (alpha + m beta / p), p2p alpha + m beta."""
+    sizes = np.array([*(8 * 4**k for k in range(12)), 2**28, 2**32], dtype=float)
+    times = (
+        alpha + sizes * beta
+        if operation == "p2p"
+        else 2 * (ranks - 1) * (alpha + sizes * beta / ranks)
+    )
+    intercept, slope = hockney_line(sizes, times)
+    steps, volume = steps_and_volume(operation, ranks)
+    assert intercept / steps == pytest.approx(alpha, rel=1e-6)
+    assert slope / volume == pytest.approx(beta, rel=1e-6)
+    assert intercept + slope * sizes == pytest.approx(times, rel=1e-9)
+
+
+def test_a_line_through_falling_times_is_flat() -> None:
+    intercept, slope = hockney_line([8, 8000], [2e-6, 1e-6])
+    assert slope == 0.0 and 1e-6 < intercept < 2e-6

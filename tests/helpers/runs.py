@@ -17,23 +17,25 @@ from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import Sample, write_table
 
-LAYER = LayerCase(
-    ranks=2,
-    batch=8,
-    layer=LayerShape(
-        kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
-    ),
-)
+
+def linear(n: int, m: int) -> LayerShape:
+    """A linear layer from n items to m."""
+    return LayerShape(
+        kind="linear", input_shapes=((n,),), output_shape=(m,), parameter_shapes=((m, n), (m,))
+    )
+
+
+LAYER = LayerCase(ranks=2, batch=8, layer=linear(4, 3))
 MESSAGES = [
     CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=8 * 4**k) for k in range(30)
 ]
 
 
-def cluster(kernel: str = "Linux 6.1") -> Cluster:
+def cluster(kernel: str = "Linux 6.1", name: str = "one") -> Cluster:
     cpu = Device(kind="cpu", name="Some CPU", count=2, memory_bytes=2**34)
     return Cluster(
-        name="one",
-        hosts=[Host(name="one", kernel=kernel, devices=[cpu])],
+        name=name,
+        hosts=[Host(name=name, kernel=kernel, devices=[cpu])],
         levels=[Level(name="node", members=2, link="shared memory")],
     )
 
@@ -44,22 +46,25 @@ def new_manifest(**fields: Any) -> Manifest:
     return Manifest(**{**about, "seed": 0, "target_half_width": 0.025, **fields})
 
 
+def end(case_id: str, **changes: Any) -> CaseEnd:
+    """The manifest's line of a case that was measured as planned, but for `changes`."""
+    content: dict[str, Any] = {
+        "case_id": case_id,
+        "launch": 0,
+        "label": "",
+        "purpose": "",
+        "repetitions": 8,
+        "half_width": 0.01,
+        "stopped_by": "interval",
+        "elapsed_s": 1.0,
+    }
+    return CaseEnd(**content | changes)
+
+
 def run(rows: list[Sample], of: Cluster | None = None) -> MeasuredRun:
     of = of or cluster()
     cases: tuple[Case, ...] = (LAYER, *MESSAGES)
-    ends = [
-        CaseEnd(
-            case_id=case.id,
-            launch=0,
-            label=case.label,
-            purpose="",
-            repetitions=8,
-            half_width=0.01,
-            stopped_by="interval",
-            elapsed_s=1.0,
-        )
-        for case in cases
-    ]
+    ends = [end(case.id, label=case.label) for case in cases]
     manifest = new_manifest(cluster_name=of.name, cluster_fingerprint=of.fingerprint, cases=ends)
     return MeasuredRun(
         as_samples(rows), Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab"

@@ -6,6 +6,8 @@ Where they do not differ, it covers 99.5% instead of 95%.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.special import chdtrc
 
@@ -18,7 +20,7 @@ ALIKE = 0.125
 
 
 def launches_alike(rows: CheckedRows) -> bool:
-    """Whether ranks of the repetitions say nothing against launches being alike.
+    """Whether rank tests find no difference between the launches.
 
     Two tests, in which every x is a block: Kruskal and Wallis's (JASA 47, 1952) summed over the blocks
     sees launches that differ at some x, and its form for blocks (Mack and Skillings, JASA 75, 1980) a
@@ -47,6 +49,23 @@ def launches_alike(rows: CheckedRows) -> bool:
     freedom = int(np.linalg.matrix_rank(covariance))
     everywhere = chdtrc(freedom, total @ np.linalg.pinv(covariance) @ total)
     return bool(min(somewhere, everywhere) > ALIKE)
+
+
+def pooled_if_alike(rows: CheckedRows) -> CheckedRows:
+    """The rows, as of one launch where nothing says that the launches differ."""
+    return replace(rows, launch=np.zeros_like(rows.launch)) if launches_alike(rows) else rows
+
+
+def completed(own: Floats, t: Floats) -> Floats:
+    """Medians [l, d] of each launch alone, from those `own` [k, d] that it has; none of one launch.
+
+    A launch that lacks a point (NaN) is taken to be as fast there, beside t [d], as it is elsewhere.
+    """
+    own = own[~np.isnan(own).all(axis=1)]
+    if len(own) < 2:
+        return own[:0]
+    speed = np.nanmedian(own / t, axis=1, keepdims=True)
+    return np.where(np.isnan(own), t * speed, own)
 
 
 def _ranks(rows: CheckedRows) -> Floats:

@@ -7,23 +7,20 @@ library changes its protocol and its algorithm with the size (formulas.md, "wron
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
     CheckedRows,
     Estimator,
     launch_medians,
-    medians,
     resampled_medians,
+    weighted_medians,
+    widest,
 )
-from calib.fitting.estimators.collectives.launches import launches_alike
-from calib.fitting.estimators.collectives.outliers import slow_outliers
+from calib.fitting.estimators.collectives.launches import completed, pooled_if_alike
 from calib.fitting.estimators.collectives.pieces import (
     EXACT_POINTS,
     LEAST_SIZES,
@@ -38,7 +35,7 @@ from calib.fitting.estimators.collectives.pieces import (
 )
 from calib.fitting.estimators.draws import inflation
 from calib.fitting.regression import error_factor
-from calib.foundation.arrays import Floats
+from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
 
 FLOOR = 0.0025  # relative: what printing three or four digits and warm caches leave of any law
@@ -47,6 +44,12 @@ FALL_PRICE = 1.0  # how many more a falling border costs
 TROUBLED = 0.02  # mean relative error from which pieces of least absolute errors are tried too
 UNCHECKED = 0.1  # relative: of one number each at two sizes, which nothing checks
 LEAST_WIDENING, MOST_WIDENING = 1.1, 2.0  # of an interval, per decade beyond the sizes
+# the largest step between neighbours that a change of protocol made in the public logs is 4.5 up (with
+# sizes doubling) and 3.7 down; a spike has both, and is over these in both
+SPIKE = 4.0
+DROP = 2.0
+MOST = 0.2  # share of the sizes; where more are disturbed, nothing says which are right
+LEAST = 5  # sizes, to tell an outlier from a law
 
 
 class SegmentedHockney(Estimator):
@@ -83,8 +86,7 @@ class SegmentedHockney(Estimator):
         if self.max_pieces < 1:
             raise InputError(f"max_pieces is {self.max_pieces}; at least one is needed")
         size = rows.points[:, 0]
-        middle, weight = medians(rows)
-        weight = weight / np.bincount(rows.point)
+        middle, weight = weighted_medians(rows)
         kept = ~slow_outliers(size, middle)
         self.outliers_ = size[~kept]
         self._choose(size[kept], middle[kept], weight[kept] / weight.mean())
@@ -178,7 +180,7 @@ class SegmentedHockney(Estimator):
             result[:, between] = np.exp((1 - share) * np.log(start) + share * np.log(end))
         return np.maximum(result, 0.0)
 
-    def _uncertainty(self, rows: CheckedRows, kept: NDArray[np.bool_]) -> None:
+    def _uncertainty(self, rows: CheckedRows, kept: Mask) -> None:
         """Lines of resampled repetitions and of resampled residuals, on the borders as they are.
 
         Repetitions say how well each median is known; residuals how well the pieces describe the
@@ -189,8 +191,7 @@ class SegmentedHockney(Estimator):
         m, t = self._sizes, self._medians
         predicted = self._seconds(m[:, None])
         sets = []
-        if launches_alike(rows):
-            rows = replace(rows, launch=np.zeros_like(rows.launch))
+        rows = pooled_if_alike(rows)
         if rows.repeated:
             sets.append(resampled_medians(rows, self.seed, self.n_bootstraps)[:, kept])
         residual = t / predicted - 1.0
@@ -201,14 +202,8 @@ class SegmentedHockney(Estimator):
         sets.append(predicted * np.maximum(1.0 + noise, 0.05))
         self.resampled_ = sets
         self.draws_ = [self._lines(times) for times in sets]
-        own = launch_medians(rows)[:, kept]
-        own = own[~np.isnan(own).all(axis=1)]
-        if len(own) > 1:
-            # a launch that lacks a size is taken to be as fast there as it is elsewhere
-            speed = np.nanmedian(own / t, axis=1, keepdims=True)
-            own = np.where(np.isnan(own), t * speed, own)
-        self.launch_medians_ = own if len(own) > 1 else own[:0]
-        self.launches_ = self._lines(self.launch_medians_) if len(own) > 1 else None
+        self.launch_medians_ = completed(launch_medians(rows)[:, kept], t)
+        self.launches_ = self._lines(self.launch_medians_)
 
     def _spread(self, residual: Floats, repeated: bool) -> Floats:
         """The residuals to draw. Pieces through nearly all sizes leave none: then those of fewer."""
@@ -241,13 +236,8 @@ class SegmentedHockney(Estimator):
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) of the law at 95%, widened for every decade beyond the sizes."""
         value = self._seconds(x)
-        low, high = value.copy(), value.copy()
-        tail = (1.0 - CONFIDENCE) / 2.0
-        for intercepts, slopes in self.draws_:
-            ends = np.quantile(self._law(x[:, 0], intercepts, slopes), [tail, 1 - tail], axis=0)
-            low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
-        if self.launches_ is not None:
-            low, high = self.held_by_launches(low, high, value, self._law(x[:, 0], *self.launches_))
+        sets = [self._law(x[:, 0], *draws) for draws in self.draws_]
+        low, high = widest(value, sets, self._law(x[:, 0], *self.launches_))
         beyond = np.maximum(np.log10(x[:, 0] / self.range_[1, 0]), 0.0)
         beyond += np.maximum(np.log10(self.range_[0, 0] / x[:, 0]), 0.0)
         widening = min(max(self.error_factor_, LEAST_WIDENING), MOST_WIDENING) ** beyond
@@ -255,15 +245,40 @@ class SegmentedHockney(Estimator):
 
     def coefficient_intervals(self) -> tuple[Floats, Floats]:
         """(intercepts [k, 2], slopes [k, 2]) at 95%: low and high of every piece."""
-        tail = (1.0 - CONFIDENCE) / 2.0
         result = []
         for which, value in enumerate((self.intercepts_, self.slopes_)):
-            low, high = value.copy(), value.copy()
-            for draws in self.draws_:
-                ends = np.quantile(draws[which], [tail, 1 - tail], axis=0)
-                low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
-            if self.launches_ is not None:
-                least = 0.0 if which else -math.inf  # intercepts may be negative, slopes may not
-                low, high = self.held_by_launches(low, high, value, self.launches_[which], least)
-            result.append(np.stack([low, high], axis=1))
+            least = 0.0 if which else -math.inf  # intercepts may be negative, slopes may not
+            sets = [draws[which] for draws in self.draws_]
+            result.append(np.stack(widest(value, sets, self.launches_[which], least), axis=1))
         return result[0], result[1]
+
+
+def slow_outliers(m: Floats, t: Floats) -> Mask:
+    """Which of the medians t [n] at rising sizes m [n] are slow outliers.
+
+    Inside: over SPIKE times the straight line in log-log between its neighbours, and falling by DROP to
+    the next. First: falling by SPIKE to the next. Last: SPIKE times more than growth in proportion to
+    the bytes explains. One by one, the worst first, as a neighbour of an outlier looks like none.
+    """
+    kept = np.ones(len(m), dtype=bool)
+    most = int(MOST * len(m)) if len(m) >= LEAST else 0
+    for _ in range(most):
+        where = np.flatnonzero(kept)
+        excess = _excess(np.log(m[where]), np.log(t[where]))
+        worst = int(np.argmax(excess))
+        if excess[worst] <= np.log(SPIKE):
+            break
+        kept[where[worst]] = False
+    return ~kept
+
+
+def _excess(m: Floats, t: Floats) -> Floats:
+    """log of how many times too slow each is [n]; zero where it does not fall as a spike does."""
+    result = np.zeros(len(t))
+    share = (m[1:-1] - m[:-2]) / (m[2:] - m[:-2])
+    between = (1 - share) * t[:-2] + share * t[2:]
+    falls = t[1:-1] - t[2:] > np.log(DROP)
+    result[1:-1] = np.where(falls, t[1:-1] - between, 0.0)
+    result[0] = t[0] - t[1]
+    result[-1] = t[-1] - t[-2] - (m[-1] - m[-2])
+    return result

@@ -10,28 +10,26 @@ node, and p counts nodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
     CheckedRows,
     Estimator,
     launch_medians,
     medians,
     resampled_medians,
+    widest,
 )
-from calib.fitting.estimators.collectives.launches import launches_alike
+from calib.fitting.estimators.collectives.launches import completed, pooled_if_alike
 from calib.fitting.estimators.collectives.segmented_hockney import UNCHECKED
 from calib.fitting.estimators.draws import inflation
 from calib.fitting.parameters.algorithms import ALGORITHMS, features_of
 from calib.fitting.regression import error_factor, relative_nnls
 from calib.fitting.rounded_sizes import joined
-from calib.foundation.arrays import Floats
+from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
 
 NEIGHBOURS = 1  # sizes on either side that share a band's law
@@ -43,7 +41,7 @@ UNVALIDATED_FACTOR = 2.0  # per doubling: two p say nothing of which algorithm a
 
 @dataclass(frozen=True)
 class Band:
-    """The law around one size: coefficients [4] of (base, base per byte, alpha, beta).
+    """The law around one size, with coefficients [4] of (base, base per byte, alpha, beta).
 
     `draws` are coefficients [b, 4] refitted to sets of times (of repetitions if there are any, of
     residuals last), `launches` [l, 4] those of every launch alone, none where launches are alike. The
@@ -63,19 +61,7 @@ class Band:
 
     def interval(self) -> tuple[Floats, Floats]:
         """(low [4], high [4]) of the coefficients at 95%."""
-        return _ends(self.coefficients, self.draws, self.launches)
-
-
-@dataclass(frozen=True)
-class Resampled:
-    """What else the medians [d] of the points might have been.
-
-    `repetitions` [b, d] drawn anew from the launches and their repetitions (b is 0 where no point was
-    timed twice) and `launches` [l, d] of every launch alone (l is 0 where they are alike, or one).
-    """
-
-    repetitions: Floats
-    launches: Floats
+        return widest(self.coefficients, self.draws, self.launches)
 
 
 class StructuralHockney(Estimator):
@@ -110,20 +96,28 @@ class StructuralHockney(Estimator):
         same = joined(self.operation, {(m, int(p), (p, nodes)) for m, p, nodes in x.tolist()})
         size_of = np.array([same[m] for m in x[:, 0].tolist()])
         sizes = thinned(np.unique(size_of))
-        resampled = _resampled(rows, t, self.seed, self.n_bootstraps)
+        rows = pooled_if_alike(rows)
+        # what else the medians might have been: drawn anew, and of each launch alone
+        drawn = (
+            resampled_medians(rows, self.seed, self.n_bootstraps)
+            if rows.repeated
+            else np.empty((0, len(t)))
+        )
+        launches = completed(launch_medians(rows), t)
         generator = np.random.default_rng(self.seed)
         self.bands_ = []
         held_out, truth = [], []
         for k, size in enumerate(sizes):
             low, high = sizes[max(0, k - NEIGHBOURS)], sizes[min(k + NEIGHBOURS, len(sizes) - 1)]
             mine = (size_of >= low) & (size_of <= high)
-            others = Resampled(resampled.repetitions[:, mine], resampled.launches[:, mine])
             here = size_of[mine] == size
-            band, pairs = self._band(size, here, x[mine], t[mine], others, generator)
+            band, pairs = self._band(
+                size, here, x[mine], t[mine], drawn[:, mine], launches[:, mine], generator
+            )
             self.bands_.append(band)
             held_out += [pair[0] for pair in pairs]
             truth += [pair[1] for pair in pairs]
-        self._settle()
+        self._sizes = np.array([band.nbytes for band in self.bands_])
         self.held_out_error_ = math.nan
         if held_out:
             self.held_out_error_ = float(np.mean(np.abs(np.array(held_out) / np.array(truth) - 1)))
@@ -131,14 +125,10 @@ class StructuralHockney(Estimator):
         self.error_factor_ = max(
             error_factor(self._seconds(x), t), error_factor(held_out, truth) if held_out else 1.0
         )
-        if len(resampled.launches):
-            _, high = self._between_launches(x)
-            self.error_factor_ = max(self.error_factor_, error_factor(self._seconds(x), high))
-
-    def _between_launches(self, x: Floats) -> tuple[Floats, Floats]:
-        """(low [n], high [n]) of how launches differ, alone."""
-        value = self._seconds(x)
-        return _ends(value, (), self._law(x, [band.launches for band in self.bands_]))
+        if len(launches):
+            value = self._seconds(x)
+            _, high = widest(value, (), self._law(x, [band.launches for band in self.bands_]))
+            self.error_factor_ = max(self.error_factor_, error_factor(value, high))
 
     def _candidates(self, x: Floats) -> list[tuple[str, bool]]:
         """(algorithm, hierarchical), the default of formulas.md first."""
@@ -149,10 +139,11 @@ class StructuralHockney(Estimator):
     def _band(
         self,
         size: float,
-        here: NDArray[np.bool_],
+        here: Mask,
         x: Floats,
         t: Floats,
-        others: Resampled,
+        drawn: Floats,
+        launches: Floats,
         generator: np.random.Generator,
     ) -> tuple[Band, list[tuple[float, float]]]:
         """The law around `size`, and (predicted, measured) `here` on the p that was left out."""
@@ -177,16 +168,19 @@ class StructuralHockney(Estimator):
         design = self._design(x, algorithm, two)
         predicted = np.maximum(design @ coefficients, 1e-300)
         parameters = int(design.any(axis=0).sum())  # one that came out as 0 was free to be more
-        spread = _spread(t / predicted - 1.0, parameters, len(others.repetitions) > 0)
+        if len(t) <= parameters and not len(drawn):
+            spread = np.array([-UNCHECKED, UNCHECKED])
+        else:
+            residual = t / predicted - 1.0
+            spread = np.concatenate([residual, -residual]) * inflation(len(t), parameters)
         noise = generator.choice(spread, size=(self.n_bootstraps, len(t)))
         sets = [predicted * np.maximum(1.0 + noise, 0.05)]
-        if len(others.repetitions):
-            sets.insert(0, others.repetitions)
+        if len(drawn):
+            sets.insert(0, drawn)
         draws = tuple(_refitted(design, times) for times in sets)
-        launches = _refitted(design, others.launches)
-        return Band(
-            float(size), algorithm, two, coefficients, draws, launches, score, second
-        ), pairs
+        own = _refitted(design, launches)
+        band = Band(float(size), algorithm, two, coefficients, draws, own, score, second)
+        return band, pairs
 
     def _design(self, x: Floats, algorithm: str, hierarchical: bool) -> Floats:
         """Features [n, 4] of (base, base per byte, alpha, beta)."""
@@ -194,9 +188,6 @@ class StructuralHockney(Estimator):
         for row, (m, p, nodes) in enumerate(x):
             design[row] = features_of(self.operation, algorithm, hierarchical, m, p, nodes)
         return design
-
-    def _settle(self) -> None:
-        self._sizes = np.array([band.nbytes for band in self.bands_])
 
     def _seconds(self, x: Floats) -> Floats:
         law: Floats = self._law(x, [band.coefficients[None] for band in self.bands_])[0]
@@ -232,7 +223,7 @@ class StructuralHockney(Estimator):
         """
         bands, value = self.bands_, self._seconds(x)
         sets = [self._law(x, list(draws)) for draws in zip(*(b.draws for b in bands), strict=True)]
-        low, high = _ends(value, sets, self._law(x, [band.launches for band in bands]))
+        low, high = widest(value, sets, self._law(x, [band.launches for band in bands]))
         factor = max(self.error_factor_, LEAST_FACTOR)
         doublings = np.log2(np.maximum(x[:, 1] / self.range_[1, 1], self.range_[0, 1] / x[:, 1]))
         decades = np.log10(np.maximum(x[:, 0] / self.range_[1, 0], self.range_[0, 0] / x[:, 0]))
@@ -249,42 +240,7 @@ def thinned(sizes: Floats) -> Floats:
     return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))]
 
 
-def _resampled(rows: CheckedRows, t: Floats, seed: int, n: int) -> Resampled:
-    """Other medians of the rows' points, whose medians are t [d]. Launches count where they differ."""
-    if launches_alike(rows):
-        rows = replace(rows, launch=np.zeros_like(rows.launch))
-    nothing = np.empty((0, len(t)))
-    own = launch_medians(rows)
-    if len(own) > 1:
-        # a launch that lacks a point is taken to be as fast there as it is elsewhere
-        speed = np.nanmedian(own / t, axis=1, keepdims=True)
-        own = np.where(np.isnan(own), t * speed, own)
-    return Resampled(
-        repetitions=resampled_medians(rows, seed, n) if rows.repeated else nothing,
-        launches=own if len(own) > 1 else nothing,
-    )
-
-
-def _spread(residual: Floats, parameters: int, repeated: bool) -> Floats:
-    """The residuals [2 n] to draw, of a law of so many coefficients."""
-    if len(residual) <= parameters and not repeated:
-        return np.array([-UNCHECKED, UNCHECKED])
-    return np.concatenate([residual, -residual]) * inflation(len(residual), parameters)
-
-
 def _refitted(design: Floats, times: Floats) -> Floats:
     """Coefficients [b, 4] of b sets of times [b, n]."""
     found = [relative_nnls(design, row) for row in times]
     return np.array(found).reshape(-1, design.shape[1])
-
-
-def _ends(value: Floats, sets: Iterable[Floats], launches: Floats) -> tuple[Floats, Floats]:
-    """(low [k], high [k]) at 95% around value [k]: the widest of sets [b, k] and of launches [l, k]."""
-    tail = (1.0 - CONFIDENCE) / 2.0
-    low, high = value.copy(), value.copy()
-    for draws in sets:
-        ends = np.quantile(draws, [tail, 1.0 - tail], axis=0)
-        low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
-    if len(launches):
-        low, high = Estimator.held_by_launches(low, high, value, launches)
-    return low, high

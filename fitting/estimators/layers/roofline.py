@@ -10,26 +10,21 @@ out better, the measured layers that are most alike correct the law near them.
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
-    CONFIDENCE,
+    TAILS,
     CheckedRows,
     Estimator,
-    checked,
+    held_by_launches,
     interval,
     launch_medians,
     medians,
     resampled_medians,
 )
-from calib.fitting.estimators.layers.folds import layers_of_points, make_folds
 from calib.fitting.estimators.layers.price_law import (
-    FRESH,
     PRICES,
     Terms,
     WorkForm,
@@ -43,12 +38,13 @@ from calib.fitting.estimators.layers.roofline_choice import (
     best_two,
     corrections,
     growth,
+    make_folds,
     places_of,
     typical,
 )
 from calib.fitting.parameters.work import UNPRICED_FACTOR
-from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
-from calib.foundation.arrays import Floats
+from calib.fitting.regression import CONFIDENCE, MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 
 MIN_NEIGHBOURS = 8
@@ -58,6 +54,7 @@ DRAW_STEPS = 4
 class Roofline(Estimator):
     """t(flops, bytes, weight bytes, patch bytes, fresh bytes); columns of X as in Work.features.
 
+    `names` of `fit` are the layers (by default each distinct x is one), left out with all their batches.
     Learned: `prices_` [6] in the order of PRICES (and each by name: `call_s_`, `s_per_flop_`, ...),
     `form_`, `intervals_` {name: (low, high)} at 95%, `score_`, `runner_up_` and `runner_up_score_`
     (typical log error of layers left out), `error_factor_`, `growth_per_decade_`, `neighbours_`
@@ -82,30 +79,12 @@ class Roofline(Estimator):
         self.seed = seed
         self.bootstraps = bootstraps
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        layers: ArrayLike | None = None,
-    ) -> Self:
-        """Learn from X [n, 5], y [n] seconds, `groups` [n] launches.
-
-        `layers` [n] says which rows are of the same layer (at whatever batch), which is left out as a
-        whole; without it every distinct row of X is a layer. Raises InputError as `checked` does, and
-        for another number of features.
-        """
-        rows = checked(X, y, sample_weight, groups)
-        self._fit(rows, layers_of_points(rows.points, X, layers))
-        self._learned(rows)
-        return self
-
-    def _fit(self, rows: CheckedRows, layer: NDArray[np.int64] | None = None) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for another number of features."""
         if rows.x.shape[1] != len(PRICES) - 1:
             raise InputError(f"{rows.x.shape[1]} features of a layer's work, not {len(PRICES) - 1}")
-        layer = layers_of_points(rows.points, rows.x, None) if layer is None else layer
+        numbers: dict[str, int] = {}
+        layer = np.array([numbers.setdefault(name, len(numbers)) for name in rows.names])
         t, weight = medians(rows)
         points = WorkPoints(with_call(rows.points), t, weight / weight.mean())
         folds = make_folds(rows.points, layer)
@@ -113,11 +92,16 @@ class Roofline(Estimator):
         self.form_ = best.terms.form
         self.runner_up_ = second.terms.name if second else ""
         self.runner_up_score_ = second.score if second else 0.0
-        self._keep(solve(points.x, t, points.weight, best.terms))
+        self.prices_ = solve(points.x, t, points.weight, best.terms)
+        for name, price in self.coefficients_.items():
+            setattr(self, f"{name}_", price)
         reach, left_out = None, best.left_out
         if folds.layers >= MIN_NEIGHBOURS:
             reach, left_out = best_reach(points, best, folds)
-        self._keep_neighbours(points, reach)
+        self.reach_, self.neighbours_ = reach or 1.0, np.empty((0, 4))
+        if reach:
+            residuals = np.log(t / seconds(points.x, self.prices_, self.form_))
+            self.neighbours_ = np.column_stack([points.places, residuals])
         self.score_ = min(best.score, typical(left_out, t)) if reach else best.score
         known = np.isfinite(left_out)
         enough = folds.layers >= MIN_ROWS and known.any()
@@ -125,21 +109,7 @@ class Roofline(Estimator):
         self.growth_per_decade_ = growth(points, best.terms, folds, self.error_factor_)
         self._draw(rows, points, best.terms, layer)
 
-    def _keep(self, prices: Floats) -> None:
-        self.prices_ = prices
-        self.call_s_, self.s_per_flop_, self.s_per_byte_ = prices[:3].tolist()
-        self.s_per_weight_byte_, self.s_per_patch_byte_ = prices[3:5].tolist()
-        self.s_per_fresh_byte_ = float(prices[FRESH])
-
-    def _keep_neighbours(self, points: WorkPoints, reach: float | None) -> None:
-        self.reach_, self.neighbours_ = reach or 1.0, np.empty((0, 4))
-        if reach:
-            residuals = np.log(points.t / seconds(points.x, self.prices_, self.form_))
-            self.neighbours_ = np.column_stack([points.places, residuals])
-
-    def _draw(
-        self, rows: CheckedRows, points: WorkPoints, terms: Terms, layer: NDArray[np.int64]
-    ) -> None:
+    def _draw(self, rows: CheckedRows, points: WorkPoints, terms: Terms, layer: Integers) -> None:
         """Intervals of the prices: launches drawn again, and with them the layers.
 
         How the repetitions scatter is in how the layers do, and would count twice. Of too few layers
@@ -165,13 +135,9 @@ class Roofline(Estimator):
             )
         wider = _few_layers(layers, int(terms.free.sum())) if layers >= MIN_ROWS else 1.0
         self._draws = np.maximum(self.prices_ + wider * (draws - self.prices_), 0.0)
-        self._launches = self.prices_[None]
         whole = by_launch[np.isfinite(by_launch).all(axis=1)]
-        if len(whole) > 1:
-            each = [
-                solve(points.x, t, points.weight, terms, self.prices_, DRAW_STEPS) for t in whole
-            ]
-            self._launches = np.array(each)
+        own = [solve(points.x, t, points.weight, terms, self.prices_, DRAW_STEPS) for t in whole]
+        self._launches = np.array(own) if len(own) > 1 else self.prices_[None]
         self.intervals_ = {
             name: interval(self.prices_[i], self._draws[:, i], self._launches[:, i].tolist())
             for i, name in enumerate(PRICES)
@@ -187,13 +153,12 @@ class Roofline(Estimator):
         expected, corrected = self._seconds(x), np.exp(self._corrections(x))
         factor = self.error_factor_ * self.growth_per_decade_ ** self._decades(x)
         each = [seconds(with_call(x), prices, self.form_) * corrected for prices in self._draws]
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(np.stack(each), [tail, 1.0 - tail], axis=0)
+        low, high = np.quantile(each, TAILS, axis=0)
         low, high = np.minimum(low, expected / factor), np.maximum(high, expected * factor)
         unpriced = (x[:, -1] > 0) & (self.range_[1, -1] == 0)
         high = np.where(unpriced, UNPRICED_FACTOR, 1.0) * high
         launches = [seconds(with_call(x), p, self.form_) * corrected for p in self._launches]
-        return self.held_by_launches(low, high, expected, np.stack(launches))
+        return held_by_launches(low, high, expected, np.stack(launches))
 
     def _decades(self, x: Floats) -> Floats:
         """How many powers of ten [n] the operations or bytes of any kind lie outside of the range.

@@ -7,7 +7,6 @@ from itertools import combinations
 
 import numpy as np
 
-from calib.fitting.estimators.layers.folds import Folds
 from calib.fitting.estimators.layers.price_law import (
     FRESH,
     PRICES,
@@ -18,7 +17,7 @@ from calib.fitting.estimators.layers.price_law import (
     solve,
 )
 from calib.fitting.parameters.work import SIZE_SHARE
-from calib.foundation.arrays import Floats, Mask
+from calib.foundation.arrays import Floats, Integers, Mask
 
 # of equals the first is taken. A sum shares the time of layers that are like one another between
 # operations and bytes, and is too cheap where either is alone: full-size layers, predicted from small
@@ -42,6 +41,38 @@ LEAST_GROWTH, MOST_GROWTH = 1.5, 10.0
 LEAST_DECADES = 0.3
 # a search needs no more digits than the choice
 SEARCH_STEPS = 15
+# up to so many layers each is left out by itself
+MOST_SINGLE, FOLDS = 12, 8
+LARGEST_SHARE = 0.2
+MIN_FOR_LARGEST = 5
+
+
+@dataclass(frozen=True)
+class Folds:
+    """(kept, held out) masks of points [d]: `by_layer` holds each out once, `largest` the largest."""
+
+    layers: int
+    by_layer: list[tuple[Mask, Mask]]
+    largest: list[tuple[Mask, Mask]]
+
+
+def make_folds(points: Floats, layer: Integers) -> Folds:
+    """Folds of points [d, k] of these layers; columns 0 and 1 are operations and bytes."""
+    n = int(layer.max()) + 1
+    if n < 2:
+        return Folds(n, [], [])
+    parts = n if n <= MOST_SINGLE else FOLDS
+    by_layer = [(layer % parts != part, layer % parts == part) for part in range(parts)]
+    largest: list[tuple[Mask, Mask]] = []
+    if n >= MIN_FOR_LARGEST:
+        for column in (0, 1):
+            size = np.zeros(n)
+            np.maximum.at(size, layer, points[:, column])
+            order = np.argsort(size, kind="stable")
+            held = np.isin(layer, order[-max(1, round(LARGEST_SHARE * n)) :])
+            if not any((held == other).all() for _, other in largest):
+                largest.append((~held, held))
+    return Folds(n, by_layer, largest)
 
 
 @dataclass(frozen=True)

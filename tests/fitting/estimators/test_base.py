@@ -21,7 +21,6 @@ from calib.fitting.estimators.base import (
     launch_medians,
     medians,
     resampled_medians,
-    residual_quantiles,
 )
 from calib.fitting.estimators.draws import MOST_INFLATION, inflation
 from calib.foundation.errors import InputError
@@ -150,10 +149,8 @@ def test_residuals_of_few_points_are_drawn_wider() -> None:
 
 
 def test_residual_quantiles_are_of_the_relative_residual() -> None:
-    seconds = np.linspace(0.9, 1.1, 201)
-    assert residual_quantiles(np.ones(201), seconds) == pytest.approx(
-        [-0.09, -0.05, 0.0, 0.05, 0.09]
-    )
+    law = Constant().fit(np.ones(201), np.linspace(0.9, 1.1, 201))
+    assert law.residual_quantiles_ == pytest.approx([-0.09, -0.05, 0.0, 0.05, 0.09])
 
 
 def test_rows_are_sorted_and_counted() -> None:

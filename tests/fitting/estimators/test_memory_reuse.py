@@ -56,7 +56,7 @@ def test_batches_of_one_model_are_left_out_together() -> None:
     names = ["a", "b", "c"] * 2
     assert layouts_told_apart(x, names)[-1] == LAYOUTS[0]
     assert layouts_told_apart(x, ["a", "a", "b"] * 2)[-1] == LAYOUTS[2], "two points are left"
-    law = ReuseLaw().fit(x, y, models=names)
+    law = ReuseLaw().fit(x, y, names=names)
     assert law.n_models_ == 3
     expected = []
     for name in "abc":
@@ -101,7 +101,7 @@ def test_few_models_allow_all_that_their_gammas_do() -> None:
 
 
 def test_batches_of_one_model_are_in_its_interval() -> None:
-    law = ReuseLaw().fit(X[:3], X[:3].sum(axis=1) * [0.2, 0.3, 0.4], models=["a"] * 3)
+    law = ReuseLaw().fit(X[:3], X[:3].sum(axis=1) * [0.2, 0.3, 0.4], names=["a"] * 3)
     assert law.gamma_low_ < 0.2 and law.gamma_high_ > 0.4
     assert np.isnan(law.simple_.held_out_error) and law.chosen_ == "simple"
 
@@ -111,5 +111,5 @@ def test_rows_that_cannot_be() -> None:
         ReuseLaw().fit(X[:, :2], X.sum(axis=1))
     with pytest.raises(InputError, match="activations, weights and optimizer"):
         ReuseLaw().fit([[0.0, 0.0, 0.0]], [1.0])
-    with pytest.raises(InputError, match="2 models for 1 rows"):
-        ReuseLaw().fit(X[:1], [1.0], models=["a", "b"])
+    with pytest.raises(InputError, match="2 names for 1 rows"):
+        ReuseLaw().fit(X[:1], [1.0], names=["a", "b"])

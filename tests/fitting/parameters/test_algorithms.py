@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, shape_of, steps_and_volume
+from calib.foundation.errors import InputError
 
 GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
 
@@ -124,3 +126,65 @@ def test_names_that_are_not_there() -> None:
         shape_of("allreduce", "magic", 4)
     with pytest.raises(KeyError):
         shape_of("p2p", "ring", 4)
+
+
+def ring_allreduce(vectors: list[np.ndarray]) -> tuple[list[np.ndarray], int, int]:
+    """The ring algorithm with real messages: results, rounds, items that one rank sent."""
+    p = len(vectors)
+    parts = [np.array_split(vector.copy(), p) for vector in vectors]
+    rounds = sent = 0
+    for phase in ("reduce-scatter", "allgather"):
+        for step in range(p - 1):
+            shift = 0 if phase == "reduce-scatter" else 1
+            outbox = [parts[r][(r - step + shift) % p].copy() for r in range(p)]
+            for r in range(p):
+                index = (r - step + shift) % p
+                to = parts[(r + 1) % p]
+                to[index] = to[index] + outbox[r] if shift == 0 else outbox[r]
+            rounds, sent = rounds + 1, sent + outbox[0].size
+    return [np.concatenate(part) for part in parts], rounds, sent
+
+
+@pytest.mark.parametrize("ranks", range(2, 65))
+def test_steps_and_volume_of_a_ring(ranks: int) -> None:
+    vectors = [np.arange(3 * ranks) + float(rank) for rank in range(ranks)]
+    found, rounds, sent = ring_allreduce(vectors)
+    assert all(np.array_equal(vector, sum(vectors)) for vector in found)
+    steps, volume = steps_and_volume("allreduce", ranks)
+    assert steps == rounds == 2 * (ranks - 1)
+    assert volume == pytest.approx(sent / (3 * ranks)) == pytest.approx(2 * (ranks - 1) / ranks)
+    assert steps_and_volume("p2p", ranks) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "expected"),
+    [
+        ("p2p_both", 2, (1, 1)),
+        ("halo", 7, (1, 1)),
+        ("halo 2x3", 6, (1, 1)),
+        ("allgather", 8, (7, 7 / 8)),
+        ("allgatherv", 3, (2, 2 / 3)),
+        ("reduce_scatter", 8, (7, 7 / 8)),
+        ("all_to_all", 5, (4, 4 / 5)),
+        ("broadcast", 2, (1, 1)),
+        ("broadcast", 5, (3, 3)),
+        ("broadcast", 8, (3, 3)),
+        # AR(4, W) inside and AR(2, W) between: 6 + 2 steps, 6/4 + 2/2 of W
+        ("hierarchical_allreduce inner=4", 8, (8, 2.5)),
+        ("hierarchical_allreduce inner=1", 8, (14, 14 / 8)),
+    ],
+)
+def test_steps_and_volume_of_the_table(
+    operation: str, ranks: int, expected: tuple[float, float]
+) -> None:
+    """formulas.md, "Collectives"."""
+    assert steps_and_volume(operation, ranks) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["gossip", *(f"hierarchical_allreduce inner={q}" for q in ("", "0", "x", "-2", "²"))],
+)
+def test_an_operation_without_a_cost_model_is_refused(operation: str) -> None:
+    with pytest.raises(InputError, match=f"no cost model for the operation '{operation}'"):
+        steps_and_volume(operation, 4)

@@ -129,10 +129,19 @@ def test_such_a_file_is_written_and_read(path: Path) -> None:
 # edits
 
 
+def as_jq(content: Any) -> str:
+    """As jq -S writes a file: keys in order, 1e-09 as 1e-9, and 8.0 as 8."""
+    text = json.dumps(content, indent=2, sort_keys=True)
+    again = re.sub(r"(?<=\d)\.0(?=[,\s])", "", re.sub(r"(?<=e-)0(?=\d)", "", text))
+    assert "1e-9" in again and "8.0," in text and "8.0," not in again
+    return again
+
+
 @pytest.mark.parametrize(
     "again",
     [
         json.dumps,
+        as_jq,
         lambda c: json.dumps(c, indent=8, sort_keys=True),
         lambda c: json.dumps(dict(reversed(c.items())), ensure_ascii=False),
         lambda c: json.dumps(c).replace("16777216.0", "16777216").replace("1e-09", "0.000000001"),
@@ -152,15 +161,6 @@ def test_other_words_for_the_same_are_no_edit(path: Path, again: Callable[[Any],
         before.sha256,
         False,
     )
-
-
-def test_another_spelling_of_numbers_is_no_edit(path: Path) -> None:
-    """As jq -S writes a file: keys in order, 1e-09 as 1e-9, and 8.0 as 8."""
-    text = json.dumps(json.loads(path.read_text()), indent=2, sort_keys=True)
-    again = re.sub(r"(?<=\d)\.0(?=[,\s])", "", re.sub(r"(?<=e-)0(?=\d)", "", text))
-    assert "1e-9" in again and "8.0," in text and "8.0," not in again
-    path.write_text(again)
-    assert not read_quietly(path).edited
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ def spoilt(**changes: Any) -> list[Finding]:
     return [finding for finding in check(f.filled(**changes)) if finding not in good]
 
 
+def spoilt_source(**changes: Any) -> list[Finding]:
+    return spoilt(provenance=f.filled().provenance.model_copy(update=changes))
+
+
 def the(findings: list[Finding]) -> Finding:
     """The only one."""
     assert len(findings) == 1, findings
@@ -88,21 +92,18 @@ def test_age(days: float, limit: float, said: str | None) -> None:
 
 @pytest.mark.parametrize("until", ["unknown", "", "yesterday"])
 def test_a_date_that_is_none_is_a_note(until: str) -> None:
-    source = f.filled().provenance.model_copy(update={"measured_until": until})
-    finding = the(spoilt(provenance=source))
+    finding = the(spoilt_source(measured_until=until))
     assert (finding.severity, finding.kind) == ("note", "stale")
     assert "does not say when" in finding.message
 
 
 def test_a_date_without_a_zone_is_utc() -> None:
-    source = f.filled().provenance.model_copy(update={"measured_until": "2026-11-03T09:56:00"})
-    assert not spoilt(provenance=source)
+    assert not spoilt_source(measured_until="2026-11-03T09:56:00")
 
 
 @pytest.mark.parametrize(("launches", "warned"), [(0, False), (1, True), (2, False)])
 def test_one_launch_does_not_tell_how_launches_differ(launches: int, warned: bool) -> None:
-    source = f.filled().provenance.model_copy(update={"launches": launches})
-    found = spoilt(provenance=source)
+    found = spoilt_source(launches=launches)
     assert ["one launch" in x.message and x.severity == "warning" for x in found] == [True] * warned
 
 
@@ -112,8 +113,7 @@ def test_notes_of_the_fit() -> None:
         "allreduce 8 B: failed: boom",
         "3 cases were not measured, as the first: x: skipped: no time",
     ]
-    source = f.filled().provenance.model_copy(update={"notes": notes})
-    found = spoilt(provenance=source)
+    found = spoilt_source(notes=notes)
     assert {x.message: x.severity for x in found} == dict(
         zip(notes, ["note", "warning", "warning"], strict=True)
     )

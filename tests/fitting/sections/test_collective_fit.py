@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -10,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, rows_of
 
-from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.sections.collectives import collective_fits
+from calib.fitting.parameters.collectives import CollectiveFit, interpolate
+from calib.fitting.sections.collectives import collective_fits, interpolation_error
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.samples import Sample
 
@@ -132,17 +133,10 @@ def test_intervals_cover_the_truth(noise: Noise) -> None:
     assert only(measured(noise), 0).alpha_s.high / only(measured(noise), 0).alpha_s.low < 1.1
 
 
-def test_order_of_rows_does_not_matter() -> None:
-    rows = measured(some_late, 7)
-    shuffled = rows.copy()
-    random.Random(0).shuffle(shuffled)
-    assert only(shuffled).model_dump_json() == only(rows).model_dump_json()
-
-
 def test_units() -> None:
     """Times in ms give alpha and beta in ms."""
     rows = measured(some_late, 7)
-    thousand = [row.__class__(**{**row.__dict__, "seconds": 1e3 * row.seconds}) for row in rows]
+    thousand = [replace(row, seconds=1e3 * row.seconds) for row in rows]
     one, other = only(rows), only(thousand)
     assert other.alpha_s.value == pytest.approx(1e3 * one.alpha_s.value)
     assert other.beta_s_per_byte.high == pytest.approx(1e3 * one.beta_s_per_byte.high)
@@ -151,7 +145,7 @@ def test_units() -> None:
 
 def test_operations_levels_and_sizes_of_launch_are_kept_apart() -> None:
     rows = measured() + measured(operation="p2p") + measured(ranks=4)
-    rows += [row.__class__(**{**row.__dict__, "level": "system"}) for row in measured(ranks=4)]
+    rows += [replace(row, level="system") for row in measured(ranks=4)]
     fits, _ = collective_fits(as_samples(rows), 0)
     assert [(f.operation, f.level, f.ranks) for f in fits] == [
         ("allreduce", "node", 2),
@@ -204,13 +198,6 @@ def test_each_device_has_laws_of_its_own() -> None:
     assert [(fit.device, fit.at_home) for fit in fits] == [("cpu", True), ("cuda", False)]
     assert fits[0] == only(host) and fits[1] == only(card)
     assert fits[1].beta_s_per_byte.value == pytest.approx(3 * fits[0].beta_s_per_byte.value)
-
-
-def test_a_cuda_graph_is_an_operation_of_its_own() -> None:
-    rows = measured() + [replace(row, mode="graph", seconds=row.seconds / 2) for row in measured()]
-    fits, _ = collective_fits(as_samples(rows), 0)
-    assert [fit.operation for fit in fits] == ["allreduce", "allreduce graph"]
-    assert fits[1].slope_s_per_byte.value == pytest.approx(SLOPE / 2)
 
 
 def test_data_types_are_no_repetitions_of_one_another() -> None:
@@ -306,18 +293,24 @@ def test_ranks_on_a_node(ranks: int, nodes: int, active: int, each: int, words: 
     assert (only(rows).ranks_per_node, only(rows).placed) == (each, words)
 
 
-def test_a_grid_and_a_hierarchy_are_operations_of_their_own() -> None:
-    rows = [replace(row, operation="halo", key="4") for row in measured(ranks=4)]
-    rows += [replace(row, operation="halo", key="2x2") for row in measured(ranks=4)]
-    rows += [
-        replace(row, operation="hierarchical_allreduce", key="inner=2") for row in measured(ranks=4)
+def test_graphs_grids_and_hierarchies_are_operations_of_their_own() -> None:
+    changes: list[dict[str, Any]] = [
+        {"operation": "halo", "key": "4"},
+        {"operation": "halo", "key": "2x2"},
+        {"operation": "hierarchical_allreduce", "key": "inner=2"},
+        {"operation": "halo", "mode": "graph"},
     ]
+    rows = [replace(row, **change) for change in changes for row in measured(ranks=4)]
+    graph = {row.nbytes: row.seconds / 2 for row in measured(ranks=4)}
+    rows = [replace(r, seconds=graph[r.nbytes]) if r.mode == "graph" else r for r in rows]
     fits, notes = collective_fits(as_samples(rows), 0)
-    names = [fit.operation for fit in fits]
-    assert names == ["halo", "halo 2x2", "hierarchical_allreduce inner=2"] and notes == []
+    names = ["halo", "halo 2x2", "halo graph", "hierarchical_allreduce inner=2"]
+    assert [fit.operation for fit in fits] == names and notes == []
+    slopes = [fit.slope_s_per_byte.value for fit in fits]
+    assert slopes == pytest.approx([SLOPE, SLOPE, SLOPE / 2, SLOPE])
     # AR(2, W) twice: 2 + 2 steps, 2/2 + 2/2 of the buffer
-    assert fits[2].alpha_s.value == pytest.approx(INTERCEPT / 4)
-    assert fits[2].beta_s_per_byte.value == pytest.approx(SLOPE / 2)
+    assert fits[3].alpha_s.value == pytest.approx(INTERCEPT / 4)
+    assert fits[3].beta_s_per_byte.value == pytest.approx(SLOPE / 2)
 
 
 def test_only_a_proven_fall_is_a_fall() -> None:
@@ -337,3 +330,27 @@ def test_only_a_proven_fall_is_a_fall() -> None:
 
     assert falls(only(with_drop(0.001)))
     assert not falls(only(with_drop(0.1)))
+
+
+SWEEP = [8 * 4**k for k in range(12)]
+
+
+@given(
+    factor=st.floats(1e-9, 1e-3), power=st.floats(-1, 2), nbytes=st.floats(8.0, float(SWEEP[-1]))
+)
+def test_interpolation_is_exact_on_power_laws(factor: float, power: float, nbytes: float) -> None:
+    seconds = [factor * m**power for m in SWEEP]
+    assert interpolate(nbytes, SWEEP, seconds) == pytest.approx(factor * nbytes**power, rel=1e-9)
+    assert interpolation_error(SWEEP, seconds) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_interpolation_passes_through_its_points() -> None:
+    seconds = np.random.default_rng(0).uniform(1, 2, len(SWEEP)).tolist()
+    found = [interpolate(m, SWEEP, seconds) for m in SWEEP]
+    assert found == pytest.approx(seconds, rel=1e-12)
+
+
+def test_interpolation_error_is_that_of_the_inner_sizes() -> None:
+    """Between 1 and 100 lies 10 (the geometric mean of sizes): sqrt(1 * 4) = 2 against 3."""
+    assert interpolation_error([1, 10, 100], [1.0, 3.0, 4.0]) == pytest.approx(1.5)
+    assert interpolation_error([1, 10], [1.0, 3.0]) == 2.0

@@ -69,28 +69,19 @@ def composed(models: Sequence[InPlaceCase], time: Time, phase: str = "forward") 
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_price_per_layer(phase: str) -> None:
-    law = composed(MODELS, lambda case, s: s + 50e-6 * len(case.layer_keys), phase)
-    assert law.s_per_layer == pytest.approx(50e-6, rel=1e-6)
-    assert law.s_per_byte == pytest.approx(0.0, abs=1e-15)
+@pytest.mark.parametrize("layer_s", [0.0, 50e-6])
+@pytest.mark.parametrize("byte_s", [0.0, 0.3e-9])
+def test_a_price_per_layer_and_byte(phase: str, layer_s: float, byte_s: float) -> None:
+    def missing(case: InPlaceCase) -> float:
+        return layer_s * len(case.layer_keys) + byte_s * case.activation_bytes
+
+    law = composed(MODELS, lambda case, s: s + missing(case), phase)
+    assert law.s_per_layer == pytest.approx(layer_s, rel=1e-6, abs=1e-12)
+    assert law.s_per_byte == pytest.approx(byte_s, rel=1e-6, abs=1e-15)
     assert law.error_factor == pytest.approx(1.0, rel=1e-6)
-    ratios = [1 + 50e-6 * len(c.layer_keys) / total(c, phase) for c in MODELS]
+    ratios = [1 + missing(c) / total(c, phase) for c in MODELS]
     assert law.sum_error_factor == pytest.approx(max(ratios), rel=1e-9)
     assert law.max_bytes == 3 * 10**7
-
-
-def test_a_price_per_byte() -> None:
-    law = composed(MODELS, lambda case, s: s + 0.3e-9 * case.activation_bytes)
-    assert law.s_per_byte == pytest.approx(0.3e-9, rel=1e-6)
-    assert law.s_per_layer == pytest.approx(0.0, abs=1e-12)
-
-
-def test_a_price_per_layer_and_byte() -> None:
-    law = composed(
-        MODELS, lambda case, s: s + 50e-6 * len(case.layer_keys) + 0.3e-9 * case.activation_bytes
-    )
-    assert (law.s_per_layer, law.s_per_byte) == pytest.approx((50e-6, 0.3e-9), rel=1e-6)
-    assert law.error_factor == pytest.approx(1.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.8])
@@ -197,15 +188,3 @@ def test_bytes_of_the_exchange_are_those_of_the_gradients() -> None:
     (law,) = compositions(as_samples(rows), cases, [], [], LOOP.collectives)
     assert (law.s_per_layer, law.max_bytes) == (0.0, 8**7)
     assert law.s_per_byte == pytest.approx(0.2e-9, rel=1e-6)
-
-
-def test_order_does_not_matter() -> None:
-    rows: list[Sample] = []
-    for i, case in enumerate(MODELS):
-        rows += constant(case, "forward", total(case, "forward") * (1.1 + 0.1 * i))
-    cases = {case.id: case for case in MODELS}
-    one = compositions(as_samples(rows), cases, LAYERS, [], [])
-    other = compositions(
-        as_samples(rows[::-1]), dict(reversed(cases.items())), LAYERS[::-1], [], []
-    )
-    assert [law.model_dump_json() for law in other] == [law.model_dump_json() for law in one]

@@ -1,31 +1,26 @@
-"""Layer times, work models and tensor loops from rows whose truth is known."""
+"""Layer times and work models from rows whose truth is known."""
 
 from __future__ import annotations
 
 import pytest
+from tests.helpers import runs
 from tests.helpers.rows import as_samples, constant, rows_of
 
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import UNCHECKED_FACTOR
 from calib.fitting.sections.compute import layer_times, work_models
-from calib.fitting.sections.loops import tensor_loops
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
-from calib.microbench.cases import LayerCase, TensorsCase
+from calib.microbench.cases import LayerCase
 from calib.microbench.records.samples import Sample
 
 CALL, PER_FLOP, PER_BYTE = 4e-6, 3e-11, 2e-10
 
 
 def linear(n_in: int, n_out: int, batch: int = 8, first: bool = False, ranks: int = 2) -> LayerCase:
-    shape = LayerShape(
-        kind="linear",
-        input_shapes=((n_in,),),
-        output_shape=(n_out,),
-        parameter_shapes=((n_out, n_in), (n_out,)),
-    )
-    return LayerCase(ranks=ranks, layer=shape, batch=batch, needs_input_grad=not first)
+    layer = runs.linear(n_in, n_out)
+    return LayerCase(ranks=ranks, layer=layer, batch=batch, needs_input_grad=not first)
 
 
 def passing(kind: str, items: int, batch: int = 8) -> LayerCase:
@@ -209,16 +204,6 @@ def test_a_price_of_fresh_pages_serves_the_kinds_that_had_none() -> None:
     assert found["linear"].s_per_flop == pytest.approx(PER_FLOP, rel=1e-6)
 
 
-def test_the_order_of_the_rows_does_not_matter() -> None:
-    by_id = {case.id: case for case in LINEARS}
-    samples = rows(*LINEARS)
-    one, other = (
-        work_models(layer_times(as_samples(each), by_id), by_id, as_samples(each))
-        for each in (samples, samples[::-1])
-    )
-    assert [m.model_dump_json() for m in one] == [m.model_dump_json() for m in other]
-
-
 def test_work_models_are_per_number_of_active_ranks() -> None:
     alone = [case.model_copy(update={"ranks": 1}) for case in LINEARS]
     by_id = {case.id: case for case in (*LINEARS, *alone)}
@@ -226,58 +211,3 @@ def test_work_models_are_per_number_of_active_ranks() -> None:
     models = work_models(layer_times(as_samples(samples), by_id), by_id)
     calls = {m.active_ranks: m.call_s for m in models if m.direction == "forward"}
     assert calls == pytest.approx({1: CALL, 2: 2 * CALL}, rel=1e-6)
-
-
-def tensors(key: str, *sizes: int, operation: str = "pack", ranks: int = 2) -> TensorsCase:
-    return TensorsCase.model_validate(
-        {"ranks": ranks, "operation": operation, "key": key, "shapes": [[n] for n in sizes]}
-    )
-
-
-LISTS = [
-    tensors("a", 10),
-    tensors("b", *[5] * 40),
-    tensors("c", 100_000, 3),
-    tensors("d", *[1000] * 7),
-    tensors("e", *[9] * 200),
-]
-
-
-def loop_truth(case: TensorsCase) -> float:
-    """10 us + 2 us a tensor + 0.25 ns a byte."""
-    nbytes = 4 * sum(shape[0] for shape in case.shapes)
-    return 10e-6 + 2e-6 * len(case.shapes) + 0.25e-9 * nbytes
-
-
-def test_tensor_loop_recovers_the_law() -> None:
-    samples = [
-        row
-        for case in LISTS
-        for row in constant(case, "pack", loop_truth(case))
-        + constant(case, "unpack", 2 * loop_truth(case))
-    ]
-    pack, unpack = tensor_loops(as_samples(samples))
-    for loop, name, factor in ((pack, "pack", 1), (unpack, "unpack", 2)):
-        assert (loop.operation, loop.active_ranks) == (name, 2)
-        assert (loop.call_s, loop.s_per_tensor, loop.s_per_byte) == pytest.approx(
-            (factor * 10e-6, factor * 2e-6, factor * 0.25e-9), rel=1e-6
-        )
-        assert loop.error_factor == pytest.approx(1.0, rel=1e-6)
-        assert loop.max_bytes == 4 * 100_003
-        assert list(loop.measured) == ["a", "b", "c", "d", "e"]
-        values = {key: estimate.value for key, estimate in loop.measured.items()}
-        assert values == pytest.approx({c.key: factor * loop_truth(c) for c in LISTS})
-
-
-def test_tensor_loops_of_few_lists_say_so() -> None:
-    samples = [row for case in LISTS[:3] for row in constant(case, "pack", loop_truth(case))]
-    (loop,) = tensor_loops(as_samples(samples))
-    assert loop.error_factor == UNCHECKED_FACTOR
-    assert tensor_loops(as_samples([])) == []
-
-
-def test_tensor_loops_are_per_operation_and_active_ranks() -> None:
-    cases = [tensors("a", 10, operation=o, ranks=r) for o in ("update", "pack") for r in (2, 1)]
-    samples = [row for case in cases for row in constant(case, case.operation, 1.0)]
-    found = [(loop.operation, loop.active_ranks) for loop in tensor_loops(as_samples(samples))]
-    assert found == [("pack", 1), ("pack", 2), ("update", 1), ("update", 2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from tests.helpers.rows import as_samples, constant, rows_of
 
 from calib.fitting.estimate import slowest_rank
+from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR
 from calib.fitting.sections.loops import tensor_loops
 from calib.microbench.cases import TensorsCase
 from calib.microbench.records.samples import Sample
@@ -17,10 +17,10 @@ from calib.microbench.records.samples import Sample
 SIZES = [(10,), (5,) * 40, (100_000, 3), (1000,) * 7, (9,) * 200, (50_000,) * 3]
 
 
-def case(operation: str, sizes: tuple[int, ...]) -> TensorsCase:
+def case(operation: str, sizes: tuple[int, ...], ranks: int = 2) -> TensorsCase:
     return TensorsCase.model_validate(
         {
-            "ranks": 2,
+            "ranks": ranks,
             "operation": operation,
             "key": f"{len(sizes)}x{sizes[0]}",
             "shapes": [[n] for n in sizes],
@@ -81,15 +81,38 @@ def test_other_devices_and_items_change_nothing() -> None:
     assert loop in tensor_loops(as_samples(noisy() + others))
 
 
-def test_order_of_rows_does_not_matter() -> None:
-    samples = noisy()
-    shuffled = samples[:]
-    random.Random(1).shuffle(shuffled)
-    # all but the order of equal keys: the record is the same to the last bit
-    assert tensor_loops(as_samples(shuffled)) == tensor_loops(as_samples(samples))
+@pytest.mark.parametrize("lists", [1, 3, len(SIZES)])
+def test_noiseless_lists_give_the_truth(lists: int) -> None:
+    """Two operations, one twice as slow; of one list the sum alone, of three nothing to check with."""
+    samples = [
+        row
+        for sizes in SIZES[:lists]
+        for operation, slower in (("pack", 1), ("unpack", 2))
+        for row in constant(case("pack", sizes), operation, slower * seconds(sizes))
+    ]
+    loops = tensor_loops(as_samples(samples))
+    assert [loop.operation for loop in loops] == ["pack", "unpack"]
+    for slower, loop in enumerate(loops, 1):
+        for n, sizes in enumerate(SIZES[:lists]):
+            predicted = loop.call_s + len(sizes) * loop.s_per_tensor
+            predicted += 4 * sum(sizes) * loop.s_per_byte
+            assert predicted == pytest.approx(slower * seconds(sizes)), n
+        values = {key: estimate.value for key, estimate in loop.measured.items()}
+        expected = {case("pack", s).key: slower * seconds(s) for s in SIZES[:lists]}
+        assert list(values) == sorted(values) and values == pytest.approx(expected)
+        assert loop.active_ranks == 2 and loop.max_bytes == 4 * max(map(sum, SIZES[:lists]))
+        if lists < MIN_ROWS:
+            assert loop.error_factor == UNCHECKED_FACTOR
+        else:
+            assert loop.error_factor == pytest.approx(1.0, rel=1e-6)
+            prices = loop.call_s, loop.s_per_tensor, loop.s_per_byte
+            truth = [slower * price for price in (10e-6, 2e-6, 0.25e-9)]
+            assert prices == pytest.approx(truth, rel=1e-6)
+    assert tensor_loops(as_samples([])) == []
 
 
-def test_a_list_that_was_measured_once_is_one_point() -> None:
-    (loop,) = tensor_loops(as_samples(constant(case("pack", (10,)), "pack", 3e-6)))
-    assert loop.error_factor == 10.0
-    assert loop.call_s + loop.s_per_tensor + 40 * loop.s_per_byte == pytest.approx(3e-6)
+def test_operations_and_active_ranks_are_apart() -> None:
+    cases = [case(operation, (10,), ranks) for operation in ("update", "pack") for ranks in (2, 1)]
+    samples = [row for of in cases for row in constant(of, of.operation, 1.0)]
+    found = [(loop.operation, loop.active_ranks) for loop in tensor_loops(as_samples(samples))]
+    assert found == [("pack", 1), ("pack", 2), ("update", 1), ("update", 2)]

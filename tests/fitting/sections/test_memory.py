@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.helpers import runs
 from tests.helpers.divided import model_case
+from tests.helpers.runs import linear
 
 from calib.fitting.parameters.memory import MemoryReuse
 from calib.fitting.sections.memory import memory_reuses, naive_bytes
@@ -15,12 +17,6 @@ from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.manifest import CaseEnd
-
-
-def linear(n: int, m: int) -> LayerShape:
-    return LayerShape(
-        kind="linear", input_shapes=((n,),), output_shape=(m,), parameter_shapes=((m, n), (m,))
-    )
 
 
 def add(n: int) -> LayerShape:
@@ -57,17 +53,7 @@ def case(
 
 
 def end(of: InPlaceCase, launch: int = 0, repetitions: int = 9, **memory: int) -> CaseEnd:
-    return CaseEnd(
-        case_id=of.id,
-        launch=launch,
-        label="",
-        purpose="",
-        repetitions=repetitions,
-        half_width=None,
-        stopped_by="interval",
-        elapsed_s=1.0,
-        memory=memory,
-    )
+    return runs.end(of.id, launch=launch, repetitions=repetitions, memory=memory)
 
 
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])

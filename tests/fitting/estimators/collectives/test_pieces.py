@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from calib.fitting.estimators.collectives.outliers import slow_outliers
 from calib.fitting.estimators.collectives.pieces import (
     FALL,
     LinePiece,
@@ -20,6 +19,7 @@ from calib.fitting.estimators.collectives.pieces import (
     polished,
     rising,
 )
+from calib.fitting.estimators.collectives.segmented_hockney import slow_outliers
 
 N = 9
 

@@ -11,8 +11,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from tests.fitting.estimators.examples.roofline import EXAMPLES, TRUTH, X
 
+from calib.fitting.estimators.base import checked
 from calib.fitting.estimators.layers import roofline
-from calib.fitting.estimators.layers.folds import layers_of_points, make_folds
 from calib.fitting.estimators.layers.price_law import (
     HUBER,
     PRICES,
@@ -23,6 +23,7 @@ from calib.fitting.estimators.layers.price_law import (
     with_call,
 )
 from calib.fitting.estimators.layers.roofline import Roofline
+from calib.fitting.estimators.layers.roofline_choice import make_folds
 from calib.fitting.parameters.file import WorkModel
 from calib.fitting.parameters.work import UNPRICED_FACTOR, Work, seconds_of
 from calib.fitting.regression import UNCHECKED_FACTOR
@@ -119,17 +120,18 @@ def test_more_work_never_takes_less(seed: int, column: int, factor: float) -> No
 def test_a_layer_is_left_out_at_all_batches() -> None:
     x = np.concatenate([X[:20], 2 * X[:20]])
     names = [f"layer {i}" for i in range(20)] * 2
-    points = np.unique(x, axis=0)
-    layer = layers_of_points(points, x, names)
+    rows = checked(x, np.ones(len(x)), names=names)
+    _, layer = np.unique(rows.names, return_inverse=True)
     assert layer.max() == 19
     of = {tuple(row): name for row, name in zip(x.tolist(), names, strict=True)}
-    folds = make_folds(points, layer)
-    assert sum(held.sum() for _, held in folds.by_layer) == len(points)
+    assert rows.names == [of[tuple(point)] for point in rows.points.tolist()]
+    folds = make_folds(rows.points, layer)
+    assert sum(held.sum() for _, held in folds.by_layer) == len(rows.points)
     for kept, held in [*folds.by_layer, *folds.largest]:
         assert (kept != held).all()
-        assert not {of[tuple(p)] for p in points[kept]} & {of[tuple(p)] for p in points[held]}
-    with pytest.raises(InputError, match="names of layers"):
-        layers_of_points(points, x, names[:3])
+        assert not set(layer[kept]) & set(layer[held])
+    with pytest.raises(InputError, match="3 names for 40 rows"):
+        checked(x, np.ones(len(x)), names=names[:3])
 
 
 def test_the_largest_are_left_out_together() -> None:
@@ -146,7 +148,7 @@ def test_few_layers_are_checked_on_nothing() -> None:
     assert one.predict(X[:1]) == pytest.approx(SUM[:1])
     # two layers at many batches are no more than two
     x = np.concatenate([X[10:12] * b for b in (1, 2, 4, 8)])
-    law = Roofline(**FEW).fit(x, 1e-6 + 1e-10 * x[:, 1], layers=["a", "b"] * 4)
+    law = Roofline(**FEW).fit(x, 1e-6 + 1e-10 * x[:, 1], names=["a", "b"] * 4)
     assert law.error_factor_ == UNCHECKED_FACTOR
 
 
