@@ -56,7 +56,7 @@ DRAW_STEPS = 4
 
 
 class Roofline(Estimator):
-    """t(flops, bytes, weight bytes, patch bytes, fresh bytes); columns of X as in Work.features.
+    """t(flops, bytes, weight bytes, patch bytes, fresh bytes); columns of X as in Work.
 
     Learned: `prices_` [6] in the order of PRICES (and each by name: `call_s_`, `s_per_flop_`, ...),
     `form_`, `intervals_` {name: (low, high)} at 95%, `score_`, `runner_up_` and `runner_up_score_`
