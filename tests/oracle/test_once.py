@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.oracle import machine
 from tests.oracle.handmade import mlp
 
 from calib.foundation.division import Division
 from calib.oracle import once as once_module
+from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
+from calib.oracle.predict import project
+from calib.oracle.projection import Form
+from calib.oracle.sweep import EVERY, Choices
+from calib.training.models.specs import spec
 
 
 class Sums:
@@ -71,3 +77,21 @@ def test_divisions_of_one_geometry_share_an_answer() -> None:
     assert [parts(model, of) for of in (one, group, more)] == [2, 2, 4]
     assert asked == [one, more]
     assert parts(model.model_copy(), one) == 2 and len(asked) == 3, "a copy knows nothing"
+
+
+@pytest.mark.parametrize("form", ["measured", "paper"])
+def test_what_was_asked_before_changes_no_prediction(form: Form) -> None:
+    """Every division of a machine that was asked for all others equals that of a fresh one."""
+    parameters, text = machine(), spec("resnet50-mini").model_dump_json()
+    known, shared = Machine(parameters), ModelSpec.model_validate_json(text)
+    asked = [
+        Choices(segments=2).division(None, variant, p, batch, 4)
+        for p, batch in ((4, 16), (1, 16), (8, 32), (2, 16))
+        for variant in EVERY
+    ]
+    for division in (*asked, *reversed(asked)):
+        project(shared, division, known, form, explain=True)
+    for division in asked:
+        fresh = ModelSpec.model_validate_json(text)
+        again = project(shared, division, known, form, explain=True)
+        assert again == project(fresh, division, parameters, form, explain=True)
