@@ -1,7 +1,7 @@
 """What a rank runs, equal layers counted once: the keys of cost look-ups.
 
-A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and all batches and p1 of a
-strategy share the parts of its layers: they are found once for a model and a layout of parts.
+A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and a strategy has the same parts
+at every batch and p1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ranks send by the formula of spatial, and what they copy: found once for a layout of parts.
+"""What ranks send by the formula of spatial, and what they copy.
 
 The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in
 oracle/layout/spatial.py.
