@@ -9,6 +9,8 @@ Cell = str | int | float | bool | None
 
 def plain(text: str) -> str:
     """`text` on one line without control characters, so that a name cannot drive a terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
@@ -34,4 +36,4 @@ def csv_cell(cell: Cell) -> Cell:
 
 def csv_row(cells: Iterable[Cell]) -> list[Cell]:
     """The cells of a row, for every table that calib writes."""
-    return [csv_cell(cell) for cell in cells]
+    return [csv_cell(cell) if isinstance(cell, str) else cell for cell in cells]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import repeat
 from typing import NamedTuple
 
 from calib.foundation.quantities import LEAST_SECONDS
@@ -21,6 +22,7 @@ TIMED_ONCE = (
     "some times are of one run, which says nothing about its own error: the interval leaves it out"
 )
 RANK = {basis: rank for rank, basis in enumerate(BASIS_ORDER)}
+NO_ERROR = (0.0, 0.0)
 
 
 class Cost(NamedTuple):
@@ -75,23 +77,31 @@ def total(costs: Iterable[Cost]) -> Cost:
     parts = [cost for cost in costs if cost is not NOTHING]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    first, *others = parts
-    basis, notes = first.basis, first.notes
-    errors = {source: (down, up) for source, down, up in first.errors}
-    for part in others:
-        if part.basis != basis and RANK[part.basis] > RANK[basis]:
-            basis = part.basis
-        for source, down, up in part.errors:
-            before = errors.get(source)
-            errors[source] = (down, up) if before is None else (before[0] + down, before[1] + up)
-        if part.notes and part.notes != notes:
-            notes = tuple(dict.fromkeys((*notes, *part.notes)))
-    return Cost(
-        math.fsum([part.seconds for part in parts]),
-        basis,
-        tuple([(source, down, up) for source, (down, up) in errors.items()]),
-        notes,
-    )
+    return counted(zip(parts, repeat(1), strict=False))
+
+
+def counted(costs: Iterable[tuple[Cost, float]]) -> Cost:
+    """The sum of costs, each so many times."""
+    seconds: list[float] = []
+    errors: dict[str, tuple[float, float]] = {}
+    basis: Basis = "exact"
+    notes: tuple[str, ...] = ()
+    for cost, count in costs:
+        if cost is NOTHING:
+            continue
+        time, of, sources, about = cost
+        seconds.append(count * time)
+        for source, down, up in sources:
+            before = errors.get(source, NO_ERROR)
+            errors[source] = before[0] + count * down, before[1] + count * up
+        if of != basis and RANK[of] > RANK[basis]:
+            basis = of
+        if about is not notes and about != notes:
+            notes = tuple(dict.fromkeys(notes + about))
+    if not seconds:
+        return NOTHING
+    found = tuple([(source, down, up) for source, (down, up) in errors.items()])
+    return Cost(math.fsum(seconds), basis, found, notes)
 
 
 def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:

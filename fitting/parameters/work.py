@@ -1,6 +1,6 @@
 """Work of a layer, and its time by the work models of parameters.json. Plain arithmetic.
 
-The fit (fitting/sections/compute.py) and the oracle (oracle/costs/machine.py) share it, so that both
+The fit (fitting/sections/compute.py) and the oracle (oracle/costs/layers.py) share it, so that both
 mean the same.
 """
 
@@ -9,15 +9,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from calib.foundation.layers import ITEM_BYTES, LayerShape
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import WorkModel
+from typing import NamedTuple
 
 from calib.fitting.parameters.file import WorkModel
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 
 # the law of layers of kinds that have none of their own
 ANY_KIND = "any"
@@ -26,7 +21,7 @@ ANY_KIND = "any"
 FRESH_OVER_BYTES = 32 * 2**20
 # how much of the distance between two layers is their size, and how much what they are like
 SIZE_SHARE = 0.5
-# operations and moves of bytes, together (seconds_of)
+# operations and moves of bytes, together (price_of)
 FORMS: dict[str, Callable[[float, float], float]] = {
     "sum": operator.add,
     "norm2": math.hypot,
@@ -40,13 +35,13 @@ UNPRICED_FACTOR = 10.0
 BORROWED_FACTOR = 3.0
 
 
-@dataclass(frozen=True)
-class Work:
-    """One pass of one layer. Bytes are those of the forward, `fresh_bytes` those of the pass itself.
+class Work(NamedTuple):
+    """One pass of one layer: a row of X of fitting/estimators/layers/roofline.py.
 
-    `nbytes`: inputs, output and weights, each once. `patch_bytes`: the inputs of every output
-    position (a convolution written as a matrix product, im2col); else the inputs. `fresh_bytes`:
-    results in buffers of over FRESH_OVER_BYTES.
+    Bytes are those of the forward, `fresh_bytes` those of the pass itself. `nbytes`: inputs, output
+    and weights, each once. `patch_bytes`: the inputs of every output position (a convolution written
+    as a matrix product, im2col); else the inputs. `fresh_bytes`: results in buffers of over
+    FRESH_OVER_BYTES.
     """
 
     flops: float
@@ -55,39 +50,53 @@ class Work:
     patch_bytes: float
     fresh_bytes: float = 0.0
 
-    @property
-    def features(self) -> tuple[float, float, float, float, float]:
-        """A row of X of fitting/estimators/layers/roofline.py."""
-        return self.flops, self.nbytes, self.weight_bytes, self.patch_bytes, self.fresh_bytes
+
+class LayerWork:
+    """The work of a layer at any batch: linear in it but for the weights and the fresh pages."""
+
+    def __init__(self, shape: LayerShape, needs_input_grad: bool = True) -> None:
+        inputs, weights = (
+            [float(ITEM_BYTES * math.prod(of)) for of in shapes]
+            for shapes in (shape.input_shapes, shape.parameter_shapes)
+        )
+        self.output_bytes = float(ITEM_BYTES * shape.output_items)
+        self._flops, self._weight_bytes = shape.forward_flops(1), sum(weights)
+        self._patch_bytes = sum(inputs)
+        if shape.kind == "conv":
+            positions, patch = shape.output_shape[1:], shape.parameter_shapes[0][1:]
+            self._patch_bytes = float(ITEM_BYTES * math.prod(positions) * math.prod(patch))
+        self._constant_bytes = shape.moved_bytes(0, ITEM_BYTES)
+        self._bytes_per_sample = shape.moved_bytes(1, ITEM_BYTES) - self._constant_bytes
+        # what a pass writes: the buffers of one sample, and fresh bytes of dL/dw
+        gradients = inputs if needs_input_grad and shape.kind != "embedding" else []
+        large = sum(size for size in weights if size > FRESH_OVER_BYTES)
+        self._written: dict[str, tuple[list[float], float]] = {
+            "forward": ([self.output_bytes], 0.0),
+            "backward": (gradients, large),
+            "backward_data": (gradients, 0.0),
+            "backward_weight": ([], large),
+        }
+
+    def at(self, batch: int, direction: str) -> Work:
+        """A "forward", "backward", "backward_data" or "backward_weight" at `batch` samples."""
+        written, fresh = self._written[direction]
+        for size in written:
+            if size * batch > FRESH_OVER_BYTES:
+                fresh += size * batch
+        return Work(
+            self._flops * batch,
+            self._bytes_per_sample * batch + self._constant_bytes,
+            self._weight_bytes,
+            self._patch_bytes * batch,
+            fresh,
+        )
 
 
 def work_of(
     shape: LayerShape, batch: int, direction: str = "forward", needs_input_grad: bool = True
 ) -> Work:
-    """The work of a "forward", "backward", "backward_data" or "backward_weight" at `batch` samples."""
-    inputs = [float(ITEM_BYTES * batch * math.prod(x)) for x in shape.input_shapes]
-    weights = [float(ITEM_BYTES * math.prod(w)) for w in shape.parameter_shapes]
-    patches = (
-        float(ITEM_BYTES * batch * patch_items(shape)) if shape.kind == "conv" else sum(inputs)
-    )
-    if direction == "forward":
-        results = [float(ITEM_BYTES * batch * shape.output_items)]
-    else:
-        has_dx = direction != "backward_weight" and needs_input_grad and shape.kind != "embedding"
-        results = inputs if has_dx else []
-        results = results if direction == "backward_data" else results + weights
-    return Work(
-        flops=shape.forward_flops(batch),
-        nbytes=shape.moved_bytes(batch, ITEM_BYTES),
-        weight_bytes=sum(weights),
-        patch_bytes=patches,
-        fresh_bytes=sum([size for size in results if size > FRESH_OVER_BYTES]),
-    )
-
-
-def patch_items(shape: LayerShape) -> int:
-    """The inputs of every output position of a convolution, of one sample."""
-    return math.prod(shape.output_shape[1:]) * math.prod(shape.parameter_shapes[0][1:])
+    """The work of one pass at `batch` samples (see LayerWork)."""
+    return LayerWork(shape, needs_input_grad).at(batch, direction)
 
 
 def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
@@ -100,58 +109,41 @@ def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, fl
     )
 
 
-# (seconds, error factor, decades outside of what was fitted) of the features of a Work
-PricedWork = Callable[[float, float, float, float, float], tuple[float, float, float]]
+class WorkPrice(NamedTuple):
+    """What a law says of a Work, and how far the work lies outside of what was fitted."""
+
+    seconds: float
+    error_factor: float
+    decades_outside: float
 
 
-def priced(law: WorkModel) -> PricedWork:
-    """The law as a function of Work.features, for who asks thousands of times.
+def price_of(law: WorkModel, work: Work) -> WorkPrice:
+    """Price a pass: call + fresh bytes + the `form` of operations and bytes, and neighbours.
 
-    Seconds: call + fresh bytes + the `form` of operations and bytes, and neighbours. Roofline (Williams,
-    Waterman and Patterson, CACM 52, 2009): where both go on side by side the slower one counts ("max"),
-    where they take turns their sum; "norm2" lies between.
+    Roofline (Williams, Waterman and Patterson, CACM 52, 2009): where operations and moves of bytes
+    overlap the slower one counts ("max"), where they take turns their sum; "norm2" lies between.
     """
-    form, call_s, s_per_flop, s_per_byte = (
-        FORMS[law.form],
-        law.call_s,
-        law.s_per_flop,
-        law.s_per_byte,
+    flops, nbytes, weight_bytes, patch_bytes, fresh_bytes = work
+    moves = (
+        law.s_per_byte * nbytes
+        + law.s_per_weight_byte * weight_bytes
+        + law.s_per_patch_byte * patch_bytes
     )
-    s_per_weight_byte, s_per_patch_byte = law.s_per_weight_byte, law.s_per_patch_byte
-    s_per_fresh_byte, borrows = law.s_per_fresh_byte, law.max_fresh_bytes == 0
-    neighbours, reach, error_factor = law.neighbours, law.reach, float(law.error_factor)
-    growth = law.growth_per_decade or min(law.error_factor, 2.0)
-    # an end of 0 is not known
-    flops_range = law.min_flops, law.max_flops or math.inf
-    bytes_range = law.min_bytes, law.max_bytes or math.inf
-    (least_flops, most_flops), (least_bytes, most_bytes) = flops_range, bytes_range
-
-    def ask(
-        flops: float, nbytes: float, weight_bytes: float, patch_bytes: float, fresh_bytes: float
-    ) -> tuple[float, float, float]:
-        moves = (
-            s_per_byte * nbytes + s_per_weight_byte * weight_bytes + s_per_patch_byte * patch_bytes
-        )
-        fresh_s = s_per_fresh_byte * fresh_bytes
-        seconds = call_s + form(s_per_flop * flops, moves) + fresh_s
-        if neighbours:
-            seconds *= math.exp(correction(neighbours, reach, likeness(flops, nbytes, patch_bytes)))
-        factor, outside = error_factor, 0.0
-        if not (least_flops <= flops <= most_flops and least_bytes <= nbytes <= most_bytes):
-            outside = max(
-                decades_outside(flops, *flops_range), decades_outside(nbytes, *bytes_range)
-            )
-            factor *= growth**outside
-        if borrows and fresh_s:
-            factor *= BORROWED_FACTOR ** (fresh_s / seconds)
-        return seconds, factor, outside
-
-    return ask
-
-
-def seconds_of(law: WorkModel, work: Work) -> float:
-    """Seconds of the law (see `priced`)."""
-    return priced(law)(*work.features)[0]
+    fresh_s = law.s_per_fresh_byte * fresh_bytes
+    seconds = law.call_s + FORMS[law.form](law.s_per_flop * flops, moves) + fresh_s
+    if law.neighbours:
+        place = likeness(flops, nbytes, patch_bytes)
+        seconds *= math.exp(correction(law.neighbours, law.reach, place))
+    outside = max(
+        decades_outside(flops, law.min_flops, law.max_flops),
+        decades_outside(nbytes, law.min_bytes, law.max_bytes),
+    )
+    factor = law.error_factor
+    if outside:
+        factor *= (law.growth_per_decade or min(law.error_factor, 2.0)) ** outside
+    if fresh_s and law.max_fresh_bytes == 0:  # the price is another kind's
+        factor *= BORROWED_FACTOR ** (fresh_s / seconds)
+    return WorkPrice(seconds, factor, outside)
 
 
 def correction(

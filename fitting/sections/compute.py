@@ -164,9 +164,8 @@ def medians_of_launches(samples: Samples) -> dict[int, float]:
 
 def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     kind, direction, active_ranks = key
-    features = [work.features for work in rows.work]
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
-        features, rows.seconds, groups=rows.launches, names=rows.layers
+        rows.work, rows.seconds, groups=rows.launches, names=rows.layers
     )
     low, high = law.range_.tolist()
     return WorkModel(

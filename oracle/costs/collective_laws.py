@@ -27,7 +27,6 @@ from calib.oracle.projection import Basis
 
 UNDER_ALL = TRAINING_LIBRARIES[-1]
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
-# of what each rank has an equal part of, whole float32 items are sent: rounded up to that
 # per doubling of nodes, or of the ranks on a node, beyond what was measured: twice as many ranks of a
 # node may use twice the links, or share the same
 LAYOUT_FACTOR = 2.0
@@ -51,9 +50,9 @@ class GroupShape(NamedTuple):
         return self.ranks == self.nodes * self.ranks_per_node
 
     def layout_doublings(self, fit: CollectiveFit) -> float:
-        """How often the ranks, the nodes, or the ranks on one double from a measured layout to this.
+        """Doublings of ranks, nodes or ranks per node from a measured layout to this one.
 
-        0 where the file does not say it, and of another level, which is said by itself.
+        0 where the file does not state the layout, and at another level, which has a note of its own.
         """
         if not fit.nodes or (self.nodes == 1) != (fit.nodes == 1):
             return 0.0
@@ -62,17 +61,17 @@ class GroupShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimedBytes:
-    """A cost, and how much of it is the bytes' and not the start-up: what contention multiplies."""
+    """A cost and the part of it that grows with the bytes, which contention multiplies."""
 
     cost: Cost
     byte_s: float
 
     def times(self, factor: float) -> TimedBytes:
-        """So many of it, one after the other."""
+        """That many in sequence."""
         return TimedBytes(self.cost.times(factor), self.byte_s * factor)
 
     def unsure(self, factor: float, source: str, *notes: str) -> TimedBytes:
-        """The same, right only up to a factor more; extrapolated, and said."""
+        """The same with an interval wider by a factor: extrapolated, and noted."""
         cost = self.cost
         low, high = cost.low / factor, cost.high * factor
         errors = ((source, cost.seconds - low, high - cost.seconds),)
@@ -85,17 +84,17 @@ Law = Callable[[int], TimedBytes]  # of m bytes
 
 
 def unsure(law: Law, factor: float, source: str, *notes: str) -> Law:
-    """The same law, right only up to a factor more; extrapolated, and said."""
+    """The same law with an interval wider by a factor: extrapolated, and noted."""
     return lambda nbytes: law(nbytes).unsure(factor, source, *notes)
 
 
 def repeated(law: Law, times: float) -> Law:
-    """The same so many times, one after the other."""
+    """The same law, that many times in sequence."""
     return lambda nbytes: law(nbytes).times(times)
 
 
 def less_sure(law: Law, note: str) -> Law:
-    """The same law of what is not quite the same: no more than an interpolation, and said."""
+    """A law borrowed from a slightly different case: at best interpolated, and noted."""
 
     def found(nbytes: int) -> TimedBytes:
         timed = law(nbytes)
@@ -105,7 +104,7 @@ def less_sure(law: Law, note: str) -> Law:
 
 
 def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
-    """The library that training uses, or the first other one that was measured; and a note on it."""
+    """The library that training uses, else the first other one measured, with a note."""
     found = {fit.library for fit in parameters.collectives if fit.at_home}
     for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES):
         if name in found:
@@ -117,7 +116,7 @@ def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
 
 
 def names_of(message: Message) -> tuple[str, ...]:
-    """What fits of the very operation are called (fitting/sections/collective_rows.py, name_of)."""
+    """Names of the fits of this very operation (fitting/sections/collective_rows.py, name_of)."""
     if message.operation == HIERARCHICAL:
         return (f"{HIERARCHICAL} inner={message.inner}",)
     if message.operation != HALO:

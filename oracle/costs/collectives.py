@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -40,6 +41,7 @@ from calib.oracle.costs.contention import ContentionCosts, Phi
 from calib.oracle.costs.levels import NODE, GroupLayout, Levels, ladder
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.traffic import Message
+from calib.oracle.once import once
 from calib.oracle.projection import Basis
 
 # between nodes whose link was not measured the time may be anything; this is said in a note too
@@ -47,7 +49,6 @@ UNMEASURED_LEVEL_FACTOR = 10.0
 # an operation that is made up of others; on one machine reduce-scatter and allgather, and a halo and
 # its messages, were up to 2.6 times apart
 COMPOSED_FACTOR = 2.5
-MOST_KNOWN = 50_000
 # operations of the same steps and volume (formulas.md, "Collectives")
 MIRRORS: dict[Operation, tuple[Operation, ...]] = {
     "reduce_scatter": ("allgather",),
@@ -83,34 +84,20 @@ class CollectiveCosts:
             if (law.library, law.device) == (self._library, device)
         }
         self._contention = ContentionCosts(parameters, self._library, device)
-        self._prices: dict[tuple[object, ...], PriceOfBytes] = {}
-        self._known: dict[tuple[object, ...], Cost] = {}
+        self.cache: dict[Any, Any] = {}
 
     def time(self, message: Message) -> Cost:
         """One operation, by all its groups at once; NOTHING of a group of 1.
 
         Raises MissingParameter where nothing in the file is anything like it.
         """
-        if message.group_size == 1:
-            return NOTHING
-        layout = (
-            message.operation,
-            message.group_size,
-            message.stride,
-            message.groups,
-            message.grid,
-            message.inner,
-        )
-        key = (message.nbytes, layout)
-        cost = self._known.get(key)
-        if cost is None:
-            price = self._prices.get(layout)
-            if price is None:
-                price = self._prices[layout] = self._price(message)
-            if len(self._known) >= MOST_KNOWN:  # a long sweep must not fill the memory
-                self._known.clear()
-            cost = self._known[key] = price(message.nbytes)
-        return cost
+        return NOTHING if message.group_size == 1 else self._time(message[:-1])
+
+    @once
+    def _time(self, message: tuple[Any, ...]) -> Cost:
+        """Of a message without its `why`."""
+        operation, nbytes, *layout = message
+        return self._price(operation, *layout)(nbytes)
 
     def overlap(self, p: int) -> Overlap | None:
         """The law of the nearest p that was measured; None where none was.
@@ -143,6 +130,7 @@ class CollectiveCosts:
         inside = span <= self._parameters.ranks_per_node
         return Phi.exactly(1.0) if inside else self._contention.share(flows)
 
+    @once
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """alpha and beta of one Hockney line, of the slowest level that `span` adjacent ranks cross.
 
@@ -190,8 +178,10 @@ class CollectiveCosts:
         )
         return Link(levels[0], alpha, beta, basis, tuple(notes))
 
-    def _price(self, message: Message) -> PriceOfBytes:
-        """The cost of a message with another m; what does not depend on m is found out here."""
+    @once
+    def _price(self, operation: Operation, *layout: Any) -> PriceOfBytes:
+        """The cost of messages of any m; what does not depend on m is found out here."""
+        message = Message(operation, 0, *layout)
         levels = self.levels.names(GroupLayout.of(message))
         law = self._measured(message, levels)
         if law is None and message.operation == HIERARCHICAL:
@@ -296,10 +286,10 @@ class CollectiveCosts:
         """Allreduce inside every group of `inner`, then between their leaders (formulas.md)."""
         p, inner, stride = message.group_size, message.inner, message.stride
         if inner in (1, p):
-            return self._price(Message("allreduce", 0, p, stride, message.groups))
+            return self._price("allreduce", p, stride, message.groups)
         groups = p // inner * message.groups
-        inside = self._price(Message("allreduce", 0, inner, stride, groups))
-        leaders = self._price(Message("allreduce", 0, p // inner, stride * inner, message.groups))
+        inside = self._price("allreduce", inner, stride, groups)
+        leaders = self._price("allreduce", p // inner, stride * inner, message.groups)
         note = (
             f"hierarchical allreduce of {inner} of {p} ranks was not measured: an allreduce of "
             f"{inner} and one of {p // inner} leaders"

@@ -1,7 +1,7 @@
-"""Cost of a phase within an iteration, beside the sum of its isolated parts.
+"""What a phase costs in an iteration beyond the sum of its isolated parts.
 
-The laws are those of fitting/sections/composition.py: caches that another layer filled, buffers that
-something else just wrote, ranks that come late. Layers and passes over tensors share them.
+By the laws of fitting/sections/composition.py, which hold what isolated timings miss: caches filled by
+another layer, buffers just written, ranks that arrive late.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
 
 
 def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple[str, ...]]:
-    """Whose times stand for those of `active_ranks` per node, and a note if it is another number.
+    """How many active ranks per node the times are taken from, with a note if not `active_ranks`.
 
-    More ranks at work is the next worse case; one rank alone has no pack and no exchange.
+    The next higher number is the safe choice; one rank alone neither packs nor exchanges.
     """
     measured = {row.active_ranks for row in parameters.layers or parameters.work}
     if not measured or active_ranks in measured:
@@ -31,7 +31,7 @@ def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple
 
 
 class InPlaceLaws:
-    """The composition laws of so many active ranks per node (those of `ranks_at_work`)."""
+    """The composition laws for a number of active ranks per node (see `ranks_at_work`)."""
 
     def __init__(self, parameters: Parameters, active_ranks: int) -> None:
         self._laws = {
@@ -39,14 +39,14 @@ class InPlaceLaws:
         }
 
     def knows(self, phase: str) -> bool:
-        """Whether there is a law of this phase."""
+        """Whether this phase has a law."""
         return phase in self._laws
 
-    def extra(self, phase: str, parts: Cost, layers: int, nbytes: float) -> Cost:
-        """layers a + bytes b seconds more than `parts`; NOTHING with a note where no law says.
+    def extra(self, phase: str, alone: float, layers: int, nbytes: float) -> Cost:
+        """layers a + bytes b seconds more than what takes `alone` seconds; UNKNOWN without a law.
 
         The law is right up to a factor on the whole of the phase, so that is the error of the extra:
-        total([parts, extra]) is the phase. Beyond the bytes of the fitted models it is an
+        the sum of both is the phase. Beyond the bytes of the fitted models it is an
         extrapolation with a wider factor; else the phase is as sure as its parts.
         """
         law = self._laws.get(phase)
@@ -54,7 +54,7 @@ class InPlaceLaws:
             return UNKNOWN
         seconds = layers * law.s_per_layer + nbytes * law.s_per_byte
         factor = widened(law.error_factor, nbytes, law.max_bytes)
-        whole = parts.seconds + seconds
+        whole = alone + seconds
         return Cost(
             seconds,
             "measured" if nbytes <= law.max_bytes else "extrapolated",

@@ -5,13 +5,14 @@ Each with what its phase takes in an iteration beside the pass alone, where the 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.cost import NOTHING, Cost, measured, total, widened
 from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
+from calib.oracle.once import once
 from calib.oracle.projection import Basis
 
 # what the passes of optimizers are called in samples and parameter files (microbench/rows.py)
@@ -24,7 +25,6 @@ SGD_AS_MOMENTUM = (
 )
 OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"
 CUT_ALONE = "concat and split of shards were measured alone; in an iteration they may take longer"
-MAX_COSTS = 5_000
 INSIDE: Basis = "interpolated"
 OUTSIDE: Basis = "extrapolated"
 
@@ -41,8 +41,9 @@ class TensorCosts:
         }
         self._in_place = InPlaceLaws(parameters, self.active_ranks)
         self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)
-        self._known: dict[tuple[object, ...], Cost] = {}
+        self.cache: dict[Any, Any] = {}
 
+    @once
     def update(self, tensors: Tensors, optimizer: str, share: int = 1) -> Cost:
         """Weight update of all `tensors`, or of one `share`-th of them (a sharded optimizer).
 
@@ -50,25 +51,20 @@ class TensorCosts:
         """
         if optimizer not in UPDATES:
             raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(UPDATES)}")
-        key = (optimizer, tensors, share)
-        if key not in self._known:
-            part = _part(tensors, share)
-            alone = self._update(part, optimizer)
-            extra = self._in_place.extra("update", alone, 0, part.nbytes)
-            if optimizer != "momentum" and self._in_place.knows("update"):
-                extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
-            self._keep(key, total([alone, extra]))
-        return self._known[key]
+        part = _part(tensors, share)
+        alone = self._update(part, optimizer)
+        extra = self._in_place.extra("update", alone.seconds, 0, part.nbytes)
+        if optimizer != "momentum" and self._in_place.knows("update"):
+            extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
+        return total([alone, extra])
 
+    @once
     def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
         """Gradients into one flat buffer, or out of it. Raises MissingParameter."""
-        key = (operation, tensors, 1)
-        if key not in self._known:
-            alone = self._alone(self._loop(operation), tensors)
-            extra = self._in_place.extra(operation, alone, 0, tensors.nbytes)
-            self._keep(key, total([alone, extra]))
-        return self._known[key]
+        alone = self._alone(self._loop(operation), tensors)
+        return total([alone, self._in_place.extra(operation, alone.seconds, 0, tensors.nbytes)])
 
+    @once
     def cutting(
         self,
         operation: Literal["concat", "split"],
@@ -84,34 +80,26 @@ class TensorCosts:
         """
         if parts == 1 or count == 0:
             return NOTHING
-        asked = (operation, key, parts, nbytes, count)
-        if asked not in self._known:
-            # a row's key says into how many parts (microbench/rows.py)
-            shards = Tensors(f"{key}/{parts}", parts, nbytes)
-            if self._in_place.knows("copies"):
-                alone = self._alone(self._loop(operation), shards)
-                one = total([alone, self._in_place.extra("copies", alone, 1, nbytes)])
-            else:
-                one = self._alone(self._loop(operation), shards, self._cut_note)
-            self._keep(asked, one.times(count))
-        return self._known[asked]
+        # a row's key says into how many parts (microbench/rows.py)
+        shards = Tensors(f"{key}/{parts}", parts, nbytes)
+        if self._in_place.knows("copies"):
+            alone = self._alone(self._loop(operation), shards)
+            one = total([alone, self._in_place.extra("copies", alone.seconds, 1, nbytes)])
+        else:
+            one = self._alone(self._loop(operation), shards, self._cut_note)
+        return one.times(count)
 
     def exchanging(self, cost: Cost, nbytes: float) -> Cost:
         """An exchange of gradients that takes `cost` in a loop of its own, inside an iteration."""
         if cost is NOTHING:
             return NOTHING
-        return total([cost, self._in_place.extra("exchange", cost, 0, nbytes)])
+        return total([cost, self._in_place.extra("exchange", cost.seconds, 0, nbytes)])
 
     def meeting(self, phase: str, cost: Cost, count: int) -> Cost:
         """`count` calls between layers that take `cost` in a loop of their own, in an iteration."""
         if cost is NOTHING or not self._in_place.knows(phase):
             return cost
-        return total([cost, self._in_place.extra(phase, cost, count, 0)])
-
-    def _keep(self, key: tuple[object, ...], cost: Cost) -> None:
-        if len(self._known) >= MAX_COSTS:
-            self._known.clear()
-        self._known[key] = cost
+        return total([cost, self._in_place.extra(phase, cost.seconds, count, 0)])
 
     def _update(self, tensors: Tensors, optimizer: str) -> Cost:
         operation = UPDATES[optimizer]

@@ -16,6 +16,7 @@ from calib.foundation.layers import LayerShape
 from calib.oracle.layout.spatial import Axis, axes_of, first_whole_layer, why_not, why_whole
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 
 # so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
 SIMPLER = 0.1
@@ -63,25 +64,20 @@ def _most_along(axis: Axis, dimension: int) -> int:
     )
 
 
+@once
 def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
     """By dimension: the most parts of the layers that have to be cut, and the layer that says so.
 
     Every part has a row at least and is as long as its halo, so that p <= the product of these, which
     is at most the smallest product of spatial dimensions. Empty where a layer needs the whole image.
     """
-    key = ("most_cuts", split_until)
-    if key not in model.cache:
-        needed = must_split(model, split_until)
-        cuts = [(most_parts(layer.shape), layer) for layer in needed]
-        dimensions = min(len(parts) for parts, _ in cuts)
-        model.cache[key] = tuple(
-            _most_of_all(
-                needed, d, *min(((parts[d], of) for parts, of in cuts), key=lambda c: c[0])
-            )
-            for d in range(dimensions)
-        )
-    found: tuple[tuple[int, str], ...] = model.cache[key]
-    return found
+    needed = must_split(model, split_until)
+    cuts = [(most_parts(layer.shape), layer) for layer in needed]
+    dimensions = min(len(parts) for parts, _ in cuts)
+    return tuple(
+        _most_of_all(needed, d, *min(((parts[d], of) for parts, of in cuts), key=lambda c: c[0]))
+        for d in range(dimensions)
+    )
 
 
 def _most_of_all(
@@ -102,6 +98,7 @@ def _most_of_all(
     return min(most, 1), refusing.name
 
 
+@once
 def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
     """The layout of so many parts that leaves a rank the least work, of those the simplest.
 
@@ -109,34 +106,32 @@ def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int,
     by the share of SIMPLER; else of the fewest dimensions, the tallest. Where no layout can cut what
     has to be cut, (parts,): `why_no_grid` then says why.
     """
-    key = ("best_grid", parts, split_until)
-    if key not in model.cache:
-        needed = [layer.shape for layer in must_split(model, split_until)]
-        sides = needed[0].output_shape[1:]
-        most = [cut for cut, _ in most_cuts(model, split_until)]
-        even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
-        grids = [
-            grid
-            for n in range(1, max(1, len(sides)) + 1)
-            for grid in _grids(parts, n, even, most)
-            if not any(why_whole(shape, grid) for shape in needed)
-        ] or [(parts,)]
-        work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
-        enough = min(work) * (1 + SIMPLER)
-        model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= enough)
-    grid: tuple[int, ...] = model.cache[key]
-    return grid
+    needed = [layer.shape for layer in must_split(model, split_until)]
+    sides = needed[0].output_shape[1:]
+    most = [cut for cut, _ in most_cuts(model, split_until)]
+    even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
+    grids = [
+        grid
+        for n in range(1, max(1, len(sides)) + 1)
+        for grid in _grids(parts, n, even, most)
+        if not any(why_whole(shape, grid) for shape in needed)
+    ] or [(parts,)]
+    work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
+    enough = min(work) * (1 + SIMPLER)
+    return next(grid for grid, of in zip(grids, work, strict=True) if of <= enough)
 
 
 def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
     """Operations of a rank's forward on one sample: its part of split layers, and all of the others."""
-    key = ("operations until",)
-    if key not in model.cache:
-        flops = (layer.shape.forward_flops(1) for layer in model.layers)
-        model.cache[key] = list(accumulate(flops, initial=0.0))
-    until: list[float] = model.cache[key]
+    until = _flops_before(model)
     split = until[first_whole_layer(model, grid)]
     return split / math.prod(grid) + until[-1] - split
+
+
+@once
+def _flops_before(model: ModelSpec) -> list[float]:
+    """Forward operations of the layers before each, and of all."""
+    return list(accumulate((x.shape.forward_flops(1) for x in model.layers), initial=0.0))
 
 
 def _grids(

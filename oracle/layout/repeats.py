@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,14 @@ class Repeat:
     count: int
 
 
+@once
 def kinds_of(model: ModelSpec) -> tuple[int, ...]:
     """For every layer the first of equal shape that also needs dL/dx, or also does not."""
-    key = ("kinds",)
-    if key not in model.cache:
-        seen: dict[tuple[int, bool], int] = {}
-        model.cache[key] = tuple(
-            seen.setdefault((first, layer.needs_input_grad), index)
-            for index, (first, layer) in enumerate(zip(model.alike, model.layers, strict=True))
-        )
-    found: tuple[int, ...] = model.cache[key]
-    return found
+    seen: dict[tuple[int, bool], int] = {}
+    return tuple(
+        seen.setdefault((first, layer.needs_input_grad), index)
+        for index, (first, layer) in enumerate(zip(model.alike, model.layers, strict=True))
+    )
 
 
 def repeats(model: ModelSpec, places: Sequence[int]) -> list[Repeat]:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
 
-from calib.foundation.division import Division
+from calib.foundation.division import Cut, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once, once_per_geometry
 
 WEIGHTED = ("conv", "linear")
 
@@ -65,10 +66,7 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     """Why the model cannot be divided so, with the rank limit; empty where it can."""
     if division.faults:
         return division.faults
-    key = ("why", division.strategy, division.geometry)
-    if key not in model.cache:
-        model.cache[key] = _why_no_parts(model, division)
-    reasons = list(model.cache[key])
+    reasons = _why_no_parts(model, division)
     if division.traits.stages:
         reasons += _why_no_stages(model, division)
     return reasons
@@ -86,6 +84,8 @@ def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
 
 def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
     """What names a layer that the model does not have, by its name or its number; empty: nothing."""
+    if not split_until and not boundaries:
+        return []
     names = [layer.name for layer in model.layers]
     if split_until and split_until not in names:
         near = get_close_matches(split_until, names, n=3)
@@ -107,42 +107,29 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
         return why_no_layers(model, division.split_until, ()) or why_no_grid(
             model, division.cells, division.split_until
         )
-    found = _narrowest(model, division)
+    found = narrowest(model, division.traits.cuts)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
-    width, place = found
+    width, name = found
     if division.parts <= width:
         return []
-    p2, name = "p2" if division.traits.hybrid else "p", model.layers[place].name
+    p2 = "p2" if division.traits.hybrid else "p"
     return [
         f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
         f"{name} has only {width} {_axis(division)}s, so {p2} is at most {width}"
     ]
 
 
-def _narrowest(model: ModelSpec, division: Division) -> tuple[int, int] | None:
-    """Width and place of the first layer that limits p of filter or channel; found once a model."""
-    key = ("narrowest layer", division.geometry[0])
-    if key not in model.cache:
-        axis, split = _axis(division), split_places(model, division)
-        model.cache[key] = min(
-            ((_width(model.layers[place].shape, axis), place) for place in split), default=None
-        )
-    found: tuple[int, int] | None = model.cache[key]
-    return found
-
-
 def _axis(division: Division) -> str:
     return "channel" if division.traits.cuts == "channels" else "filter"
 
 
-def narrowest(model: ModelSpec, strategy: str) -> tuple[str, int] | None:
-    """Name and width of the layer that limits p of filter or channel; None where none is split."""
-    division = Division(strategy, 2, 2, 2)
-    axis = _axis(division)
-    split = split_layers(model, division)
-    widths = [(_width(layer.shape, axis), layer.name) for layer in split]
-    return min(widths)[::-1] if widths else None
+@once
+def narrowest(model: ModelSpec, cuts: Cut) -> tuple[int, str] | None:
+    """Width and name of the layer that limits p of filter or channel; None where none is split."""
+    axis = "channel" if cuts == "channels" else "filter"
+    layers = [model.layers[place] for place in weighted_places(model, cuts)]
+    return min(((_width(layer.shape, axis), layer.name) for layer in layers), default=None)
 
 
 def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
@@ -151,63 +138,41 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     spatial: all until the first that cannot be; filter: convolutions and fully connected layers;
     channel: those from the second on (an image has 3 channels). Grouped convolutions are whole.
     """
-    return _split(model, division)[0]
+    return [model.layers[place] for place in split_places(model, division)]
 
 
 def last_split(model: ModelSpec, division: Division) -> str:
     """The name of the last layer that a spatial strategy splits; "" of others."""
     cut = division.traits.cuts == "image" and division.parts > 1
-    return split_layers(model, division)[-1].name if cut else ""
+    return model.layers[split_places(model, division)[-1]].name if cut else ""
 
 
+@once_per_geometry
 def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
     """The indices of `split_layers`."""
-    return _split(model, division)[1]
-
-
-def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
-    """Of every layer, whether it is one of `split_layers`."""
-    return _split(model, division)[2]
-
-
-def _split(
-    model: ModelSpec, division: Division
-) -> tuple[list[Layer], Sequence[int], tuple[bool, ...]]:
-    """Layers, indices and flags; found once, of filter and channel for all p."""
-    kind, _, grid, until = division.geometry
-    key = ("split", kind, grid, until)
-    if key not in model.cache:
-        places = _split_places(model, division)
-        chosen = set(places)
-        flags = tuple([index in chosen for index in range(len(model.layers))])
-        model.cache[key] = [model.layers[index] for index in places], places, flags
-    found: tuple[list[Layer], Sequence[int], tuple[bool, ...]] = model.cache[key]
-    return found
-
-
-def _split_places(model: ModelSpec, division: Division) -> Sequence[int]:
     if division.parts == 1:
         return ()
     if division.traits.cuts == "image":
-        return range(_split_end(model, division))
+        end = first_whole_layer(model, division.cells)
+        named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
+        return range(min(end, next(named, end)))
+    return weighted_places(model, division.traits.cuts)
+
+
+@once
+def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
+    """The indices of the layers that filter or channel splits, on however many ranks."""
     shapes = [layer.shape for layer in model.layers]
     weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
-    if division.traits.cuts == "channels":
+    if cuts == "channels":
         weighted = weighted[1:]
     return [index for index in weighted if shapes[index].attributes.get("groups", 1) == 1]
 
 
-def _split_end(model: ModelSpec, division: Division) -> int:
-    """How many layers a spatial strategy splits: all that can be, or until the one that was named."""
-    key = ("split end", division.geometry)
-    if key not in model.cache:
-        possible = first_whole_layer(model, division.cells)
-        names = [layer.name for layer in model.layers]
-        if division.split_until in names:
-            possible = min(possible, names.index(division.split_until) + 1)
-        model.cache[key] = possible
-    found: int = model.cache[key]
-    return found
+def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
+    """Of every layer, whether it is one of `split_layers`."""
+    chosen = set(split_places(model, division))
+    return tuple([index in chosen for index in range(len(model.layers))])
 
 
 def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:

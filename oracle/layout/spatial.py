@@ -14,6 +14,7 @@ from typing import NamedTuple
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, split_sizes
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 
 WINDOWED = ("conv", "max_pool", "avg_pool")
 POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
@@ -181,29 +182,20 @@ def why_not(of: Axis, dimension: int, parts: int) -> str:
     return _named(fault, dimension, length, parts) if fault else ""
 
 
+@once
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
     """Index of the first layer that cannot be cut so: it and all after it are whole on every rank."""
-    key = ("first whole layer", grid)
-    if key not in model.cache:
-        model.cache[key] = next(
-            (index for index, axes in _cuttable(model) if _is_whole(axes, grid)), len(model.layers)
-        )
-    found: int = model.cache[key]
-    return found
+    whole = (index for index, axes in _cuttable(model) if _is_whole(axes, grid))
+    return next(whole, len(model.layers))
 
 
+@once
 def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
     """The first layer of each window and size, with its axes; none of one that is always whole."""
-    key = ("axes",)
-    if key not in model.cache:
-        distinct: dict[tuple[Axis, ...], int] = {}
-        for index, first in enumerate(model.alike):
-            shape = model.layers[index].shape
-            if index == first:
-                distinct.setdefault(axes_of(shape), index)
-        model.cache[key] = [(index, axes) for axes, index in distinct.items()]
-    found: list[tuple[int, tuple[Axis, ...]]] = model.cache[key]
-    return found
+    distinct: dict[tuple[Axis, ...], int] = {}
+    for index in sorted(set(model.alike)):
+        distinct.setdefault(axes_of(model.layers[index].shape), index)
+    return [(index, axes) for axes, index in distinct.items()]
 
 
 def axes_of(shape: LayerShape) -> tuple[Axis, ...]:

@@ -21,6 +21,7 @@ from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 
 # (first layer, first layer of the next stage) of every stage
 Borders = list[tuple[int, int]]
@@ -63,16 +64,9 @@ def stage_names(model: ModelSpec, boundaries: tuple[int, ...]) -> str:
     )
 
 
+@once
 def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
-    """What crosses each border; number 0, before the first layer, has nothing. Found once a model."""
-    key = ("crossings",)
-    if key not in model.cache:
-        model.cache[key] = _crossings(model)
-    found: tuple[Crossing, ...] = model.cache[key]
-    return found
-
-
-def _crossings(model: ModelSpec) -> tuple[Crossing, ...]:
+    """What crosses each border; number 0, before the first layer, has nothing."""
     made: dict[str, int] = {}  # by name of the layer or of a view of its output: the layer's index
     last_read: dict[int, int] = {}
     for index, layer in enumerate(model.layers):
@@ -143,38 +137,28 @@ def by_stage(seconds: Sequence[float], borders: Borders) -> list[float]:
     return [math.fsum(seconds[a:b]) for a, b in borders]
 
 
+@once
 def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
     """How many tensors of weights the layers before each border have, and their bytes."""
-    key = ("weights before",)
-    if key not in model.cache:
-        shapes = [layer.shape.parameter_shapes for layer in model.layers]
-        counts = accumulate([len(of) for of in shapes], initial=0)
-        kinds = {of: ITEM_BYTES * sum(map(math.prod, of)) for of in set(shapes)}
-        nbytes = accumulate([kinds[of] for of in shapes], initial=0)
-        model.cache[key] = (list(counts), list(nbytes))
-    found: tuple[list[int], list[int]] = model.cache[key]
-    return found
+    shapes = [layer.shape.parameter_shapes for layer in model.layers]
+    counts = accumulate([len(of) for of in shapes], initial=0)
+    kinds = {of: ITEM_BYTES * sum(map(math.prod, of)) for of in set(shapes)}
+    nbytes = accumulate([kinds[of] for of in shapes], initial=0)
+    return list(counts), list(nbytes)
 
 
+@once
 def weights_of(model: ModelSpec, first: int, end: int) -> Tensors:
     """The weights of layers `first` to `end` - 1."""
-    key = ("stage weights", first, end)
-    if key not in model.cache:
-        layers = model.layers[first:end]
-        model.cache[key] = tensors(tuple(s for x in layers for s in x.shape.parameter_shapes))
-    found: Tensors = model.cache[key]
-    return found
+    layers = model.layers[first:end]
+    return tensors(tuple(s for x in layers for s in x.shape.parameter_shapes))
 
 
+@once
 def activations_before(model: ModelSpec) -> list[int]:
     """sum(|x| + |y|) of one sample over the layers before each border."""
-    key = ("activations before",)
-    if key not in model.cache:
-        kinds = {first: activation_items([model.layers[first]]) for first in set(model.alike)}
-        each = [kinds[first] for first in model.alike]
-        model.cache[key] = list(accumulate(each, initial=0))
-    found: list[int] = model.cache[key]
-    return found
+    kinds = {first: activation_items([model.layers[first]]) for first in set(model.alike)}
+    return list(accumulate([kinds[first] for first in model.alike], initial=0))
 
 
 def with_boundaries(model: ModelSpec, division: Division) -> Division:
@@ -195,12 +179,9 @@ def stages_waves(division: Division) -> list[int]:
     return [segments] * p
 
 
+@once
 def operations(model: ModelSpec) -> tuple[float, ...]:
     """Forward FLOPs of each layer, of one sample, in units of 1e15."""
-    key = ("layer operations",)
-    if key not in model.cache:
-        shapes = [layer.shape for layer in model.layers]
-        # balanced() counts in 2^-64: a petaflop is as good as a second
-        model.cache[key] = tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)
-    found: tuple[float, ...] = model.cache[key]
-    return found
+    shapes = [layer.shape for layer in model.layers]
+    # balanced() counts in 2^-64: a petaflop is as good as a second
+    return tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)

@@ -21,6 +21,7 @@ from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.workload import workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once, once_per_geometry
 
 MULTIPLE = 4  # cases count whole float32 items
 
@@ -132,17 +133,14 @@ def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message
     )
 
 
+@once_per_geometry
 def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """`layer_flows` with equal ones counted; found once a model."""
-    key = ("grouped flows", *_parted(division))
-    if key not in model.cache:
-        model.cache[key] = [
-            sending.flow(model, place, items, count)
-            for sending in _sendings(model, division)
-            for items, (place, count) in _equal(model, sending).items()
-        ]
-    found: list[Flow] = model.cache[key]
-    return found
+    """`layer_flows` with equal ones counted."""
+    return [
+        sending.flow(model, place, items, count)
+        for sending in _sendings(model, division)
+        for items, (place, count) in _equal(model, sending).items()
+    ]
 
 
 def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
@@ -153,13 +151,6 @@ def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
         first, count = same.get(items, (of.first, 0))
         same[items] = first, count + of.count
     return same
-
-
-def _parted(division: Division) -> tuple[object, ...]:
-    """What the flows depend on: of filter and channel, which send whole tensors, not the parts."""
-    if division.traits.cuts == "image" or division.parts == 1:
-        return division.geometry
-    return division.geometry[:1]
 
 
 def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
@@ -234,15 +225,12 @@ def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
     return [model.layers[place] for place in ends]
 
 
+@once
 def _split_ends(model: ModelSpec, end: int) -> list[int]:
     """The layers before `end` that those from there on read, in the order that they are read."""
-    key = ("read across", end)
-    if key not in model.cache:
-        before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
-        read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
-        model.cache[key] = [before[name] for name in dict.fromkeys(read)]
-    found: list[int] = model.cache[key]
-    return found
+    before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
+    read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
+    return [before[name] for name in dict.fromkeys(read)]
 
 
 def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a rank runs, equal layers counted once: the keys of cost look-ups.
 
-A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and all batches and p1 of a
-strategy share the parts of its layers: they are found once for a model and a layout of parts.
+A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and a strategy has the same parts
+at every batch and p1.
 """
 
 from __future__ import annotations
@@ -10,26 +10,33 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
+from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
 from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
-from calib.oracle.model.layer import Layer
+from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.spec import ModelSpec, tensors_key
+from calib.oracle.once import once, once_per_geometry
 
 Select = Literal["all", "split", "whole"]
 FREE = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerPiece:
-    """A distinct layer as a rank runs it: the largest part, or the whole."""
+    """A distinct layer as a rank runs it: the largest part, or the whole. Known by its identity."""
 
     shape: LayerShape
     needs_input_grad: bool
+
+    @cached_property
+    def work(self) -> LayerWork:
+        """What it has to do at any batch."""
+        return LayerWork(self.shape, self.needs_input_grad)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,12 @@ class Tensors:
     def key(self) -> str:
         """What a measured time of the list is found by; "" of none. Made where it is asked."""
         return self.named if isinstance(self.named, str) else _key(self.named)
+
+    @cached_property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest; 0 where the shapes are not known."""
+        shapes = () if isinstance(self.named, str) else self.named
+        return DTYPE_BYTES["float32"] * max(map(math.prod, shapes), default=0)
 
     def __hash__(self) -> int:
         """Of two numbers: hashing hundreds of shapes takes long."""
@@ -72,16 +85,9 @@ class Workload:
     output_items: int
 
 
+@once_per_geometry
 def workload(model: ModelSpec, division: Division) -> Workload:
-    """The workload of a rank of a possible division; found once for each layout of parts."""
-    key = ("workload", division.geometry)
-    if key not in model.cache:
-        model.cache[key] = _workload(model, division)
-    found: Workload = model.cache[key]
-    return found
-
-
-def _workload(model: ModelSpec, division: Division) -> Workload:
+    """The workload of a rank of a possible division."""
     split = split_flags(model, division)
     # layers of equal shape have equal parts: the parts are made once
     kinds = list(zip(kinds_of(model), split, strict=True))
@@ -91,42 +97,43 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for kind, times in Counter(kinds).items():
         first, is_split = kind
-        shape, needs_grad = model.layers[first].shape, model.layers[first].needs_input_grad
-        if shape.is_free:
+        whole = _whole(model, first)
+        if whole.shape.is_free:
             number[kind] = FREE
             continue
-        part = largest_part(shape, division) if is_split else shape
-        piece = number[kind] = pieces.setdefault((_identity(part), needs_grad), len(distinct))
+        part = whole
+        if is_split:
+            part = LayerPiece(largest_part(whole.shape, division), whole.needs_input_grad)
+        piece = number[kind] = pieces.setdefault(
+            (contents(part.shape), part.needs_input_grad), len(distinct)
+        )
         if piece == len(distinct):
-            distinct.append(LayerPiece(part, needs_grad))
+            distinct.append(part)
         for select in ("all", "split" if is_split else "whole"):
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
+    shared = division.parts > 1 and division.traits.cuts != "image"
     return Workload(
         pieces=tuple(distinct),
         index=tuple([number[kind] for kind in kinds]),
         split=split,
         counts=counts,
-        weights=_weights(model, division),
+        weights=tensors(rank_parameters(model, division)) if shared else model_weights(model),
         layers=sum(counts["all"].values()),
         output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
     )
 
 
-def _weights(model: ModelSpec, division: Division) -> Tensors:
-    """The rank's weights: all of them, but of filter and channel."""
-    whole = division.parts == 1 or division.traits.cuts == "image"
-    key = ("weights", None if whole else division.geometry)
-    if key not in model.cache:
-        model.cache[key] = tensors(rank_parameters(model, division))
-    found: Tensors = model.cache[key]
-    return found
+@once
+def _whole(model: ModelSpec, place: int) -> LayerPiece:
+    """A whole layer, the same in all workloads."""
+    return LayerPiece(model.layers[place].shape, model.layers[place].needs_input_grad)
 
 
-def _identity(shape: LayerShape) -> tuple[object, ...]:
-    """Equal for equal layers, and quick to make."""
-    parts = (shape.input_shapes, shape.output_shape, shape.parameter_shapes)
-    return (shape.kind, *parts, tuple(shape.attributes.items()))
+@once
+def model_weights(model: ModelSpec) -> Tensors:
+    """All weights and biases."""
+    return tensors(model.parameter_shapes)
 
 
 def tensors(shapes: tuple[Shape, ...]) -> Tensors:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
@@ -24,35 +25,31 @@ INT64 = 8
 MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 
 
-def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
+def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     """Weights and the optimizer's state, of which a rank has a `share`-th; Adam counts its steps."""
-    weights = ITEM_BYTES * sum(map(math.prod, shapes))
-    state = STATES[optimizer] * -(-weights // share)
-    pieces = 1 if share > 1 else len(shapes)
-    own = 2 * -(-weights // share) if share > 1 else 0  # the piece, and where its gradient lands
-    return weights + state + own + (ITEM_BYTES * pieces if optimizer == "adam" else 0)
+    part = -(-weights.nbytes // share)
+    steps = ITEM_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
+    own = 2 * part if share > 1 else 0  # the piece, and where its gradient lands
+    return weights.nbytes + STATES[optimizer] * part + own + steps
 
 
-def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
+def exchange_bytes(weights: Tensors, division: Division) -> int:
     """The flat buffer of the gradients that a rank exchanges, and a slice of it where it has one.
 
     The buckets of DistributedDataParallel are as large.
     """
-    weights = ITEM_BYTES * sum(map(math.prod, shapes))
     exchanges = division.replicas > 1 or division.traits.cuts == "image"
     if division.p == 1 or not exchanges:
         return 0
-    return weights + (weights // division.parts if division.gradients == "all" else 0)
+    sliced = division.gradients == "all"
+    return weights.nbytes + (weights.nbytes // division.parts if sliced else 0)
 
 
-def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
+def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     """All gradients, and what the update of the largest weight makes beside them; 0 of nothing made."""
     made = MADE_BY_UPDATE[optimizer]
-    weights = ITEM_BYTES * sum(map(math.prod, shapes))
-    largest = (
-        ITEM_BYTES * max(map(math.prod, shapes), default=0) if share == 1 else -(-weights // share)
-    )
-    return weights + made * largest if made else 0
+    largest = weights.largest_bytes if share == 1 else -(-weights.nbytes // share)
+    return weights.nbytes + made * largest if made else 0
 
 
 def forward_and_back(model: ModelSpec, parts: RankLayers, beside: ByteLine) -> tuple[ByteLine, ...]:

@@ -9,12 +9,10 @@ In between, GPipe has what S micro-batches keep for the backward, 1F1B at stage 
 from __future__ import annotations
 
 import functools
-import math
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.foundation.layers import Shape
-from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves
+from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves, weights_of
 from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import WholeLayers
@@ -30,6 +28,7 @@ from calib.oracle.memory.liveness import (
 )
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 
 
 class StageBytes(NamedTuple):
@@ -55,25 +54,17 @@ def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[in
     borders = stage_borders(model, boundaries)
     found = []
     for waves, (first, end) in zip(stages_waves(division), borders, strict=True):
-        key = ("live stage", first, end)
-        if key not in model.cache:
-            model.cache[key] = _walked(model, first, end)
-        found.append(_peak(model, model.cache[key], (first, end), division, waves, optimizer))
+        found.append(_peak(model, (first, end), division, waves, optimizer))
     return found
 
 
 def _peak(
-    model: ModelSpec,
-    stage: StageBytes,
-    layers: tuple[int, int],
-    division: Division,
-    waves: int,
-    optimizer: str,
+    model: ModelSpec, layers: tuple[int, int], division: Division, waves: int, optimizer: str
 ) -> int:
     """Of S micro-batches, of which `waves` are between forward and backward at most."""
     samples, segments = division.local_batch, division.segments
-    shapes = _weights(model, *layers)
-    gradients = sum(map(math.prod, shapes)) * SCALAR.fixed
+    stage = _walked(model, *layers)
+    weights = weights_of(model, *layers)
     kept, left = stage.kept.of(samples), stage.left.of(samples)
     sends = segments if division.schedule == "gpipe" else 1
 
@@ -85,21 +76,22 @@ def _peak(
     done = range(1, segments)
     for k in {*done[:1], *done[-1:]}:  # a line in k: its ends are enough
         sent = min(k, sends) * left
-        before = sent + gradients + min(waves - 1, segments - 1 - k) * kept
+        before = sent + weights.nbytes + min(waves - 1, segments - 1 - k) * kept
         peaks.append(before + most(stage.later))
         if waves < segments and k + waves < segments + 1:
-            peaks.append(sent + gradients + (waves - 1) * kept + most(stage.ahead))
-    peaks.append(sends * left + (update_bytes(shapes, optimizer) or gradients))
+            peaks.append(sent + weights.nbytes + (waves - 1) * kept + most(stage.ahead))
+    peaks.append(sends * left + (update_bytes(weights, optimizer) or weights.nbytes))
     every = segments * stage.held.of(samples) + stage.fixed.fixed
-    return round(max(peaks) + every + held_bytes(shapes, optimizer))
+    return round(max(peaks) + every + held_bytes(weights, optimizer))
 
 
+@once
 def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
     """One micro-batch through layers `first` to `end` - 1: a forward, and both kinds of backward."""
-    once = _micro_batch(model, first, end, again=False)
-    if not _weights(model, first, end):
-        return once
-    return once._replace(later=_micro_batch(model, first, end, again=True).later)
+    found = _micro_batch(model, first, end, again=False)
+    if not weights_of(model, first, end).ntensors:
+        return found
+    return found._replace(later=_micro_batch(model, first, end, again=True).later)
 
 
 def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBytes:
@@ -133,8 +125,8 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     peaks = highest(ledger.peaks)
     for tensor in (number, *(variables[name].tensor for name in set(logits))):
         ledger.drop(tensor)
-    gradients = 0 if again else sum(math.prod(s) for s in _weights(model, first, end))
-    left = ByteLine(ledger.each, ledger.fixed - SCALAR.fixed * gradients)
+    gradients = 0 if again else weights_of(model, first, end).nbytes
+    left = ByteLine(ledger.each, ledger.fixed - gradients)
     held = [_size(model, of) for of in received]
     held += [_size(model, of) for of in sent if has_gradient(model, of)]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
@@ -161,33 +153,26 @@ def _size(model: ModelSpec, index: int) -> ByteLine:
     return line(model.layers[index].shape.output_shape)
 
 
-def _weights(model: ModelSpec, first: int, end: int) -> list[Shape]:
-    return [shape for layer in model.layers[first:end] for shape in layer.shape.parameter_shapes]
-
-
 def has_gradient(model: ModelSpec, index: int) -> bool:
     """Whether a gradient of a layer's output comes back."""
     layer = model.layers[index]
     return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
 
 
+@once
 def _graph(model: ModelSpec) -> tuple[list[list[int]], dict[str, int], list[int]]:
     """By a border the layers before it whose tensors are read behind it; layers by name; and for each
-    layer the one whose tensor its output is (of a view another). Found once a model.
+    layer the one whose tensor its output is (of a view another).
     """
-    key = ("live graph",)
-    if key not in model.cache:
-        place = {layer.name: index for index, layer in enumerate(model.layers)}
-        sources: list[int] = []
-        last_read: dict[int, int] = {}
-        for index, layer in enumerate(model.layers):
-            read = [sources[place[name]] for name in layer.inputs if name in place]
-            last_read.update(dict.fromkeys(read, index))
-            sources.append(read[0] if layer.shape.is_free and read else index)
-        borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
-        for index, last in sorted(last_read.items()):
-            for border in range(index + 1, last + 1):
-                borders[border].append(index)
-        model.cache[key] = borders, place, sources
-    found: tuple[list[list[int]], dict[str, int], list[int]] = model.cache[key]
-    return found
+    place = {layer.name: index for index, layer in enumerate(model.layers)}
+    sources: list[int] = []
+    last_read: dict[int, int] = {}
+    for index, layer in enumerate(model.layers):
+        read = [sources[place[name]] for name in layer.inputs if name in place]
+        last_read.update(dict.fromkeys(read, index))
+        sources.append(read[0] if layer.shape.is_free and read else index)
+    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
+    for index, last in sorted(last_read.items()):
+        for border in range(index + 1, last + 1):
+            borders[border].append(index)
+    return borders, place, sources

@@ -6,11 +6,9 @@ weights, and the optimizer's state; a view (flatten) has no tensor of its own.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import ITEM_BYTES
-from calib.oracle.layout.workload import activation_items
+from calib.oracle.layout.stages import activations_before
 from calib.oracle.model.spec import ModelSpec
 
 
@@ -34,11 +32,6 @@ def replicated_parts(
     model: ModelSpec, samples: int, exchange: bool, optimizer: str, share: int = 1
 ) -> dict[str, int]:
     """Bytes by part where every rank has all weights and whole samples (serial, data)."""
-    key = ("activation items",)
-    if key not in model.cache:
-        model.cache[key] = (
-            sum(n * activation_items([model.layers[i]]) for i, n in Counter(model.alike).items()),
-            ITEM_BYTES * model.parameter_items,
-        )
-    items, weights = model.cache[key]
-    return naive_parts(samples * items, weights, exchange, optimizer, share)
+    activations = samples * activations_before(model)[-1]
+    weights = ITEM_BYTES * model.parameter_items
+    return naive_parts(activations, weights, exchange, optimizer, share)

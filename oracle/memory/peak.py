@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from calib.foundation.division import Division
-from calib.oracle.layout.shards import rank_parameters
+from calib.oracle.layout.workload import workload
 from calib.oracle.memory.live_bytes import (
     batch_line,
     buffers,
@@ -16,6 +18,7 @@ from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLaye
 from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import ByteLine
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once_per_geometry
 
 
 def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
@@ -32,25 +35,34 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     """
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
-    key = ("live bytes", division.geometry)
-    if key not in model.cache:
-        cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
-        model.cache[key] = [_walked(model, division, cell) for cell in cells]
-    walks: list[tuple[ByteLine, ...]] = model.cache[key]
-    shapes = rank_parameters(model, division)
+    weights, walk = workload(model, division).weights, _walked(model, division)
     share = division.p if division.sharded_optimizer else 1
-    held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
-    held += round(buffers(x.shape for x in model.layers).fixed)
-    peak = max(of.of(division.local_batch) for walk in walks for of in walk)
-    after = update_bytes(shapes, optimizer, share)
-    given = batch_line(model, parts_of(model, division, 0)).of(division.local_batch) if after else 0
-    return round(held + max(peak, given + after))
+    held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+    samples = division.local_batch
+    after = update_bytes(weights, optimizer, share)
+    given = walk.given.of(samples) if after else 0
+    peak = max(line.of(samples) for line in walk.peaks)
+    return round(held + round(walk.buffers) + max(peak, given + after))
 
 
-def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[ByteLine, ...]:
-    """The peaks of a forward and its backward, without what is held all the time but for the batch."""
-    parts = parts_of(model, division, cell)
-    return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
+class Walk(NamedTuple):
+    """A forward and its backward: inputs and targets, buffers, and peaks without what is held."""
+
+    given: ByteLine
+    buffers: float
+    peaks: list[ByteLine]
+
+
+@once_per_geometry
+def _walked(model: ModelSpec, division: Division) -> Walk:
+    """The highest peaks of any rank."""
+    cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
+    ranks = [parts_of(model, division, cell) for cell in cells]
+    given = [batch_line(model, parts) for parts in ranks]
+    peaks: list[ByteLine] = []
+    for parts, batch in zip(ranks, given, strict=True):
+        peaks += forward_and_back(model, parts, batch.plus(parts.landing))
+    return Walk(given[0], buffers(layer.shape for layer in model.layers).fixed, peaks)
 
 
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:

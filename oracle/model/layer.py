@@ -20,3 +20,14 @@ class Layer(BaseModel):
     needs_input_grad: bool = Field(
         description="false where no layer before it has weights: its dL/dx is never computed"
     )
+
+
+def contents(shape: LayerShape) -> tuple[object, ...]:
+    """Equal for equal shapes, hashable and quick to make."""
+    return (
+        shape.kind,
+        shape.input_shapes,
+        shape.output_shape,
+        shape.parameter_shapes,
+        tuple(shape.attributes.items()),
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from calib.foundation.files import read_record, write_json
 from calib.foundation.layers import Shape
 from calib.foundation.quantities import FormatVersion
 from calib.oracle.model.graph import check_graph, check_head, check_kinds
-from calib.oracle.model.layer import Layer
+from calib.oracle.model.layer import Layer, contents
 
 MODEL_FORMAT = 1
 IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
@@ -52,71 +53,51 @@ class ModelSpec(BaseModel):
         check_head(self.name, self.classes, self.layers)
         return self
 
-    @cached_property  # no field: it is neither written nor compared
+    @cached_property  # no field: it is neither written nor compared, nor are those below
     def cache(self) -> dict[Any, Any]:
-        """A place for what follows from the layers alone, found once."""
+        """What follows from the layers alone, found once (oracle/once.py)."""
         return {}
+
+    def __hash__(self) -> int:
+        """Quick, as models are asked for by the thousand; few are of one name."""
+        return hash(self.name)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """As pydantic's, without what was found out about this one."""
         copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("cache", None)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
         return copied
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of its canonical JSON, as parameter files are signed."""
-        key = ("sha256",)
-        if key not in self.cache:
-            self.cache[key] = digest(self.model_dump(mode="json"))
-        found: str = self.cache[key]
-        return found
+        return digest(self.model_dump(mode="json"))
 
-    @property
+    @cached_property
     def alike(self) -> list[int]:
         """For every layer the index of the first one of equal shape: a network repeats its layers."""
-        key = ("alike",)
-        if key not in self.cache:
-            first: dict[tuple[object, ...], int] = {}
-            self.cache[key] = [
-                first.setdefault(
-                    (
-                        of.kind,
-                        of.input_shapes,
-                        of.output_shape,
-                        of.parameter_shapes,
-                        tuple(of.attributes.items()),
-                    ),
-                    index,
-                )
-                for index, of in enumerate(layer.shape for layer in self.layers)
-            ]
-        found: list[int] = self.cache[key]
-        return found
+        first: dict[tuple[object, ...], int] = {}
+        return [
+            first.setdefault(contents(layer.shape), index)
+            for index, layer in enumerate(self.layers)
+        ]
 
-    @property
-    def parameter_items(self) -> int:
-        """Number of weights and biases."""
-        key = ("parameter items",)
-        if key not in self.cache:
-            self.cache[key] = sum(layer.shape.parameter_items for layer in self.layers)
-        found: int = self.cache[key]
-        return found
-
-    @property
+    @cached_property
     def parameter_shapes(self) -> tuple[Shape, ...]:
         """Shapes of all weights and biases in the order of the layers, as an optimizer sees them."""
         return tuple(shape for layer in self.layers for shape in layer.shape.parameter_shapes)
 
-    @property
+    @cached_property
+    def parameter_items(self) -> int:
+        """Number of weights and biases."""
+        return sum(map(math.prod, self.parameter_shapes))
+
+    @cached_property
     def told(self) -> list[str]:
         """What is to be told of it: layers that are not run."""
-        key = ("told",)
-        if key not in self.cache:
-            names = [layer.name for layer in self.layers if layer.shape.is_identity]
-            self.cache[key] = [f"{', '.join(names)}: {IDENTITY}"] if names else []
-        found: list[str] = self.cache[key]
-        return found
+        names = [layer.name for layer in self.layers if layer.shape.is_identity]
+        return [f"{', '.join(names)}: {IDENTITY}"] if names else []
 
     def forward_flops(self, batch: int = 1) -> float:
         """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from calib.foundation.division import Division
 from calib.foundation.layers import Direction
 from calib.oracle.costs.layers import LayerCosts
@@ -11,6 +9,7 @@ from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.traffic import Flow, flow_message, gradient_messages, grouped_flows
 from calib.oracle.layout.workload import Select, Workload, workload
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.terms import Term, TermCause
 
@@ -20,16 +19,13 @@ SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 def compute_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Forward and backward at the shapes that a rank runs, and what a sum of layers leaves out."""
-    return list(_compute(workload(model, division), division.local_batch, costs.layers))
+    work, batch = workload(model, division), division.local_batch
+    return [term for d in DIRECTIONS for term in _of_direction(costs.layers, work, batch, d)]
 
 
-@lru_cache(maxsize=256)  # of data the same for all p and variants
-def _compute(work: Workload, batch: int, layers: LayerCosts) -> tuple[Term, ...]:
-    return tuple([term for d in DIRECTIONS for term in _of_direction(work, batch, layers, d)])
-
-
+@once  # of data the same for all p and variants
 def _of_direction(
-    work: Workload, batch: int, layers: LayerCosts, direction: Direction
+    layers: LayerCosts, work: Workload, batch: int, direction: Direction
 ) -> list[Term]:
     symbol = SYMBOLS[direction]
     chosen: list[tuple[Select, TermCause, str]] = [
@@ -68,7 +64,7 @@ def _of_direction(
 def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int = 1) -> list[Term]:
     """WU of the rank's weights, or of one `share`-th of them (a sharded optimizer)."""
     weights = workload(model, division).weights
-    cost = costs.tensors.update(weights, costs.optimizer, share)
+    cost = costs.update(weights, share)
     formula = f"WU({costs.optimizer}, |w| delta{f' / {share}' if share > 1 else ''})"
     return [Term("update", "update", "weight update", cost, formula, {"|w| delta": weights.nbytes})]
 

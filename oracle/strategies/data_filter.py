@@ -10,22 +10,18 @@ from __future__ import annotations
 
 from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES
-from calib.oracle.costs.machine import Costs
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
-from calib.oracle.projection import Limit
 from calib.oracle.strategies import shared_layers
+from calib.oracle.strategies.shared_layers import limit, measured, memory
 from calib.oracle.terms import Term
 
-
-def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Filter's terms at B/p1 samples, and the packing and exchange of the rank's own gradients."""
-    return shared_layers.measured_terms(model, division, costs)
+__all__ = ["limit", "measured", "memory", "paper"]
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula; alpha and beta of a group inside it, those of all p ranks between groups."""
-    terms = shared_layers.paper_terms(model, division, costs)
+    terms = shared_layers.paper(model, division, costs)
     return [*terms, *_paper_exchange(model, division, costs)]
 
 
@@ -52,13 +48,3 @@ def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> 
             },
         )
     ]
-
-
-def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations of B/p1 samples whole; 1/p2 of the weights of layers that are split."""
-    return shared_layers.memory(model, division, optimizer)
-
-
-def limit(model: ModelSpec, division: Division) -> Limit:
-    """p1 <= B and p2 <= min F_l over the layers that are split."""
-    return shared_layers.width_limit(model, division)

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from calib.foundation.division import Division
 from calib.oracle.costs.link import ALONE
-from calib.oracle.costs.machine import Costs
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies import spatial
+from calib.oracle.strategies.spatial import measured, memory
 from calib.oracle.terms import Term
 
+__all__ = ["limit", "measured", "memory", "paper"]
+
 LEADER_RINGS = 1.0
-
-
-def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Spatial's terms at B/p1 samples; the hierarchical allreduce as it was measured."""
-    return spatial.measured(model, division, costs)
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -38,11 +35,6 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         ),
         *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi, share=share),
     ]
-
-
-def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations 2 B / (p1 p2) of split layers, 2 B / p1 of the others; all weights."""
-    return spatial.memory(model, division, optimizer)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:

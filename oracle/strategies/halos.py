@@ -1,4 +1,4 @@
-"""What ranks send by the formula of spatial, and what they copy: found once for a layout of parts.
+"""What ranks send by the formula of spatial, and what they copy.
 
 The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in
 oracle/layout/spatial.py.
@@ -18,6 +18,7 @@ from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
 from calib.oracle.layout.traffic import split_ends
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once_per_geometry
 
 TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}
 
@@ -31,30 +32,25 @@ class JoinLoop:
     count: int = 1
 
 
+@once_per_geometry
 def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
     """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end.
 
     A pooling joins nothing in the backward: what comes back is added to rows that it has.
     """
-    key = ("joins", division.geometry)
-    if key not in model.cache:
-        found: dict[str, Counter[tuple[int, int]]] = {}
-        for layer, counts in _windowed(model, division):
-            for direction, n in zip(TENSORS, counts, strict=True):
-                if direction == "backward" and layer.shape.kind != "conv":
-                    continue
-                of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
-                for about in _joins_of(layer, division.cells, direction) if n else ():
-                    of[about] += n
-        ends = Counter((division.parts, items) for items in end_items(model, division))
-        found["the parts of y, where the split ends"] = ends
-        model.cache[key] = {
-            what: [JoinLoop(*about, n) for about, n in of.items()]
-            for what, of in found.items()
-            if of
-        }
-    copies: dict[str, list[JoinLoop]] = model.cache[key]
-    return copies
+    found: dict[str, Counter[tuple[int, int]]] = {}
+    for layer, counts in _windowed(model, division):
+        for direction, n in zip(TENSORS, counts, strict=True):
+            if direction == "backward" and layer.shape.kind != "conv":
+                continue
+            of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
+            for about in _joins_of(layer, division.cells, direction) if n else ():
+                of[about] += n
+    ends = Counter((division.parts, items) for items in end_items(model, division))
+    found["the parts of y, where the split ends"] = ends
+    return {
+        what: [JoinLoop(*about, n) for about, n in of.items()] for what, of in found.items() if of
+    }
 
 
 def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[int, int]]]:
@@ -93,6 +89,7 @@ def _largest(whole: Shape, grid: tuple[int, ...]) -> list[int]:
     return [whole[0], *cut, *whole[1 + len(grid) :]]
 
 
+@once_per_geometry
 def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[int, int]]:
     """(messages, items of one sample) that a rank with most neighbours sends one after the other.
 
@@ -100,17 +97,13 @@ def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[i
     layer, as the formula has it: C floor(K/2) times the largest part of the other dimensions, to two
     neighbours, or to one where there are 2 parts. Empty where there is no halo.
     """
-    key = ("paper halos", division.geometry)
-    if key not in model.cache:
-        sums = {direction: (0, 0) for direction in TENSORS}
-        for layer, (count, _) in _windowed(model, division):
-            for direction in TENSORS:
-                n, items = _paper_halos_of(layer, division.cells, direction)
-                before = sums[direction]
-                sums[direction] = before[0] + count * n, before[1] + count * items
-        model.cache[key] = {d: found for d, found in sums.items() if found[0]}
-    halos: dict[Direction, tuple[int, int]] = model.cache[key]
-    return halos
+    sums = {direction: (0, 0) for direction in TENSORS}
+    for layer, (count, _) in _windowed(model, division):
+        for direction in TENSORS:
+            n, items = _paper_halos_of(layer, division.cells, direction)
+            before = sums[direction]
+            sums[direction] = before[0] + count * n, before[1] + count * items
+    return {d: found for d, found in sums.items() if found[0]}
 
 
 def _paper_halos_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> tuple[int, int]:
@@ -129,8 +122,4 @@ def _paper_halos_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -
 
 def end_items(model: ModelSpec, division: Division) -> list[int]:
     """|y| of the split layers that whole ones read."""
-    key = ("split ends", division.geometry)
-    if key not in model.cache:
-        model.cache[key] = [layer.shape.output_items for layer in split_ends(model, division)]
-    items: list[int] = model.cache[key]
-    return items
+    return [layer.shape.output_items for layer in split_ends(model, division)]

@@ -23,6 +23,7 @@ from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import naive_parts, replicated_parts
 from calib.oracle.model.spec import ModelSpec, tensors_key
+from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies.common import (
@@ -51,7 +52,7 @@ class CutLoop:
     count: int
 
 
-def measured_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Layers at the part's shape, joining and cutting, gradients between groups, the update."""
     return [
         *compute_terms(model, division, costs),
@@ -110,19 +111,14 @@ def _key(batch: int, whole: Shape) -> str:
     return tensors_key(((batch, *whole),))
 
 
+@once_per_geometry
 def _cuts(model: ModelSpec, division: Division) -> dict[LoopOperation, list[CutLoop]]:
     """`cut_tensors`, equal ones counted once."""
-    key = ("cuts", division.geometry[0])  # whole tensors, the same for all p
-    if key not in model.cache:
-        model.cache[key] = {
-            operation: [
-                CutLoop(operation, shape, n) for shape, n in Counter(whole.values()).items()
-            ]
-            for operation, whole in cut_tensors(model, division).items()
-            if whole
-        }
-    found: dict[LoopOperation, list[CutLoop]] = model.cache[key]
-    return found
+    return {
+        operation: [CutLoop(operation, shape, n) for shape, n in Counter(whole.values()).items()]
+        for operation, whole in cut_tensors(model, division).items()
+        if whole
+    }
 
 
 def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dict[str, Shape]]:
@@ -141,7 +137,7 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     return {"concat": outputs, "split": outputs}
 
 
-def paper_terms(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """(B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + joining and summing.
 
     p1 = 1 and p2 = p but for data+filter, whose exchange between groups is not in it.
@@ -188,28 +184,25 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
     return terms
 
 
+@once_per_geometry
 def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple[int, int]]:
     """By operation and tensor: of how many layers, and the sum of their items of one sample.
 
     formulas.md: filter joins y but of the model's last weighted layer and sums dL/dx but of the first;
     channel sums y of all that are split, and joins dL/dx but of the first of them.
     """
-    key = ("joined", division.geometry[0])  # whole tensors, the same for all p
-    if key not in model.cache:
-        split = split_layers(model, division)
-        if division.traits.cuts == "channels":
-            y, dx = ("allreduce", split), ("allgather", split[1:])
-        else:
-            last = [layer.name for layer in model.layers if layer.shape.kind in WEIGHTED][-1]
-            y = "allgather", [layer for layer in split if layer.name != last]
-            dx = "allreduce", [layer for layer in split if layer.needs_input_grad]
-        sums = {
-            (y[0], "y"): (len(y[1]), sum(layer.shape.output_items for layer in y[1])),
-            (dx[0], "dL/dx"): (len(dx[1]), sum(layer.shape.input_items for layer in dx[1])),
-        }
-        model.cache[key] = {about: of for about, of in sums.items() if of[0]}
-    found: dict[tuple[str, str], tuple[int, int]] = model.cache[key]
-    return found
+    split = split_layers(model, division)
+    if division.traits.cuts == "channels":
+        y, dx = ("allreduce", split), ("allgather", split[1:])
+    else:
+        last = [layer.name for layer in model.layers if layer.shape.kind in WEIGHTED][-1]
+        y = "allgather", [layer for layer in split if layer.name != last]
+        dx = "allreduce", [layer for layer in split if layer.needs_input_grad]
+    sums = {
+        (y[0], "y"): (len(y[1]), sum(layer.shape.output_items for layer in y[1])),
+        (dx[0], "dL/dx"): (len(dx[1]), sum(layer.shape.input_items for layer in dx[1])),
+    }
+    return {about: of for about, of in sums.items() if of[0]}
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
@@ -222,18 +215,15 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     return naive_parts(0, nbytes, division.replicas > 1, optimizer) | {"activations": activations}
 
 
-def width_limit(model: ModelSpec, division: Division) -> Limit:
+def limit(model: ModelSpec, division: Division) -> Limit:
     """The width of the narrowest layer that is split; of a hybrid B times that."""
-    key = ("narrowest", division.strategy)
-    if key not in model.cache:
-        model.cache[key] = narrowest(model, division.strategy)
-    found: tuple[str, int] | None = model.cache[key]
+    found = narrowest(model, division.traits.cuts)
     hybrid = division.traits.hybrid
     samples = division.batch if hybrid else 1
     also = f", and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
     if found is None:
         return Limit(ranks=samples, why=f"no layer can be split{also}")
-    name, width = found
+    width, name = found
     axis, symbol = ("channels", "C") if division.traits.cuts == "channels" else ("filters", "F")
     p = "p2" if hybrid else "p"
     why = f"{name} has the fewest {axis}, {width}: {p} <= min {symbol}_l{also}"

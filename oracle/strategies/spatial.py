@@ -219,14 +219,7 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     prod(spatial dimensions), and every part as long as the halo. Of a hybrid the limit of p2.
     """
     p = "p2" if division.traits.hybrid else "p"
-    key = ("spatial limit", p, division.split_until)
-    if key not in model.cache:
-        model.cache[key] = _limit(most_cuts(model, division.split_until), p)
-    found: Limit = model.cache[key]
-    return found
-
-
-def _limit(cuts: tuple[tuple[int, str], ...], p: str) -> Limit:
+    cuts = most_cuts(model, division.split_until)
     if not cuts:
         return Limit(ranks=1, why=f"{p} <= 1: the layers to split are not all of images")
     most = " x ".join(str(parts) for parts, _ in cuts)

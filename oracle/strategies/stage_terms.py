@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from calib.foundation.division import Division
 from calib.foundation.layers import Direction
-from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.cost import NOTHING, Cost, counted, total
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.stages import (
@@ -35,6 +35,7 @@ from calib.oracle.layout.stages import (
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import FREE, Workload, workload
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS
 from calib.oracle.strategies.schedules import CriticalPath, critical_path
 from calib.oracle.terms import Term
@@ -67,7 +68,7 @@ class Layers:
         pieces = self._pieces[direction]
         counts = Counter(work.index[first:end])
         counts.pop(FREE, 0)
-        parts = total([pieces[i].times(n) for i, n in counts.items()])
+        parts = counted((pieces[number], count) for number, count in counts.items())
         return total([parts, self._beside(counts, direction)])
 
     def _beside(self, counts: Mapping[int, int], direction: Direction) -> Cost:
@@ -77,11 +78,11 @@ class Layers:
 
 def layers_of(model: ModelSpec, division: Division, costs: Costs) -> Layers:
     """Those of a pipeline: asked for the balance, and again for the terms."""
-    return _layers(workload(model, division), division.local_batch, costs.layers)
+    return _layers(costs.layers, workload(model, division), division.local_batch)
 
 
-@lru_cache(maxsize=64)
-def _layers(work: Workload, batch: int, costs: LayerCosts) -> Layers:
+@once
+def _layers(costs: LayerCosts, work: Workload, batch: int) -> Layers:
     return Layers(work, batch, costs)
 
 
@@ -95,6 +96,7 @@ class Stages:
         self.model, self.division, self.costs = model, division, costs
         self.borders = stage_borders(model, division.boundaries)
         self.slots = {d: by_stage(seconds[d], self.borders) for d in DIRECTIONS}
+        self.sends = {d: self._sends(d) for d in DIRECTIONS}
 
     def terms(self) -> list[Term]:
         """All of an iteration; forward, backward and layerwise add up to the makespan."""
@@ -180,13 +182,13 @@ class Stages:
         self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
     ) -> Term:
         """What tensors between stages add: those on the longest path, less what it computes less."""
-        sent = total(sent_on(longest, d, self._sends(d), held[d]) for d in DIRECTIONS)
+        sent = total(sent_on(longest, d, self.sends[d], held[d]) for d in DIRECTIONS)
         if longest != alone:
             less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
             sent = sent._replace(seconds=max(0.0, sent.seconds - less))
         values: dict[str, float | str] = {
             "B/S": self.division.local_batch,
-            "slowest send": max(send.seconds for d in DIRECTIONS for send in self._sends(d)),
+            "slowest send": max(send.seconds for d in DIRECTIONS for send in self.sends[d]),
         }
         return Term(
             "layerwise",
@@ -203,15 +205,14 @@ class Stages:
         A message holds both ends: on CPUs a core copies at either, and MPI goes on only while a rank is
         in it (measured: docs/accuracy.md). Under 1F1B it is the sender alone, for want of a closed form.
         """
-        sends = self._sends(direction)
+        sends = self.sends[direction]
         if self.division.schedule == "1f1b":
             return sends
         forward = direction == "forward"
         received = [NOTHING, *sends[:-1]] if forward else [*sends[1:], NOTHING]
         pairs = list(zip(map(id, sends), map(id, received), strict=True))
-        made = {
-            pair: total([send, got]) for pair, send, got in zip(pairs, sends, received, strict=True)
-        }
+        distinct = dict(zip(pairs, zip(sends, received, strict=True), strict=True))
+        made = {pair: total(both) for pair, both in distinct.items()}
         return [made[pair] for pair in pairs]
 
     def _sends(self, direction: Direction) -> list[Cost]:
@@ -246,8 +247,7 @@ class Stages:
                 most = ntensors
                 lists.append(weights_of(self.model, a, b))
         cost, largest = max(
-            ((self.costs.tensors.update(of, self.costs.optimizer), of) for of in lists),
-            key=lambda found: found[0].seconds,
+            ((self.costs.update(of), of) for of in lists), key=lambda found: found[0].seconds
         )
         return Term(
             "update",

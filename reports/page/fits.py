@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
-from calib.fitting.parameters.work import ANY_KIND, seconds_of, work_of
+from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
@@ -108,6 +108,6 @@ def _predicted(
         if law is None or time.value <= 0:
             continue
         work = work_of(named.shape, named.batch, direction, named.needs_input_grad)
-        predicted = seconds_of(law, work)
+        predicted = price_of(law, work).seconds
         if predicted > 0 and math.isfinite(predicted / time.value):
             yield layer.kind, direction, time.value, predicted

@@ -17,6 +17,7 @@ from calib.foundation.arrays import Floats
 from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import WINDOWED
+from calib.oracle.layout.workload import tensors
 from calib.oracle.memory.live_bytes import (
     buffers,
     forward_and_back,
@@ -134,7 +135,7 @@ class Memory:
         planned = _Planned(self.model, list(map(prices.part, places, of)), of, given, fetches)
         beside = given.plus(targets(self.model), 1.0 / of[-1].sample)
         peaks = forward_and_back(self.model, planned, beside)
-        weights = [shape for j in places for shape in prices.weights(j, of[j])]
+        weights = tensors(tuple(shape for j in places for shape in prices.weights(j, of[j])))
         after = update_bytes(weights, prices.optimizer)
         most = max(line.of(self.batch) for line in peaks)
         standing = math.fsum(map(self._standing, places, of))
@@ -146,7 +147,7 @@ class Memory:
         shared = sharers(of, prices.devices.per_node).size > 1
         flat = sum(line(shape).each for shape in weights) if shared else 0.0
         buffered = buffers([prices.part(index, of)]).fixed
-        return held_bytes(weights, prices.optimizer) + flat + buffered
+        return held_bytes(tensors(weights), prices.optimizer) + flat + buffered
 
     def _given(self, index: int, of: Configuration) -> float:
         """Bytes that a part reads of the model's input."""

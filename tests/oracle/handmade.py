@@ -254,17 +254,21 @@ def rank_of(layers: Sequence[Layer], split: Collection[str] = ()) -> Workload:
     index: list[int] = []
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for layer in layers:
-        piece = LayerPiece(layer.shape, layer.needs_input_grad)
         if layer.shape.is_free:
             index.append(FREE)
             continue
-        if piece not in distinct:
-            distinct.append(piece)
-        number = distinct.index(piece)
-        index.append(number)
-        selects: tuple[Select, Select] = ("all", "split" if layer.name in split else "whole")
-        for select in selects:
-            counts[select][number] = counts[select].get(number, 0) + 1
+        same = [
+            number
+            for number, piece in enumerate(distinct)
+            if (piece.shape, piece.needs_input_grad) == (layer.shape, layer.needs_input_grad)
+        ]
+        if not same:
+            same = [len(distinct)]
+            distinct.append(LayerPiece(layer.shape, layer.needs_input_grad))
+        index += same
+        for select in ("all", "split" if layer.name in split else "whole"):
+            of = counts[select]
+            of[same[0]] = of.get(same[0], 0) + 1
     weights = [shape for layer in layers for shape in layer.shape.parameter_shapes]
     running = [layer for layer in layers if not layer.shape.is_free]
     return Workload(

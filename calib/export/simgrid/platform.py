@@ -23,7 +23,7 @@ from calib.export.simgrid.network import Network, network_of
 from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import DRAGONFLY, FAT_TREE, FLAT, SimGridHosts
 from calib.export.target import Collapse, Exported, ExportRequest
-from calib.fitting.parameters.work import Work, seconds_of
+from calib.fitting.parameters.work import Work, price_of
 from calib.foundation.words import bytes_words
 
 NAME = "simgrid"
@@ -149,7 +149,7 @@ def _speed_of(request: ExportRequest) -> tuple[float | None, str]:
     for law in request.parameters.work:
         if law.direction == "forward" and law.kind in ("conv", "linear") and law.max_flops > 0:
             work = Work(law.max_flops, law.max_bytes, 0.0, law.max_bytes)
-            seconds = seconds_of(law, work)
+            seconds = price_of(law, work).seconds
             if seconds > 0:
                 apart = abs(law.active_ranks - per_node)
                 found.append((-apart, law.max_flops / seconds, law))

@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from calib.foundation.arrays import Floats
 
 WorkForm = Literal["sum", "norm2", "max"]
-# columns of X, in the order of fitting/parameters/work.py, Work.features; the call has no column
+# columns of X, in the order of fitting/parameters/work.py, Work; the call has no column
 PRICES = (
     "call_s",
     "s_per_flop",

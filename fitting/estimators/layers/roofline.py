@@ -52,7 +52,7 @@ DRAW_STEPS = 4
 
 
 class Roofline(Estimator):
-    """t(flops, bytes, weight bytes, patch bytes, fresh bytes); columns of X as in Work.features.
+    """t(flops, bytes, weight bytes, patch bytes, fresh bytes); columns of X as in Work.
 
     `names` of `fit` are the layers (by default each distinct x is one), left out with all their batches.
     Learned: `prices_` [6] in the order of PRICES (and each by name: `call_s_`, `s_per_flop_`, ...),

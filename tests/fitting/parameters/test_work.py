@@ -11,13 +11,13 @@ from calib.fitting.parameters.file import WorkModel
 from calib.fitting.parameters.work import (
     BORROWED_FACTOR,
     FRESH_OVER_BYTES,
+    LayerWork,
     Work,
     correction,
     decades_outside,
     likeness,
     no_fresh,
-    priced,
-    seconds_of,
+    price_of,
     work_of,
 )
 from calib.foundation.layers import LayerShape
@@ -55,9 +55,39 @@ def test_the_work_of_a_convolution() -> None:
     assert work.nbytes == 4 * (2 * (243 + 80) + 140)
     assert work.weight_bytes == 4 * 140
     assert work.patch_bytes == 4 * 2 * 16 * 27
-    assert work.features == (work.flops, work.nbytes, work.weight_bytes, work.patch_bytes, 0.0)
+    assert work.fresh_bytes == 0.0
     # of other kinds the patches are the inputs
     assert work_of(ADD, 2).patch_bytes == 4 * 2 * 140
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        CONV,
+        ADD,
+        LayerShape(
+            kind="embedding",
+            input_shapes=((900,),),
+            output_shape=(900, 8),
+            parameter_shapes=((100, 8),),
+        ),
+        LayerShape(
+            kind="linear",
+            input_shapes=((5000,),),
+            output_shape=(2000,),
+            parameter_shapes=((2000, 5000), (2000,)),
+        ),
+        LayerShape(kind="cross_entropy", input_shapes=((4,),), output_shape=()),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 7, 10**5])
+def test_the_work_of_any_batch_is_what_the_shape_says(shape: LayerShape, batch: int) -> None:
+    for direction in ("forward", "backward"):
+        work = LayerWork(shape).at(batch, direction)
+        assert work.flops == shape.forward_flops(batch)
+        assert work.nbytes == shape.moved_bytes(batch)
+        assert work.weight_bytes == 4 * shape.parameter_items
+    assert LayerWork(shape).output_bytes == 4 * shape.output_items
 
 
 def test_fresh_pages_are_of_what_the_pass_writes() -> None:
@@ -96,21 +126,21 @@ def test_fresh_pages_of_large_weights_are_those_of_their_gradient() -> None:
 def test_the_forms(form: str, both: float) -> None:
     work = Work(flops=1000.0, nbytes=1000.0, weight_bytes=100.0, patch_bytes=500.0)
     found = law(form=form, s_per_weight_byte=5e-9, s_per_patch_byte=3e-9)
-    assert seconds_of(found, work) == pytest.approx(1e-6 + both * 1e-6)
+    assert price_of(found, work).seconds == pytest.approx(1e-6 + both * 1e-6)
 
 
 def test_fresh_pages_add_up_whatever_the_form() -> None:
     work = Work(flops=1000.0, nbytes=1000.0, weight_bytes=0.0, patch_bytes=0.0, fresh_bytes=200.0)
     found = law(form="max", s_per_fresh_byte=1e-8)
-    assert seconds_of(found, work) == pytest.approx(1e-6 + 3e-6 + 2e-6)
+    assert price_of(found, work).seconds == pytest.approx(1e-6 + 3e-6 + 2e-6)
 
 
 def test_a_law_of_few_fields() -> None:
     """The required ones alone: a sum of three terms, the factor once more per decade."""
     work = Work(flops=1e6, nbytes=100.0, weight_bytes=50.0, patch_bytes=60.0, fresh_bytes=10.0)
-    assert seconds_of(law(), work) == pytest.approx(1e-6 + 3e-3 + 200e-9)
-    assert priced(law())(*work.features)[1:] == pytest.approx((1.5**3, 2.0))
-    assert priced(law(error_factor=5.0))(*work.features)[1] == pytest.approx(5.0 * 4.0)
+    assert price_of(law(), work).seconds == pytest.approx(1e-6 + 3e-3 + 200e-9)
+    assert price_of(law(), work)[1:] == pytest.approx((1.5**3, 2.0))
+    assert price_of(law(error_factor=5.0), work)[1] == pytest.approx(5.0 * 4.0)
 
 
 def test_neighbours_correct_the_law_near_them() -> None:
@@ -118,9 +148,9 @@ def test_neighbours_correct_the_law_near_them() -> None:
     work = Work(flops=1000.0, nbytes=1000.0, weight_bytes=0.0, patch_bytes=500.0)
     here = likeness(work.flops, work.nbytes, work.patch_bytes)
     assert here == pytest.approx((0.0, math.log(0.5), 0.5 * math.log(1000.0)))
-    plain = seconds_of(law(), work)
+    plain = price_of(law(), work).seconds
     near = law(neighbours=[(*here, 0.8)])
-    assert seconds_of(near, work) == pytest.approx(plain * math.exp(0.4))
+    assert price_of(near, work).seconds == pytest.approx(plain * math.exp(0.4))
     fading = math.exp(-0.5)
     assert correction([(1.0, 2.0, 3.0, 0.8)], 0.25, (1.25, 2.0, 3.0)) == pytest.approx(
         0.8 * fading / (1 + fading)
@@ -148,18 +178,18 @@ def test_decades_outside(value: float, low: float, high: float, expected: float)
 def test_the_factor_grows_as_the_law_says() -> None:
     found = law(growth_per_decade=3.0, min_flops=100.0, min_bytes=100.0)
     inside = Work(flops=1e3, nbytes=1e3, weight_bytes=0.0, patch_bytes=0.0)
-    assert priced(found)(*inside.features)[1:] == pytest.approx((1.5, 0.0))
+    assert price_of(found, inside)[1:] == pytest.approx((1.5, 0.0))
     small = Work(flops=1.0, nbytes=50.0, weight_bytes=0.0, patch_bytes=0.0)
-    assert priced(found)(*small.features)[1:] == pytest.approx((1.5 * 3.0**2, 2.0))
+    assert price_of(found, small)[1:] == pytest.approx((1.5 * 3.0**2, 2.0))
 
 
 def test_a_price_of_another_kind_is_trusted_less() -> None:
     """Half of the time is of fresh pages: the root of the factor."""
     work = Work(flops=1000.0, nbytes=0.0, weight_bytes=0.0, patch_bytes=0.0, fresh_bytes=400.0)
     borrowed = law(s_per_fresh_byte=1e-8)
-    assert priced(borrowed)(*work.features)[1] == pytest.approx(1.5 * math.sqrt(BORROWED_FACTOR))
+    assert price_of(borrowed, work)[1] == pytest.approx(1.5 * math.sqrt(BORROWED_FACTOR))
     own = law(s_per_fresh_byte=1e-8, max_fresh_bytes=100.0)
-    assert priced(own)(*work.features)[1] == pytest.approx(1.5)
+    assert price_of(own, work)[1] == pytest.approx(1.5)
 
 
 def test_no_price_of_fresh_pages_is_said() -> None:

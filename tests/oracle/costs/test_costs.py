@@ -135,7 +135,7 @@ def test_in_place_law() -> None:
     rule = law("forward", 2, s_per_layer=1e-6, s_per_byte=1e-9, error_factor=1.3, max_bytes=2000)
     laws = InPlaceLaws(machine(composition=[law("backward", 2, s_per_layer=9.0), rule]), 2)
     for nbytes, factor, basis in ((2000, 1.3, "measured"), (20000, 1.69, "extrapolated")):
-        extra = laws.extra("forward", PARTS, 5, nbytes)
+        extra = laws.extra("forward", PARTS.seconds, 5, nbytes)
         assert extra.seconds == pytest.approx(5e-6 + nbytes * 1e-9, rel=EXACT, abs=0)
         phase = total([PARTS, extra])
         whole = 10e-6 + 5e-6 + nbytes * 1e-9
@@ -148,14 +148,14 @@ def test_errors_of_two_phases_go_apart() -> None:
     """The laws of forward and backward are two regressions."""
     rules = [law(phase, 2, s_per_byte=1e-9, error_factor=2.0) for phase in ("forward", "backward")]
     laws = InPlaceLaws(machine(composition=rules), 2)
-    both = total(laws.extra(phase, NOTHING, 0, 1000) for phase in ("forward", "backward"))
+    both = total(laws.extra(phase, 0.0, 0, 1000) for phase in ("forward", "backward"))
     assert both.high == pytest.approx(2e-6 + math.hypot(1e-6, 1e-6), rel=EXACT, abs=0)
 
 
 def test_without_a_law_the_sum_stands_and_is_said() -> None:
     """That of one active rank is not that of two."""
     laws = InPlaceLaws(machine(composition=[law("forward", 1, s_per_layer=1.0)]), 2)
-    extra = laws.extra("forward", PARTS, 5, 2000)
+    extra = laws.extra("forward", PARTS.seconds, 5, 2000)
     phase = total([PARTS, extra])
     assert close(phase, 10e-6, 8e-6, 13e-6) and phase.basis == "measured"
     assert len(extra.notes) == 1 and "isolated parts" in extra.notes[0]

@@ -25,7 +25,7 @@ from calib.fitting.estimators.layers.price_law import (
 from calib.fitting.estimators.layers.roofline import Roofline
 from calib.fitting.estimators.layers.roofline_choice import make_folds
 from calib.fitting.parameters.file import WorkModel
-from calib.fitting.parameters.work import UNPRICED_FACTOR, Work, seconds_of
+from calib.fitting.parameters.work import UNPRICED_FACTOR, Work, price_of
 from calib.fitting.regression import UNCHECKED_FACTOR
 from calib.foundation.errors import InputError
 
@@ -184,7 +184,7 @@ def test_the_oracle_says_the_same() -> None:
             max_bytes=1.0,
             **law.coefficients_,
         )
-        expected = [seconds_of(record, Work(*row)) for row in X.tolist()]
+        expected = [price_of(record, Work(*row)).seconds for row in X.tolist()]
         assert law.predict(X) == pytest.approx(expected, rel=1e-9)
 
 

@@ -1,0 +1,73 @@
+"""Questions that are asked once: their answers are kept with the model or the costs that they are of.
+
+A model repeats its layers, and a sweep asks for the same parts, messages and sums again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from calib.foundation.division import Division
+
+# answers that are held at once; then all are dropped (most take 1 kB or less)
+MOST = 50_000
+
+
+class Keeper(Protocol):
+    """What keeps answers about itself, for as long as it lives."""
+
+    @property
+    def cache(self) -> dict[Any, Any]:
+        """Answers by the function and its other arguments."""
+
+
+Of = TypeVar("Of", bound=Keeper)
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
+
+
+def once(
+    function: Callable[Concatenate[Of, Asked], Answer],
+) -> Callable[Concatenate[Of, Asked], Answer]:
+    """Keep the answers of a function in its first argument's `cache`; the others are hashable."""
+
+    @wraps(function)
+    def kept(of: Of, /, *asked: Asked.args, **named: Asked.kwargs) -> Answer:
+        key = (function, asked, *named.items()) if named else (function, asked)
+        try:
+            answer: Answer = of.cache[key]
+        except KeyError:
+            pass
+        else:
+            return answer
+        return _keep(of.cache, key, function(of, *asked, **named))
+
+    return kept
+
+
+def once_per_geometry(
+    function: Callable[[Of, Division], Answer],
+) -> Callable[[Of, Division], Answer]:
+    """The same of what a division's geometry decides: how it cuts the model, not the batch or p1."""
+
+    @wraps(function)
+    def kept(of: Of, division: Division) -> Answer:
+        key = (function, division.geometry)
+        try:
+            answer: Answer = of.cache[key]
+        except KeyError:
+            pass
+        else:
+            return answer
+        return _keep(of.cache, key, function(of, division))
+
+    return kept
+
+
+def _keep(cache: dict[Any, Any], key: tuple[object, ...], answer: Answer) -> Answer:
+    if len(cache) >= MOST:
+        cache.clear()
+    cache[key] = answer
+    return answer
