@@ -41,7 +41,6 @@ from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
-from calib.training_runs.runs import slug
 from calib.training_runs.train import train
 
 
@@ -136,7 +135,7 @@ def calibrate(
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for (model, division), reason in missing.items():
-            say(f"not predicted, so not run: {model} {slug(division)} {division.p}: {reason}")
+            say(f"not predicted, so not run: {model} {division.slug} {division.p}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(iterations=effort.iterations, seed=seed)
         possible = [point for point in points if point not in missing]
@@ -236,7 +235,7 @@ def _train(
 ) -> None:
     """Train every point that has not been trained, one after the other."""
     for model, division in points:
-        path = training_path(run, model, slug(division), division.p)
+        path = training_path(run, model, division.slug, division.p)
         if not _complete(path, settings.iterations):
             train(path, model, division, settings, launcher, fingerprint)
 

@@ -36,13 +36,13 @@ from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import MOST, check_rows, read_run_table
 from calib.oracle.costs.collective_laws import HALO, HIERARCHICAL
 from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predicted import Predicted
-from calib.oracle.projection import Projection
-from calib.oracle.sweep import Choices
-from calib.predicting.choices import batches, check_options, named, numbers, variants
-from calib.predicting.predictor import crossed, points, predictor_of, something
+from calib.oracle.projection import Form, Projection
+from calib.predicting.choices import batches, named, numbers, templates
+from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import COLUMNS as PREDICTED_COLUMNS
 from calib.predicting.rows import row_of
 from calib.reports.drift.judge import drift
@@ -260,7 +260,7 @@ class Run:
         overlap: bool = False,
         sharded_optimizer: bool = False,
         optimizer: str = "momentum",
-        form: str = "measured",
+        form: Form = "measured",
         samples: int | None = None,
         changes: Sequence[str] = (),
         input_shape: Sequence[int] = (),
@@ -305,22 +305,20 @@ class Run:
         """
         layers = _spec(model, input_shape, loss)
         name = model if isinstance(model, str) else layers.name
-        chosen = variants(
+        chosen = templates(
             strategy if isinstance(strategy, str) else ",".join(strategy),
-            overlap,
-            sharded_optimizer,
+            inner=_given("inner", inner),
+            segments=_given("segments", segments),
+            overlap=overlap,
+            sharded_optimizer=sharded_optimizer,
         )
-        check_options({"--inner": inner, "--segments": segments}, chosen)
         scales = batches(name, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch))
-        laid_out = crossed(
-            chosen, Choices(), _given("inner", inner) or [0], _given("segments", segments) or [4]
-        )
-        predictor = predictor_of(
-            self.path / PARAMETERS_FILE, list(changes), Choices(), form, optimizer, samples
-        )
-
-        found = list(points(predictor, [(layers, scales)], _given("p", p), laid_out))
-        something(predictor, name, found)
+        if form not in get_args(Form):
+            raise InputError(f"unknown form {form!r}; known: measured, paper")
+        machine = Machine(parameters_of(self.path / PARAMETERS_FILE, changes))
+        predictor = Predictor(machine, form, optimizer, samples)
+        found = list(predictor.points([(layers, scales)], _given("p", p), chosen))
+        predictor.require_some(name, found)
         return _projections(found)
 
     def collective(

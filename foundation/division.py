@@ -237,13 +237,22 @@ class Division:
         if self.traits.stages:
             words.append(f"{self.segments} micro-batches")
             words += [self.schedule] if self.schedule != "gpipe" else []
-        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
-        return ", ".join([*words, *(word for word, marked in marks.items() if marked)])
+        return ", ".join([*words, *self._marks])
 
     @property
     def words(self) -> str:
         """The strategy and its layout: data, overlapped; data+filter, 2 groups of 2."""
-        return f"{self.strategy}, {self.layout}" if self.layout else self.strategy
+        return ", ".join(filter(None, (self.strategy, self.layout)))
+
+    @property
+    def slug(self) -> str:
+        """The strategy in the name of a file: data, data-overlapped, data-sharded."""
+        return "-".join([self.strategy, *(mark.split()[0] for mark in self._marks)])
+
+    @property
+    def _marks(self) -> list[str]:
+        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
+        return [mark for mark, is_so in marks.items() if is_so]
 
     @cached_property
     def geometry(self) -> tuple[object, ...]:

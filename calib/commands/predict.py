@@ -22,7 +22,9 @@ from calib.options import (
     BatchPerPe,
     Boundaries,
     FormName,
+    GlobalBatch,
     Grid,
+    Inner,
     Json,
     OptimizerOption,
     Output,
@@ -31,24 +33,16 @@ from calib.options import (
     Pes,
     SamplesOption,
     ScheduleName,
+    Segments,
     SettingsOption,
     Sharded,
     SplitUntil,
 )
-from calib.oracle.model.spec import ModelSpec
+from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Projection
-from calib.oracle.sweep import Variant
-from calib.predicting.choices import (
-    batches,
-    check_batches,
-    check_layers,
-    check_options,
-    choices_of,
-    named,
-    numbers,
-    variants,
-)
-from calib.predicting.predictor import NOT_PREDICTED, predictor_of, something
+from calib.oracle.template import DivisionTemplate
+from calib.predicting.choices import batches, check_layers, named, numbers, templates
+from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines
 from calib.reports.terminal.layout import Sheet
@@ -76,16 +70,9 @@ def command(
     batch_per_node: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Samples per node instead.")
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
-    ] = None,
-    inner: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="p2 of a hybrid; default the most inside a node."),
-    ] = None,
-    segments: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
-    ] = None,
+    batch: GlobalBatch = None,
+    inner: Inner = None,
+    segments: Segments = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
@@ -111,26 +98,25 @@ def command(
 ) -> None:
     if as_json and csv == "-":
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
-    ranks, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
-    check_options(
-        {
-            "--inner": inner,
-            "--segments": segments,
-            "--schedule": schedule,
-            "--boundaries": boundaries,
-            "--grid": grid,
-            "--split-until": split_until,
-        },
-        chosen,
+    chosen = templates(
+        strategy,
+        inner=given(inner),
+        segments=given(segments),
+        schedule=schedule,
+        boundaries=boundaries,
+        grid=grid,
+        split_until=split_until,
+        overlap=overlap,
+        sharded_optimizer=sharded_optimizer,
     )
-    check_batches(batch_per_rank, batch_per_node, batch)
-    choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
-    predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
-    spec = model_spec(model)
-    check_layers(choices, spec)
-    (scale,) = batches(model, *([n] if n else [] for n in (batch_per_rank, batch_per_node, batch)))
-    found = [x for each in ranks for x in predictor.points(spec, chosen, each, scale)]
-    something(predictor, model, found)
+    ranks = numbers(p, "-p")
+    scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
+    machine = Machine(parameters_of(parameters, settings))
+    predictor = Predictor(machine, form, optimizer, samples, explain)
+    layers = spec(model)
+    check_layers(chosen[0], layers)
+    found = list(predictor.points([(layers, scales)], ranks, chosen))
+    predictor.require_some(model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)
     if csv is not None:
@@ -145,9 +131,9 @@ def command(
             say(f"{plan_of(model, guessed)} plans what was not measured")
 
 
-def model_spec(name: str) -> ModelSpec:
-    """The layers of a registered model or of a file."""
-    return spec(name)
+def given(option: int | None) -> list[int]:
+    """The one number of an option that `calib sweep` takes a list for."""
+    return [] if option is None else [option]
 
 
 def unmeasured(projection: Projection) -> bool:
@@ -158,7 +144,7 @@ def unmeasured(projection: Projection) -> bool:
     )
 
 
-def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> None:
+def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: bool) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
     for sheet in sheets_of(found, chosen):
         print_sheet(sheet)
@@ -177,14 +163,14 @@ def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> N
         say(f"notes on fewer predictions, in --json: {len(notes) - MOST_NOTES} more")
 
 
-def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
+def sheets_of(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[Sheet]:
     """One table of a strategy, one for each p of several."""
     if len(chosen) == 1:
         return [scaling(found, named)]
     return [ranking(group, named) for group in by_p(found, chosen)]
 
 
-def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:
+def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[list[Projection]]:
     """The projections of each p. On one rank every strategy is serial: once is enough.
 
     On more, serial is not what was asked for where all are.
@@ -195,7 +181,7 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
     for alone in groups.get(1, []):
         if not traits_of(alone.strategy).parallel:
             groups[1] = [alone]
-    if {variant.strategy for variant in chosen} < set(STRATEGIES):
+    if {template.strategy for template in chosen} < set(STRATEGIES):
         return list(groups.values())
     return [
         [x for x in group if p == 1 or traits_of(x.strategy).parallel]
@@ -211,7 +197,7 @@ def write_csv(found: list[Projection], where: str) -> None:
     write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
 
 
-def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
+def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path) -> None:
     """Write the page of --plot."""
     # late: what draws a page takes longer to import than the tables to print
     from calib.reports.page.predictions import render

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
@@ -31,6 +30,7 @@ from calib.options import (
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.what_if.changes import apply
+from calib.predicting.predictor import parameters_of
 from calib.reports.terminal.plan import lines, sheets
 from calib.rundir import LATEST_PARAMETERS
 from calib.search import SPACES, search, space_named
@@ -126,8 +126,6 @@ def command(
     if what_there_is:
         show_spaces(as_json)
         return
-    if form not in ("measured", "paper"):
-        raise InputError(f"unknown form {form!r}; known: measured, paper")
     chosen = space_named(space)
     if not model:
         raise InputError("give a --model; `calib search --list` has those that there are")
@@ -197,17 +195,8 @@ class Watched:
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:
     """The machine of a parameter file or of a data sheet. Raises InputError or FileError."""
     if nominal is not None:
-        parameters = nominal_parameters(nominal)
-    elif path == LATEST_PARAMETERS and not path.exists():
-        raise FileError(
-            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE or "
-            "--nominal NAME"
-        )
-    else:
-        parameters = Parameters.read(path)
-    if settings:
-        parameters = apply(parameters, settings)
-    return Machine(parameters)
+        return Machine(apply(nominal_parameters(nominal), settings or ()))
+    return Machine(parameters_of(path, settings, " or --nominal NAME"))
 
 
 def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:

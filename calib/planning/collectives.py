@@ -10,7 +10,7 @@ from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
-from calib.oracle.sweep import groups
+from calib.oracle.template import groups
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import Request
 

@@ -19,7 +19,7 @@ from calib.training.job import Settings
 from calib.training.own.options import Own
 from calib.training.plans.division import division_of
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers
+from calib.training_runs.options import model_layers
 from calib.training_runs.table import as_dict, print_runs, summary
 
 
@@ -43,11 +43,9 @@ class PlanFile:
         """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
-    def require_alone(self, given: dict[str, bool], layout: Layout) -> None:
+    def require_alone(self, given: dict[str, object]) -> None:
         """Raise InputError for options that say again how training is divided."""
-        named = [option for option, is_given in given.items() if is_given]
-        if layout != Layout():
-            named.append("the options of a strategy")
+        named = [option for option, value in given.items() if value]
         if named:
             raise InputError(f"--plan says how training is divided; leave out {', '.join(named)}")
 

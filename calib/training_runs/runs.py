@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,11 +21,12 @@ from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.template import DivisionTemplate
 from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers, require_trained
+from calib.training_runs.options import divided_layers, require_trained, trained_division
 from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
@@ -34,13 +35,16 @@ RUNS_DIRECTORY = Path("runs/training")
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What the options ask for; `batch` is the global one. A `plan` says all of the division."""
+    """What the options ask for. `batch` is the global one; a `plan` says all of the division.
+
+    `templates` are those of `strategy`, which is one, a list, or "all".
+    """
 
     model: str
     strategy: str
+    templates: Sequence[DivisionTemplate]
     p: int
     batch: int
-    layout: Layout
     settings: Settings
     output: Path | None
     launcher: str
@@ -72,29 +76,26 @@ class TrainingRequest:
             division = self.plan.division(self.model, self.settings.own)
             require_trained(division, self.settings, self._layers(division.strategy))
             return [division], []
-        chosen = self.layout.chosen(self.strategy, self.p)
-        if self.strategy.strip() == "all":
-            # on one rank every strategy is serial
-            chosen = [v for v in chosen if traits_of(v.strategy).parallel == (self.p > 1)]
         node, found, reasons = ranks_per_node(self.launcher), [], []
-        for variant in chosen:
+        for template in self.templates:
+            strategy = template.strategy
+            if self.strategy.strip() == "all" and traits_of(strategy).parallel != (self.p > 1):
+                continue  # on one rank every strategy is serial
             try:
-                spec = self._layers(variant.strategy)
-                division = self.layout.division(
-                    variant, self.p, self.batch, spec, node, self.settings
+                layers = self._layers(strategy)
+                division = trained_division(
+                    template, self.p, self.batch, node, layers, self.settings
                 )
             except InputError as error:
-                named = str(error).startswith(variant.strategy) or not self.several
-                reasons.append(str(error) if named else f"{variant.name}: {error}")
+                named = str(error).startswith(strategy) or not self.several
+                words = template.division(self.p, self.batch, node).words
+                reasons.append(str(error) if named else f"{words}: {error}")
             else:
                 found.append(division)
         return found, reasons
 
     def _layers(self, strategy: str) -> ModelSpec | None:
-        """The layers that a strategy divides."""
-        if not needs_layers(strategy, self.p):
-            return None
-        return model_layers(self.model, self.settings.own, strategy)
+        return divided_layers(self.model, self.settings.own, strategy, self.p)
 
     def _path(self, division: Division, others: Collection[Path]) -> Path:
         """The file of a division, beside the files of `others`."""
@@ -109,7 +110,7 @@ class TrainingRequest:
                     f"-o {where}: several runs need a directory, and this is a file's name"
                 )
         inside = where / TRAINING if (where / PARAMETERS_FILE).exists() else where
-        stem = f"{own_name(self.model)}-{slug(division)}-p{division.p}"
+        stem = f"{own_name(self.model)}-{division.slug}-p{division.p}"
         names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl" for number in count(1))
         return next(
             x for x in (inside / name for name in names) if x not in others and not _taken(x)
@@ -179,14 +180,3 @@ def _is_here(host: Host) -> bool:
     kernel = f"{platform.system()} {platform.release()}"
     same = {name: version for name, version in host.versions.items() if name in PACKAGES} == found
     return (host.name, host.kernel) == (socket.gethostname(), kernel) and same
-
-
-def needs_layers(strategy: str, p: int) -> bool:
-    """Whether a model must be known layer by layer to be divided so."""
-    return p > 1 and not traits_of(strategy).whole
-
-
-def slug(division: Division) -> str:
-    """The strategy in the name of a file: data, data-overlapped, data+filter."""
-    marks = {"overlapped": division.overlap, "sharded": division.sharded_optimizer}
-    return "-".join([division.strategy, *(word for word, marked in marks.items() if marked)])

@@ -20,7 +20,7 @@ from calib.terminal.progress import Bar
 from calib.training.job import JOB_FILE, Settings, TrainingJob
 from calib.training.run.record import TrainingRun
 from calib.training_runs.plan import print_found, show_planned
-from calib.training_runs.runs import TrainingRequest, slug, stamp, whole_run
+from calib.training_runs.runs import TrainingRequest, stamp, whole_run
 from calib.training_runs.table import summarize
 
 USUAL = Settings()
@@ -44,7 +44,7 @@ def trained(
         except (MeasurementError, RanksEnded) as error:
             if len(runs) == 1:
                 raise
-            say(f"failed: {asked.model} {slug(division)}: {error}")
+            say(f"failed: {asked.model} {division.slug}: {error}")
         else:
             if not quiet:
                 summarize(run, path)
@@ -97,7 +97,7 @@ def train(
         model=model, division=division, settings=settings, fingerprint=fingerprint, plan=plan
     ).write(job)
     arguments = ["train", "--job", str(job), "-o", str(path.absolute())]
-    with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
+    with Bar(f"train {model} {division.slug} p={p}", settings.iterations + 2) as bar:
 
         def on_event(event: RankEvent) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])

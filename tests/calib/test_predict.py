@@ -25,8 +25,8 @@ from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
-from calib.oracle.sweep import EVERY, Choices, Variant, groups
-from calib.predicting.choices import Batch, batches, named, numbers, variants
+from calib.oracle.template import EVERY, DivisionTemplate, groups
+from calib.predicting.choices import Batch, batches, named, numbers, templates
 from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
@@ -139,9 +139,12 @@ def test_batch_of_the_model_and_of_one_option_only() -> None:
 
 
 def test_all_has_every_strategy_and_data_in_its_variants() -> None:
-    names = [variant.name for variant in variants("all")]
-    assert set(STRATEGIES) <= set(names) and len(names) == len(set(names)) == 10
+    names = [template.division(1, 4, 4).words for template in templates("all")]
+    assert len(names) == len(set(names)) == 10
+    assert {*STRATEGIES} == {template.strategy for template in templates("all")}
     assert {"data, overlapped", "data, sharded optimizer"} <= set(names)
+    both = templates("all", overlap=True, sharded_optimizer=True)
+    assert both[-1].division(1, 4, 4).words == "data, overlapped, sharded optimizer"
 
 
 @pytest.mark.parametrize(
@@ -165,14 +168,14 @@ def test_groups_of_a_hybrid(p: int, node: int, expected: tuple[int, ...]) -> Non
 
 def test_a_hybrid_takes_the_best_groups_that_are_possible() -> None:
     """p2 = 8 is the most in a node of 8, but a layer has 3 filters."""
-    division = Choices().division(NET, Variant("data+filter"), 16, 64, 8)
+    hybrid = DivisionTemplate("data+filter")
+    division = hybrid.division(16, 64, 8, NET)
     assert (division.inner, division.replicas) == (2, 8)
-    wide = mlp([8, 8, 8])
-    assert Choices().division(wide, Variant("data+filter"), 16, 64, 8).inner == 8
+    assert hybrid.division(16, 64, 8, mlp([8, 8, 8])).inner == 8
 
 
 def test_the_default_layouts_need_no_model() -> None:
-    found = [Choices().division(None, variant, 8, 64, 4) for variant in EVERY]
+    found = [template.division(8, 64, 4) for template in EVERY]
     assert [d.strategy for d in found].count("data") == 3
     assert {d.inner for d in found if d.strategy.startswith("data+")} == {4}
 
@@ -281,10 +284,10 @@ def test_a_strategy_without_its_parameters_is_a_row_with_the_reason(here: Path) 
 
 def test_nothing_predicted_is_told_from_nothing_missing() -> None:
     lacking = Predictor(Machine(machine(collectives=[])))
-    (found,) = lacking.points(NET, [Variant("data")], 2, Batch(4))
+    (found,) = lacking.points([(NET, [Batch(4)])], [2], [DivisionTemplate("data")])
     assert found.total is None and lacking.missing is not None
     whole = Predictor(Machine(machine()))
-    (found,) = whole.points(NET, [Variant("serial")], 2, Batch(4))
+    (found,) = whole.points([(NET, [Batch(4)])], [2], [DivisionTemplate("serial")])
     assert found.total is None and whole.missing is None
 
 
@@ -473,9 +476,9 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "spatial", "--grid", "2x0"), "not like"),
         (("--strategy", "spatial", "--grid", "1x2x3x4"), "too many"),
         (("--strategy", "pipeline", "--boundaries", "a"), "--boundaries 'a' is not like"),
-        (("--strategy", "filter", "--overlap"), "of data parallelism"),
-        (("--strategy", "pipeline", "--schedule", "zb"), "unknown schedule 'zb'"),
-        (("--strategy", "data", "--form", "guess"), "unknown form 'guess'"),
+        (("--strategy", "filter", "--overlap"), "--overlap is of data; choose it"),
+        (("--strategy", "pipeline", "--schedule", "zb"), "'zb' is not one of 'gpipe', '1f1b'"),
+        (("--strategy", "data", "--form", "guess"), "'guess' is not one of 'measured', 'paper'"),
         (("--strategy", "data", "--optimizer", "lion"), "unknown optimizer 'lion'"),
         (("--strategy", "data", "--set", "beta*=2"), "unknown setting 'beta'"),
         (("--strategy", "data", "--samples", "0"), "--samples"),
@@ -578,8 +581,11 @@ def test_spatial_options(tmp_path: Path) -> None:
     loss = LayerShape(kind="cross_entropy", input_shapes=((4, 16, 16),), output_shape=())
     layers.append(Layer(name="loss", shape=loss, inputs=("c2",), needs_input_grad=True))
     net = ModelSpec(name="img", input_shape=(3, 16, 16), classes=4, layers=tuple(layers))
-    grid = Choices(grid=(2, 2), split_until="c1")
-    division = grid.division(net, Variant("spatial"), 4, 8, 2)
+    spatial, hybrid, filters = templates(
+        "spatial,data+spatial,data+filter", grid="2x2", split_until="c1"
+    )
+    division = spatial.division(4, 8, 2, net)
     assert (division.grid, division.split_until) == ((2, 2), "c1")
-    hybrid = grid.division(net, Variant("data+spatial"), 8, 8, 2)
-    assert (hybrid.inner, hybrid.replicas) == (4, 2)
+    division = hybrid.division(8, 8, 2, net)
+    assert (division.inner, division.replicas) == (4, 2)
+    assert filters.why_no_groups(7) and not hybrid.why_no_groups(7)  # a grid says p2, of an image

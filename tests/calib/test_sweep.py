@@ -16,9 +16,8 @@ from tests.helpers.words import words_of
 
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
-from calib.oracle.sweep import Choices, Variant
-from calib.predicting.choices import Batch
-from calib.predicting.predictor import Predictor, points
+from calib.predicting.choices import Batch, templates
+from calib.predicting.predictor import Predictor
 from calib.predicting.rows import COLUMNS, table_of
 
 COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
@@ -130,7 +129,7 @@ def test_nothing_is_left_of_a_sweep_that_failed(here: Path) -> None:
 @pytest.mark.parametrize("name", ["t.csv", "t.json", "t.parquet"])
 def test_a_table_is_whole_or_not_there(tmp_path: Path, name: str) -> None:
     predictor = Predictor(Machine(full_machine()))
-    rows = list(predictor.points(NET, [Variant("data"), Variant("serial")], 2, Batch(4)))
+    rows = list(predictor.points([(NET, [Batch(4)])], [2], templates("data,serial")))
     (tmp_path / name).write_text("what was there")
     with pytest.raises(ZeroDivisionError), table_of(tmp_path / name) as table:
         table.add(rows[0])
@@ -156,9 +155,8 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def totals() -> Iterator[float | None]:
         predictor = Predictor(Machine(full_machine()))
-        laid_out = [(Variant(name), Choices()) for name in ("data", "filter", "pipeline")]
         sizes = [(NET, [Batch(4), Batch(8)])]
-        for found in points(predictor, sizes, [1, 2, 4], laid_out):
+        for found in predictor.points(sizes, [1, 2, 4], templates("data,filter,pipeline")):
             yield found.total.value if found.total else None
 
     kept = list(totals())

@@ -25,14 +25,15 @@ from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.oracle.layout.shards import fitted, why_impossible
+from calib.predicting.choices import templates
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training.teams import make_teams
-from calib.training_runs.options import MAX_SEED, Layout, model_layers, share_of
-from calib.training_runs.runs import TrainingRequest, fingerprint_beside, slug
+from calib.training_runs.options import MAX_SEED, in_groups, model_layers, share_of
+from calib.training_runs.runs import TrainingRequest, fingerprint_beside
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
 
@@ -40,11 +41,17 @@ VGG = model_layers("vgg16-mini")
 
 
 def asked(
-    strategy: str, p: int, batch: int = 8, output: Path | None = None, **layout: Any
+    strategy: str,
+    p: int,
+    batch: int = 8,
+    output: Path | None = None,
+    groups: int | None = None,
+    **layout: Any,
 ) -> TrainingRequest:
-    return TrainingRequest(
-        "vgg16-mini", strategy, p, batch, Layout(**layout), Settings(), output, "local"
-    )
+    chosen = templates(strategy, **layout)
+    if groups is not None:
+        chosen = in_groups(chosen, p, groups)
+    return TrainingRequest("vgg16-mini", strategy, chosen, p, batch, Settings(), output, "local")
 
 
 def only(strategy: str, p: int, batch: int = 8, **layout: Any) -> Division:
@@ -57,14 +64,14 @@ def test_the_example_of_the_issue() -> None:
     """--groups is p1: two groups of two."""
     assert only("data+filter", 4, groups=2) == Division("data+filter", 4, 8, 2)
     assert only("data+filter", 8, groups=2) == Division("data+filter", 8, 8, 4)
-    assert only("data+filter", 8, inner=2) == only("data+filter", 8, groups=4)
+    assert only("data+filter", 8, inner=[2]) == only("data+filter", 8, groups=4)
 
 
 def test_everything_that_a_strategy_leaves_open_is_said() -> None:
     """Grid and stages are those that training takes: a rank must not choose again."""
     spatial = only("spatial", 2)
     assert spatial == fitted(VGG, Division("spatial", 2, 8))
-    pipeline = only("pipeline", 2, segments=2, schedule="1f1b")
+    pipeline = only("pipeline", 2, segments=[2], schedule="1f1b")
     assert (pipeline.segments, pipeline.schedule) == (2, "1f1b")
     (border,) = pipeline.boundaries
     flops = [0.0 if x.shape.is_free else x.shape.forward_flops(1) for x in VGG.layers]
@@ -216,16 +223,22 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
             ("--strategy", "filter", "-p", "2", "--gradients", "all"),
             "--gradients is of data+spatial",
         ),
-        (("--strategy", "data+spatial", "-p", "4", "--gradients", "some"), "known: leaders, all"),
+        (
+            ("--strategy", "data+spatial", "-p", "4", "--gradients", "some"),
+            "not one of 'leaders', 'all'",
+        ),
         (("--strategy", "spatial", "-p", "2", "--split-until", "conv9"), "no such layer"),
-        (("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"), "known: gpipe, 1f1b"),
+        (
+            ("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"),
+            "not one of 'gpipe', '1f1b'",
+        ),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
         (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "numbers must rise"),
         (
             ("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
             "bn1 normalises one micro-batch after the other",
         ),
-        (("--overlap",), "of data parallelism"),
+        (("--overlap",), "--overlap is of data; choose it"),
         (("--ddp",), "DistributedDataParallel is of data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
@@ -316,9 +329,9 @@ def test_a_table_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_names_of_files() -> None:
-    assert slug(Division("data", 2, 4, overlap=True)) == "data-overlapped"
-    assert slug(Division("data", 2, 4, sharded_optimizer=True)) == "data-sharded"
-    assert slug(Division("data+filter", 4, 4, 2)) == "data+filter"
+    assert Division("data", 2, 4, overlap=True).slug == "data-overlapped"
+    assert Division("data", 2, 4, sharded_optimizer=True).slug == "data-sharded"
+    assert Division("data+filter", 4, 4, 2).slug == "data+filter"
 
 
 # where runs are written, and what is there already

@@ -20,7 +20,7 @@ from calib.search.plan import Certificate, PlanLayer, PlanStage, Searched, Searc
 from calib.training.job import Settings, TrainingJob
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers
+from calib.training_runs.options import model_layers
 from calib.training_runs.plan import PlanFile, comparison
 from calib.training_runs.runs import TrainingRequest
 
@@ -86,15 +86,7 @@ def asked(plan: SearchedPlan, path: Path) -> TrainingRequest:
     plan.write(path)
     found = PlanFile.read(path)
     return TrainingRequest(
-        "vgg16-mini",
-        "serial",
-        plan.p,
-        plan.batch or 1,
-        Layout(),
-        Settings(),
-        None,
-        "local",
-        plan=found,
+        "vgg16-mini", "serial", [], plan.p, plan.batch or 1, Settings(), None, "local", plan=found
     )
 
 

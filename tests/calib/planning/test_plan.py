@@ -28,7 +28,7 @@ from calib.microbench.groups import fits
 from calib.oracle.layout.shards import rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
 from calib.oracle.model.spec import ModelSpec, tensors_key
-from calib.oracle.sweep import groups
+from calib.oracle.template import groups
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
