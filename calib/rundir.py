@@ -78,8 +78,3 @@ def prepare_training(path: Path) -> None:
     """Create the directory of a training run, which in a run directory is no link. Raises FileError."""
     parent = path.absolute().parent
     ensure_directory(no_link(parent) if parent.name == TRAINING else parent)
-
-
-def prepare(run: Path) -> Path:
-    """Create the run directory. Raises FileError where it cannot be written."""
-    return ensure_directory(run)

@@ -14,7 +14,7 @@ import typer
 
 from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, compare_runs
 from calib.foundation.words import estimate_words
-from calib.options import Json, Output
+from calib.options import Across, Json, Output
 from calib.terminal.printing import print_json, save, say, table
 from calib.terminal.ratios import percent, share, without_infinity
 
@@ -24,9 +24,7 @@ WORST = 10
 def command(
     first: Annotated[Path, typer.Argument(help="A run directory.")],
     second: Annotated[Path, typer.Argument(help="Another run directory, of the same plan.")],
-    across: Annotated[
-        bool, typer.Option("--across", help="Also where the runs are of different clusters.")
-    ] = False,
+    across: Across = False,
     output: Output = None,
     as_json: Json = False,
 ) -> None:

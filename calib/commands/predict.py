@@ -41,7 +41,14 @@ from calib.options import (
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Projection
 from calib.oracle.template import DivisionTemplate
-from calib.predicting.choices import batches, check_layers, named, numbers, templates
+from calib.predicting.choices import (
+    batches,
+    check_layers,
+    named,
+    numbers,
+    refuse_two_batches,
+    templates,
+)
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines
@@ -110,11 +117,12 @@ def command(
         sharded_optimizer=sharded_optimizer,
     )
     ranks = numbers(p, "-p")
-    scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
+    refuse_two_batches(batch_per_rank, batch_per_node, batch)
     machine = Machine(parameters_of(parameters, settings))
     predictor = Predictor(machine, form, optimizer, samples, explain)
     layers = spec(model)
     check_layers(chosen[0], layers)
+    scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
     found = list(predictor.points([(layers, scales)], ranks, chosen))
     predictor.require_some(model, found)
     content = [projection.model_dump() for projection in found]

@@ -7,31 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import InputError
-from calib.foundation.files import write_whole
+from calib.foundation.files import ensure_directory, write_whole
 from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
 from calib.microbench.cases import Case, Plan, SparseCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
-from calib.planning.points import PlannedLaunches, batch_of, machine_of, points_of
-from calib.planning.request import FULL, QUICK, Effort, Request
+from calib.planning.points import PlannedLaunches, machine_of, points_of
+from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
-from calib.rundir import prepare
 from calib.terminal.printing import say
 from calib.training.models.specs import spec
-
-__all__ = [
-    "FULL",
-    "QUICK",
-    "Draft",
-    "Effort",
-    "batch_of",
-    "draft",
-    "make_plan",
-    "plan_for_run",
-    "specs_of",
-]
 
 # of a case that serves many points, so many purposes are named
 NAMED_PURPOSES = 2
@@ -95,11 +82,6 @@ def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
     ]
 
 
-def make_plan(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Plan:
-    """The plan of `draft` alone. Raises InputError where no point can be run."""
-    return draft(request, cluster, specs).plan
-
-
 def merged(cases: list[Case]) -> list[Case]:
     """Each case once, with its smallest tier and the purposes that it serves."""
     same: dict[str, list[Case]] = {}
@@ -137,7 +119,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     """
     drafted = draft(request, cluster, specs_of(request))
     plan = drafted.plan
-    path = prepare(run) / PLAN_FILE
+    path = ensure_directory(run) / PLAN_FILE
     if path.exists():
         if read_plan(run) != plan:
             raise InputError(

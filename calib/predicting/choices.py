@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from calib.foundation.division import STRATEGIES, Gradients, Schedule, taking
 from calib.foundation.errors import InputError
@@ -46,8 +47,8 @@ def templates(
         "split_until": split_until,
         "gradients": gradients,
     }
-    options = {name: value for name, value in given.items() if value}
-    marks = {"overlap": overlap, "sharded_optimizer": sharded_optimizer}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    marks: dict[str, Any] = {"overlap": overlap, "sharded_optimizer": sharded_optimizer}
     lists = {"inner": inner, "segments": segments}
     words = list(dict.fromkeys(word.strip() for word in strategies.split(",") if word.strip()))
     if words == ["all"]:
@@ -61,8 +62,8 @@ def templates(
     return [
         replace(template, **options, inner=p2, segments=cut)
         for template in chosen
-        for p2 in _taken(template, "inner", inner) or [None]
-        for cut in _taken(template, "segments", segments) or [DivisionTemplate.segments]
+        for p2 in _values(template, "inner", inner)
+        for cut in _values(template, "segments", segments)
     ]
 
 
@@ -78,8 +79,11 @@ def _known(strategy: str, strategies: str) -> str:
     return strategy
 
 
-def _taken(template: DivisionTemplate, option: str, values: Sequence[int]) -> Sequence[int]:
-    return values if template.strategy in taking(option) else ()
+def _values(template: DivisionTemplate, option: str, given: Sequence[int]) -> Sequence[Any]:
+    """What is given for an option, where the strategy takes it; else its default."""
+    if given and template.strategy in taking(option):
+        return given
+    return [getattr(template, option)]
 
 
 def require_taken(option: str, field: str, chosen: Iterable[DivisionTemplate]) -> None:
@@ -95,8 +99,10 @@ def numbers(text: str | None, option: str) -> list[int]:
 
     In rising order, each once; none where the option is not given. Raises InputError.
     """
+    if text is None:
+        return []
     found: set[int] = set()
-    for word in [] if text is None else text.split(","):
+    for word in text.split(","):
         found.update(_range(word, text, option))
         if len(found) > MOST_NUMBERS:
             raise InputError(f"{option} {text!r}: over {MOST_NUMBERS} numbers")
@@ -144,13 +150,18 @@ def batches(
     name: str, per_rank: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
 ) -> list[Batch]:
     """The batches of the options, else the model's own per rank. Raises InputError for two options."""
-    if sum(map(bool, (per_rank, per_node, whole))) > 1:
-        raise InputError("give --batch-per-rank, --batch-per-node or --batch, not both")
+    refuse_two_batches(per_rank, per_node, whole)
     if per_node:
         return [Batch(n, "node") for n in per_node]
     if whole:
         return [Batch(n, "all") for n in whole]
     return [Batch(n) for n in per_rank or [batch_of(name, None)]]
+
+
+def refuse_two_batches(*given: object) -> None:
+    """Raise InputError where more than one option of the batch is given."""
+    if sum(map(bool, given)) > 1:
+        raise InputError("give --batch-per-rank, --batch-per-node or --batch, not both")
 
 
 def check_layers(template: DivisionTemplate, model: ModelSpec) -> None:

@@ -57,13 +57,11 @@ def projected(
     samples: int | None = None,
 ) -> Projection:
     """What the parameters of a machine predict. Raises what `spec` and `project` do."""
-    if model in model_names():
-        return _known(machine, model, division, form, optimizer, samples)
-    return project(spec(model), division, machine, form, optimizer, samples)
+    found = _known if model in model_names() else _projected
+    return found(machine, model, division, form, optimizer, samples)
 
 
-@lru_cache(maxsize=4096)  # the nights of a year train the same
-def _known(
+def _projected(
     machine: Machine,
     model: str,
     division: Division,
@@ -71,7 +69,10 @@ def _known(
     optimizer: str,
     samples: int | None,
 ) -> Projection:
-    return project(_registered(model), division, machine, form, optimizer, samples)
+    return project(spec_of(model), division, machine, form, optimizer, samples)
+
+
+_known = lru_cache(maxsize=4096)(_projected)  # the nights of a year train the same
 
 
 def write_predictions(run: Path, projections: Sequence[Projection]) -> None:

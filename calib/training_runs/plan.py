@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,7 @@ from calib.training.own.options import Own
 from calib.training.plans.division import division_of
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import model_layers
-from calib.training_runs.table import as_dict, print_runs, summary
+from calib.training_runs.table import as_dict, summary
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PlanFile:
         """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
-    def require_alone(self, given: dict[str, object]) -> None:
+    def require_alone(self, given: Mapping[str, object]) -> None:
         """Raise InputError for options that say again how training is divided."""
         named = [option for option, value in given.items() if value]
         if named:
@@ -105,8 +105,8 @@ def print_found(
     several: bool,
 ) -> None:
     """The one JSON document of --json."""
-    if plan is None:
-        print_runs(found, reasons, several)
-        return
-    ((run, path),) = found
-    print_json(as_dict(run, path) | {"plan": comparison(plan, run)})
+    runs = [as_dict(run, path) for run, path in found]
+    if plan is not None:
+        print_json(runs[0] | {"plan": comparison(plan, found[0][0])})
+    else:
+        print_json({"runs": runs, "not_run": list(reasons)} if several else runs[0])

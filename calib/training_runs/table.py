@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.foundation.words import bytes_words, number, with_interval
 from calib.reports.words import OVERSUBSCRIBED_MARK
-from calib.terminal.printing import print_json, say, table
+from calib.terminal.printing import say, table
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
 
@@ -135,11 +135,3 @@ def show(runs: list[TrainingRun]) -> None:
 def as_dict(run: TrainingRun, path: Path) -> dict[str, Any]:
     """All of a run, and its summary in front, for --json."""
     return {"run": str(path), "summary": summary(run), **run.model_dump()}
-
-
-def print_runs(
-    found: Sequence[tuple[TrainingRun, Path]], reasons: Sequence[str], several: bool
-) -> None:
-    """The one JSON document of --json."""
-    dumps = [as_dict(run, path) for run, path in found]
-    print_json({"runs": dumps, "not_run": list(reasons)} if several else dumps[0])

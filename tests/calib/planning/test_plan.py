@@ -31,7 +31,7 @@ from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.template import groups
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
-from calib.planning.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
+from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
 from calib.planning.points import batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
 from calib.training.models import entry
@@ -325,7 +325,7 @@ def test_cut_and_join_at_the_sizes_of_filter_and_channel() -> None:
 
     def found(strategy: str) -> set[tuple[str, tuple[int, ...], int]]:
         request = Request(models=("hand.json",), strategies=(strategy,), p=(4,), batch=8)
-        plan = make_plan(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])})
+        plan = draft(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])}).plan
         cuts = [case for case in plan.cases if isinstance(case, TensorsCase) and case.parts > 1]
         assert {case.tier for case in cuts} == {0}
         return {(case.operation, case.shapes[0], case.parts) for case in cuts}
@@ -370,7 +370,7 @@ def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
     """2 racks of 2 nodes of 4: pairs and fours in a node, two nodes of a rack, a node of each rack."""
     machine = cluster(4, nodes_per_rack=2, nodes=4)
     request = Request(models=("vgg16-mini",), p=(1, 16))
-    plan = make_plan(request, machine, specs)
+    plan = draft(request, machine, specs).plan
     assert plan.sizes == [1, 16]
     single = collectives(
         plan, operation="allreduce", groups=1, cold=False, start="barrier", background_nbytes=0
@@ -385,7 +385,7 @@ def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
 def test_contention_on_nodes(specs: dict[str, ModelSpec]) -> None:
     """2 nodes of 4: one and two pairs in a node; across the nodes 1, 2 and 4 pairs share the link."""
     request = Request(models=("vgg16-mini",), strategies=("data+filter",), p=(8,))
-    plan = make_plan(request, cluster(4, nodes=2), specs)
+    plan = draft(request, cluster(4, nodes=2), specs).plan
     pairs = {
         (case.stride, case.groups)
         for case in collectives(plan, operation="allreduce", group_size=2, tier=1)
@@ -414,7 +414,7 @@ def test_every_group_fits_its_launch(
         batch_per_rank=2,
         grid_factor=512,
     )
-    plan = make_plan(request, machine, {"hand.json": mlp([4, 3, 2])})
+    plan = draft(request, machine, {"hand.json": mlp([4, 3, 2])}).plan
     found = [case for case in plan.cases if isinstance(case, CollectiveCase)]
     assert bool(found) == (ranks > 1)
     assert all(fits(case.ranks, case.group_size, case.stride, case.groups) for case in found)
@@ -453,13 +453,13 @@ def test_the_largest_launch() -> None:
 def test_a_launch_of_its_own_size_alone() -> None:
     """Under a launcher there is one size: nothing is planned for another."""
     request = Request(models=("hand.json",), p=(3,), ranks=3, batch_per_rank=2)
-    assert make_plan(request, cluster(1), {"hand.json": mlp([4, 2])}).sizes == [3]
+    assert draft(request, cluster(1), {"hand.json": mlp([4, 2])}).plan.sizes == [3]
 
 
 def test_libraries(specs: dict[str, ModelSpec]) -> None:
     """The first has the exact sizes and the grid, the others allreduce, allgather, p2p at the end."""
     request = Request(models=("vgg16-mini",), p=(2,), libraries=("mpi", "torch_gloo", "torch_mpi"))
-    plan = make_plan(request, cluster(2), specs)
+    plan = draft(request, cluster(2), specs).plan
     for library in ("torch_gloo", "torch_mpi"):
         cases = collectives(plan, library=library)
         assert Counter(case.operation for case in cases) == {
@@ -476,7 +476,7 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
         dtypes=("float32", "bfloat16"),
         channels_last=True,
     )
-    plan = make_plan(gpu, cluster(2), specs)
+    plan = draft(gpu, cluster(2), specs).plan
     exact = collectives(plan, tier=0)
     assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
     assert {case.device for case in collectives(plan, library="mpi")} == {"cpu", "cuda"}
@@ -493,7 +493,7 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
 
 def test_optimizers(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), p=(1,), optimizers=("sgd", "adam"))
-    plan = make_plan(request, cluster(1), specs)
+    plan = draft(request, cluster(1), specs).plan
     for optimizer in ("sgd", "adam"):
         updates = [
             c
@@ -525,7 +525,7 @@ def test_the_smallest_tier_is_kept() -> None:
     big = {"a.json": mlp([40, 40], "a"), "b.json": mlp([40, 40, 4000, 4000], "b")}
     request = Request(models=("b.json", "a.json"), p=(1,), batch_per_rank=4)
     for chosen, tier in ((("b.json",), 1), (("b.json", "a.json"), 0)):
-        plan = make_plan(request.model_copy(update={"models": chosen}), cluster(1), big)
+        plan = draft(request.model_copy(update={"models": chosen}), cluster(1), big).plan
         found = [
             case.tier
             for case in plan.cases
@@ -573,21 +573,17 @@ def test_a_hybrid_falls_back_to_smaller_groups(specs: dict[str, ModelSpec]) -> N
 
 def test_nothing_to_plan(specs: dict[str, ModelSpec]) -> None:
     with pytest.raises(InputError, match="serial runs on 1 rank: add 1 to p"):
-        make_plan(
-            Request(models=("vgg16-mini",), strategies=("serial",), p=(2,)), cluster(2), specs
-        )
+        draft(Request(models=("vgg16-mini",), strategies=("serial",), p=(2,)), cluster(2), specs)
     with pytest.raises(InputError, match="so p is at most 16"):
-        make_plan(
-            Request(models=("vgg16-mini",), strategies=("filter",), p=(32,)), cluster(2), specs
-        )
+        draft(Request(models=("vgg16-mini",), strategies=("filter",), p=(32,)), cluster(2), specs)
 
 
 def test_effort_and_seed_are_in_the_plan(specs: dict[str, ModelSpec]) -> None:
     request = request_of(QUICK, p=(2,), seed=9, budget_s=7.5, target=0.05)
-    plan = make_plan(request, cluster(2), specs)
+    plan = draft(request, cluster(2), specs).plan
     assert (plan.budget_seconds, plan.launches, plan.seed, plan.sizes) == (7.5, 3, 9, [2])
     assert plan.target_half_width == 0.05
-    assert plan == make_plan(request, cluster(2), specs)
+    assert plan == draft(request, cluster(2), specs).plan
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 
