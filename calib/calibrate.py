@@ -166,7 +166,7 @@ def calibrate(
 
 
 def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
-    """The cluster as it is now; a run directory that was begun on another one is refused."""
+    """The cluster as it is now. Raises InputError for a run directory begun on another one."""
     if not path.exists():
         return probe(path, launcher, ranks, name)
     known = Cluster.read(path)
@@ -201,7 +201,7 @@ def points_of(
 def _predict(
     run: Path, points: list[CalibrationPoint]
 ) -> tuple[list[Projection], dict[CalibrationPoint, str]]:
-    """Project every point and write predictions.json; with the points that nothing predicts."""
+    """Project every point and write predictions.json; also why points have no prediction."""
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
     for model, division in points:
@@ -214,7 +214,7 @@ def _predict(
 
 
 def _complete(path: Path, iterations: int) -> bool:
-    """Whether a training run is there and whole, so that an interrupted calibration goes on."""
+    """Whether a training run is complete, so that an interrupted calibration goes on."""
     with suppress(FileError):
         run = TrainingRun.read(path)
         return run.complete and run.header.iterations == iterations

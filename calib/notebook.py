@@ -57,7 +57,7 @@ from calib.training.models import Loss
 from calib.training.models.specs import spec
 from calib.training.run.lines import TIMED_PHASES
 
-# whole numbers from 1: one, some, or words as of `calib predict -p`: "1,2,6", "4:64", "2:10:+4"
+# whole numbers from 1: one, several, or text as `calib predict -p` takes it: "4:64", "2:10:+4"
 Numbers = ArrayLike
 # columns of files, where the name has no unit or not as here
 RENAMED = {
@@ -83,7 +83,7 @@ def open_run(path: str | Path = RUNS / "latest") -> Run:
     Parameters
     ----------
     path
-        The directory. Of a link such as runs/latest the run is taken that it names now.
+        The directory. A link such as runs/latest is followed now, not later.
 
     Returns
     -------
@@ -175,12 +175,12 @@ class Run:
         return known.astype(dict.fromkeys(WHOLE, "Int64")).reset_index(drop=True)
 
     def predictions(self) -> pd.DataFrame:
-        """What was predicted before the training (predictions.json), a row a point.
+        """What was predicted before the training (predictions.json), a row per point.
 
         Returns
         -------
         DataFrame
-            As of `predict`.
+            As `predict` returns it.
         """
         found, edited = Predicted.read(self.path / PREDICTIONS_FILE)
         if edited:
@@ -188,7 +188,7 @@ class Run:
         return _projections(found.projections)
 
     def accuracy(self, of: str = "total") -> pd.DataFrame:
-        """Predicted against measured, a row a point; nothing is remembered in the history.
+        """Predicted against measured, a row per point; the history stays as it is.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class Run:
         )
 
     def history(self, where: str | Path | None = None) -> pd.DataFrame:
-        """How accuracy went on this run's machine, a row a night, the oldest first.
+        """How accuracy went on this run's machine, a row per night, the oldest first.
 
         Parameters
         ----------
@@ -282,7 +282,7 @@ class Run:
         inner, segments
             Ranks of a group of a hybrid; micro-batches of a pipeline.
         overlap, sharded_optimizer, optimizer, form, samples
-            As of `calib predict`. With `samples`, `epoch_s` is known too.
+            As in `calib predict`. With `samples`, `epoch_s` is predicted too.
         changes
             What if a parameter were another, as `--set` of `calib predict` takes it.
 

@@ -83,13 +83,13 @@ EVERY = tuple(
 def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
     """The p2 >= 2 that a hybrid of p1 >= 2 groups on p ranks may have, best first.
 
-    That is the largest whose groups are all inside a node (ParaDL, section 3.6), then those of which
-    some are cut by the border of a node, then the smallest beyond. Empty where p is no such product.
+    First the largest whose groups all fit inside a node (ParaDL, section 3.6), then those with groups
+    that span two nodes, then the smallest beyond a node. Empty where p is not such a product.
     """
     low = [n for n in range(2, math.isqrt(p) + 1) if p % n == 0]
     divisors = sorted({*low, *(p // n for n in low)})
     fitting = [inner for inner in divisors if inner <= ranks_per_node]
-    # groups follow each other: where a node is no multiple of them, one lies on two nodes
+    # groups are contiguous: where their size does not divide a node's, one spans two nodes
     inside = [n for n in fitting if p <= ranks_per_node or ranks_per_node % n == 0]
     cut = [n for n in fitting if n not in inside]
     beyond = [n for n in divisors if n > ranks_per_node]

@@ -62,7 +62,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def show(comparison: Comparison) -> None:
-    """One line for each kind and one for all, then the pairs that are farthest apart."""
+    """One line for each kind and one for all, then the pairs farthest apart."""
     agreements = {**comparison.kinds, "all": comparison.whole}
     columns = ["kind", "medians", "both within", "only one", "median off", "90% off", "half-width"]
     rows = [[kind, *_cells(each)] for kind, each in agreements.items()]

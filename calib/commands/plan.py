@@ -132,7 +132,7 @@ def command(
 def _sparse(
     sparse: str | None, shares: str | None, partitions: str | None
 ) -> dict[str, Any] | None:
-    """The [sparse] of a request, whose numbers are read there; None where nothing of it is given."""
+    """The [sparse] table of a request, which parses the numbers; None where no option of it is given."""
     content: dict[str, Any] = {"shares": _words(shares), "partitions": _words(partitions)}
     if sparse is not None:
         content["rows"], _, content["width"] = sparse.partition("x")
@@ -146,7 +146,7 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 def times_of(run: Path) -> dict[str, float]:
     """Seconds that each case of a run directory took, all its launches together.
 
-    Cases that were left out or failed there are not in it.
+    Without cases that were left out or failed there.
     """
     seconds: dict[str, float] = {}
     for end in (case for case in Manifest.read(run).cases if case.repetitions):
@@ -189,7 +189,7 @@ CaseGroup = tuple[int, str, str, int]  # tier, what is timed, library, p
 
 
 def group_of(case: Case) -> CaseGroup:
-    """The line of the table that a case is counted in."""
+    """The line of the table that counts a case."""
     if case.kind == "collective":
         marks = [
             *([f"{case.groups} at once"] if case.groups > 1 else []),
@@ -232,7 +232,7 @@ TENSORS_FOR = {
 
 
 def purpose_of(cases: Sequence[Case]) -> str:
-    """What a group is for, in a few words; each case says it more exactly (--cases)."""
+    """What a group is for, in a few words; --cases has the purpose of each case."""
     first = cases[0]
     if first.kind == "layer":
         apart = first.passes == "parts" or first.mode == "graph" or first.cold
@@ -302,7 +302,7 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
 
 
 def _measured(cases: Sequence[Case], took: dict[str, float]) -> str:
-    """Seconds that a group took in an earlier run, and how many of its cases that run has."""
+    """Seconds that a group took in an earlier run, and how many of its cases were there."""
     known = [took[case.id] for case in cases if case.id in took]
     if not known:
         return "-"
@@ -311,7 +311,7 @@ def _measured(cases: Sequence[Case], took: dict[str, float]) -> str:
 
 
 def show_cases(plan: Plan) -> None:
-    """Every case: tiers in order, inside one the order of the plan (a launch shuffles it)."""
+    """Every case in the order of the plan; a launch shuffles each tier."""
     shares = shares_of(plan)
     rows = [
         [case.id, str(case.tier), case.label, f"{shares[case.id]:.2f}", case.purpose]

@@ -59,7 +59,7 @@ from calib.terminal.printing import file_of, print_json, print_sheet, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
-# phases of what a rank does by itself: a plan measures them for any p
+# phases that need no other rank: a plan measures them for any p
 COMPUTED = ("forward", "backward", "pack", "update")
 
 
@@ -145,7 +145,7 @@ def given(option: int | None) -> list[int]:
 
 
 def unmeasured(projection: Projection) -> bool:
-    """Whether what a rank does by itself was not all measured, so that a plan of the point helps."""
+    """Whether some of what a rank does alone was not measured, so that a plan of the point helps."""
     times = [projection.phases[name] for name in COMPUTED if name in projection.phases]
     return any(time.basis in ("interpolated", "extrapolated") for time in times) or any(
         reason.startswith(NOT_PREDICTED) for reason in projection.limits
@@ -153,7 +153,7 @@ def unmeasured(projection: Projection) -> bool:
 
 
 def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: bool) -> None:
-    """Tables, what their marks mean, and what the numbers rest on."""
+    """Tables, their legend, and what the numbers rest on."""
     for sheet in sheets_of(found, chosen):
         print_sheet(sheet)
     if explain:
@@ -172,16 +172,16 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
 
 
 def sheets_of(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[Sheet]:
-    """One table of a strategy, one for each p of several."""
+    """One table for a single strategy, else one for each p."""
     if len(chosen) == 1:
         return [scaling(found, named)]
     return [ranking(group, named) for group in by_p(found, chosen)]
 
 
 def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[list[Projection]]:
-    """The projections of each p. On one rank every strategy is serial: once is enough.
+    """The projections of each p. On one rank every strategy is serial: one is enough.
 
-    On more, serial is not what was asked for where all are.
+    On more, serial is left out where all strategies were asked for.
     """
     groups: dict[int, list[Projection]] = {}
     for projection in found:
@@ -198,7 +198,7 @@ def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[li
 
 
 def write_csv(found: list[Projection], where: str) -> None:
-    """The tidy table, to a file or to stdout."""
+    """Write the tidy table to a file or stdout."""
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return

@@ -168,7 +168,7 @@ def command(
 
 
 class Watched:
-    """The progress of a search: a bar where it takes longer than BAR_AFTER_S; none with --json."""
+    """The progress of a search: a bar once it takes longer than BAR_AFTER_S; none with --json."""
 
     def __init__(self, title: str, quiet: bool) -> None:
         self._title, self._quiet, self._start = title, quiet, monotonic()
@@ -257,7 +257,7 @@ def batch_of(
 ) -> int | None:
     """The global batch B: --batch, or p times --batch-per-rank or the registered model's own.
 
-    None where the search has to say: the space's own models, and files.
+    None for the space's own models and files, where the search knows.
     """
     if batch is not None and batch_per_rank is not None:
         raise InputError("give --batch or --batch-per-rank, not both")
@@ -269,7 +269,7 @@ def batch_of(
 
 
 def show(plan: SearchedPlan) -> None:
-    """Tables, then what is said of time, memory, the search and its certificate."""
+    """Tables, then lines on time, memory, the search and its certificate."""
     for sheet in sheets(plan):
         print_sheet(sheet)
     for line in lines(plan):

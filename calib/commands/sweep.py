@@ -38,7 +38,7 @@ from calib.terminal.printing import say
 from calib.terminal.progress import Bar
 from calib.training.models.specs import spec
 
-# points between two updates of the bar
+# points between updates of the bar
 EVERY = 200
 
 
@@ -47,19 +47,19 @@ def command(
     strategies: Annotated[str, typer.Option(help="Comma-separated strategies, or all.")] = "all",
     p: Pes = "1:1024",
     batch_per_rank: Annotated[
-        str | None, typer.Option(help="Samples per rank, a list as of -p; default by model.")
+        str | None, typer.Option(help="Samples per rank, a list as for -p; default by model.")
     ] = None,
     batch_per_node: Annotated[
-        str | None, typer.Option(help="Samples per node instead, a list as of -p.")
+        str | None, typer.Option(help="Samples per node instead, a list as for -p.")
     ] = None,
     batch: Annotated[
-        str | None, typer.Option(help="Global batches instead, a list as of -p.")
+        str | None, typer.Option(help="Global batches instead, a list as for -p.")
     ] = None,
     inner: Annotated[
-        str | None, typer.Option(help="p2 of hybrids, a list as of -p; default by the node.")
+        str | None, typer.Option(help="p2 of hybrids, a list as for -p; default by the node.")
     ] = None,
     segments: Annotated[
-        str | None, typer.Option(help="Micro-batches of a pipeline, a list as of -p; default 4.")
+        str | None, typer.Option(help="Micro-batches of a pipeline, a list as for -p; default 4.")
     ] = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,

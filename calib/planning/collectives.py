@@ -17,9 +17,9 @@ from calib.planning.request import Request
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
 MOST_BYTES = 2**30
-# the grid of what is not looked up often, and of what is only compared with it
+# grids of what is looked up less often, and of what is only compared
 COARSE_FACTOR, COMPARED_FACTOR = 8, 64
-# buffers of 64 MiB take most of a launch: what no prediction looks up ends with the messages sent
+# buffers of 64 MiB take most of a launch: what no prediction looks up stops at the largest message
 ENOUGH_BYTES = 16 * 2**20
 BACKGROUND_BYTES = 2**20
 FINE: tuple[Operation, ...] = ("allreduce", "p2p")
@@ -41,7 +41,7 @@ def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
 def collective_cases(
     request: Request, machine: PlannedLaunches, points: Sequence[Point]
 ) -> tuple[list[Case], list[str]]:
-    """All collectives, in the largest launch; and what of the points' messages is left out."""
+    """All collectives, in the largest launch; and which messages of the points are left out."""
     if machine.ranks == 1:
         return [], []
     sent, left_out, used = _messages(request, machine, points)
@@ -168,14 +168,14 @@ class _Maker:
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
     ) -> list[Case]:
-        """The coarse grid of one operation; of tier 2 no further than messages go."""
+        """The coarse grid of one operation; in tier 2 no larger than messages get."""
         factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
         largest = LARGEST_BYTES if tier < 2 else self.enough
         sizes = size_grid(max(factor, self.request.grid_factor), largest)
         return [self.case(operation, nbytes, group_size, tier, why, **more) for nbytes in sizes]
 
     def grids(self, sizes: Sequence[int], used: set[Operation]) -> list[Case]:
-        """Every operation over the size grid: what is between the sizes that points send."""
+        """Every operation over the size grid, for what lies between the sizes that points send."""
         cases: list[Case] = []
         for operation in self.request.collectives:
             tier = 1 if operation in (*FINE, *used) else 2
@@ -204,7 +204,7 @@ class _Maker:
         return cases
 
     def _levels(self) -> Iterable[tuple[str, int, int]]:
-        """(what takes part, ranks between neighbours, how many take part)."""
+        """(who takes part, ranks between neighbours, how many take part)."""
         machine = self.machine
         if machine.ranks_per_node > 1:
             yield NODE, 1, min(machine.ranks_per_node, machine.ranks)
@@ -255,12 +255,12 @@ class _Maker:
 
 
 def device_of(library: Library) -> DeviceName:
-    """Where a library's buffers lie: NCCL's on the GPU, the others' on the host."""
+    """Where a library's buffers are: NCCL's on the GPU, the others' on the host."""
     return "cuda" if library in ("nccl", "torch_nccl") else "cpu"
 
 
 def layouts(operation: Operation, p: int, ranks_per_node: int) -> list[dict[str, Any]]:
-    """The fields that an operation needs on p ranks; none where it cannot be."""
+    """The fields that an operation needs on p ranks, for each layout; empty where it is impossible."""
     if operation == "halo":
         grid = two_dimensional(p)
         return [{"grid": (p,)}, *([{"grid": grid}] if grid else [])]

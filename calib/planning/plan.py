@@ -20,13 +20,13 @@ from calib.planning.tensors import tensor_cases
 from calib.terminal.printing import say
 from calib.training.models.specs import spec
 
-# of a case that serves many points, so many purposes are named
+# purposes named of a case that serves many points
 NAMED_PURPOSES = 2
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan and how it came about: cases dropped because they were there, points that cannot be."""
+    """A plan, how many duplicate cases were dropped, and what was left out and why."""
 
     plan: Plan
     duplicates: int
@@ -61,7 +61,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
 
 
 def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
-    """Every method at every share, the server in any number of parts, on all launches of 2 or more."""
+    """Every method at every share, on all launches of 2 ranks or more; the server also in parts."""
     if request.sparse is None:
         return []
     of = request.sparse
@@ -135,7 +135,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
 
 
 def _difference(run: Path, request: Request) -> str:
-    """What the request of a run directory has otherwise."""
+    """How a request differs from that of the run directory."""
     if not (run / REQUEST_FILE).exists():
         return "its plan.toml is missing"
     before, now = Request.read(run / REQUEST_FILE).model_dump(), request.model_dump()

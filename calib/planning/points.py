@@ -26,7 +26,7 @@ class PlannedLaunches:
     nodes: int
 
     def launch_for(self, p: int) -> int:
-        """The launch that measures what a rank does on p ranks: the largest one where p is beyond."""
+        """The launch that measures what a rank does on p ranks: the largest where p is larger."""
         return min(p, self.ranks)
 
 
@@ -48,9 +48,9 @@ class Point:
 
 
 def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
-    """How the largest launch lies on the cluster: of `ranks`, else the largest p there are ranks for.
+    """How the largest launch is placed: `ranks`, else the largest p that the cluster has ranks for.
 
-    More ranks than there are cores crowd on the nodes; such rows are marked.
+    More ranks than cores share the nodes' cores; such rows are marked.
     """
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])

@@ -239,7 +239,7 @@ class Request(BaseModel):
         return self
 
     def global_batch(self, p: int, model_batch_per_rank: int) -> int:
-        """B on p ranks, for a model whose own batch per rank is given."""
+        """B on p ranks; `model_batch_per_rank` where nothing is asked for."""
         if self.batch is not None:
             return self.batch
         return p * (self.batch_per_rank or model_batch_per_rank)

@@ -19,7 +19,7 @@ PACKED = ("data", "spatial", "data+filter", "data+spatial")
 
 
 def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """All passes of all points; lists of single layers, from which others are fitted, come later."""
+    """All passes of all points; single layers, which other lists are fitted from, come later."""
     cases: list[Case] = []
     for point in points:
         shapes = rank_parameters(point.model, point.division)
@@ -46,7 +46,7 @@ def _passes(
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """Of filter and channel: what they join from shards, and what they cut."""
+    """What filter and channel join from shards, and what they cut."""
     division = point.division
     if division.traits.cuts not in ("filters", "channels"):
         return

@@ -1,4 +1,4 @@
-"""Projections as a tidy table: a row each, seconds and bytes."""
+"""Projections as a tidy table: a row each, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -165,9 +165,9 @@ def csv_text(projections: Iterable[Projection]) -> str:
 
 @contextmanager
 def table_of(path: Path | None) -> Iterator[Table]:
-    """A table on stdout (CSV), or in a file whose ending says how; whole or not there at all.
+    """A CSV table on stdout, or a table in a file of that suffix, written whole or not at all.
 
-    Raises InputError for another ending, FileError where the file cannot be written.
+    Raises InputError for another suffix, FileError where the file cannot be written.
     """
     if path is None:
         yield _Csv(sys.stdout)

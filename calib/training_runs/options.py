@@ -24,7 +24,7 @@ from calib.training.own.options import Own, is_own
 MAX_SEED = 2**63 - 2**32
 
 
-@cache  # to look at a user's module takes building it twice
+@cache  # looking at a user's module builds it twice
 def model_entry(name: str, own: Own | None = None) -> ModelEntry:
     """The model of --model. Raises InputError with the known names."""
     if not is_own(name):

@@ -25,7 +25,7 @@ from calib.training_runs.table import as_dict, summary
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A plan, where it was read, and what shows that it was edited by hand since it was searched."""
+    """A plan, its file, and how one sees that it was edited after its search ("": it was not)."""
 
     path: Path
     plan: SearchedPlan
@@ -34,13 +34,13 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Raises FileError where it is no plan, InputError where training cannot run its kind."""
+        """Raises FileError for a file that is not a plan."""
         digest = sha256(read_bytes(path, "plan file")).hexdigest()
         plan = SearchedPlan.read(path)
         return cls(path, plan, digest, plan.edited)
 
     def division(self, model: str, own: Own | None) -> Division:
-        """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
+        """How it divides the model. Raises InputError where it is not of this model, or not trainable."""
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
     def require_alone(self, given: Mapping[str, object]) -> None:
@@ -59,9 +59,9 @@ class PlanFile:
 
 
 def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
-    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy.
+    """The predicted iteration and the run's median, in seconds, and the accuracy.
 
-    No accuracy of a plan that was edited: it may have been after the run.
+    A plan that was edited has no accuracy: it may have been edited after the run.
     """
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total

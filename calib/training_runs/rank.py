@@ -21,7 +21,7 @@ from calib.training_runs.runs import machine_of
 def run_as_rank(
     communicator: MpiCommunicator, job: TrainingJob, path: Path, quiet: bool = False
 ) -> None:
-    """SPMD: one run, written to `path`; its progress goes to stderr where it is to be `quiet`."""
+    """SPMD: one run, written to `path`; `quiet` sends its progress to stderr."""
     settings, division = job.settings, job.division
     if communicator.rank == 0:
         prepare_training(path)

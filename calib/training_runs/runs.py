@@ -56,10 +56,10 @@ class TrainingRequest:
         return self.strategy.strip() == "all" or "," in self.strategy
 
     def runs(self) -> tuple[list[tuple[Division, Path]], list[str]]:
-        """Every division and its file, and why others cannot be, which is said, too.
+        """Every division and its file, and why others cannot be trained, which is printed too.
 
-        No file of another run is among them. Raises InputError with the reason where none can,
-        and FileError where the one file that is asked for is such a file.
+        No file of another run is overwritten. Raises InputError with the reason where nothing can be
+        trained, and FileError where the file that is asked for exists.
         """
         divisions, reasons = self._divisions()
         for reason in reasons if divisions else ():
@@ -118,7 +118,7 @@ class TrainingRequest:
 
 
 def _taken(path: Path) -> bool:
-    """Whether writing to `path` would fail, or lose something: a run with nothing timed is nothing."""
+    """Whether writing to `path` would fail or lose a run; one without timed iterations is no loss."""
     if stamp(path) is None or not os.path.isfile(path):
         return os.path.isdir(path)
     with suppress(FileError):
@@ -127,7 +127,7 @@ def _taken(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is written; None where there is none, or nothing in it."""
+    """What changes when a file is written; None where it is missing or empty."""
     try:
         of = path.stat()
     except OSError:
@@ -136,7 +136,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def whole_run(path: Path, hint: str = "") -> TrainingRun:
-    """The run that ranks have written. Raises MeasurementError where it has no end."""
+    """The run that ranks have written. Raises MeasurementError where it is cut short."""
     run = TrainingRun.read(path)
     if not run.complete:
         raise MeasurementError(
@@ -155,9 +155,9 @@ def machine_of(control: Control, known: str, path: Path) -> str:
 
 
 def fingerprint_beside(path: Path) -> str:
-    """Of the machine that the run directory around a run's file was calibrated on, if it is this one.
+    """Of the calibrated machine of the run directory around a run's file, if it is this one.
 
-    That is a host of the same name, kernel and packages; "" where it is not known.
+    That takes a host of the same name, kernel and packages; "" where it is not known.
     """
     if path.absolute().parent.name != TRAINING:
         return ""
@@ -172,7 +172,7 @@ def fingerprint_beside(path: Path) -> str:
 
 
 def _is_here(host: Host) -> bool:
-    """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
+    """Whether a probed host is this one, by what can be told without MPI: this is not a rank."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -29,7 +29,7 @@ USUAL = Settings()
 def trained(
     asked: TrainingRequest, runs: Sequence[tuple[Division, Path]], quiet: bool = False
 ) -> Iterator[tuple[TrainingRun, Path]]:
-    """Every run, one after the other. Of several, one that fails is said and left out."""
+    """Every run, one after the other. Where there are several, a failed one is reported and skipped."""
     for division, path in runs:
         try:
             run = train(

@@ -529,7 +529,7 @@ def test_a_precision_that_was_not_reached_is_said(
     found = ended(run(totals, precision=0.01), stopped=stopped)
     summarize(found, Path("x.jsonl"))
     half = serial_half_width(totals)
-    assert f"; +-{100 * half:.3g}% where they hang together, {said}" in capsys.readouterr().err
+    assert f"; +-{100 * half:.3g}% with autocorrelation, {said}" in capsys.readouterr().err
     assert summary(found)["half_width"] == pytest.approx(half)
     summarize(ended(run(totals), stopped="iterations"), Path("x.jsonl"))
     assert "asked for" not in capsys.readouterr().err
