@@ -23,6 +23,7 @@ from calib.export.csv.tidy import RENAMED as CSV_NAMES
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import CalibWarning, InputError
+from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CLUSTER_FILE,
     HISTORY_FILE,
@@ -34,6 +35,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import MOST, check_rows, read_run_table
+from calib.options import numbers
 from calib.oracle.costs.collective_laws import HALO, HIERARCHICAL
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.machine import Machine
@@ -41,7 +43,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predicted import Predicted
 from calib.oracle.projection import Form, Projection
-from calib.predicting.choices import batches, named, numbers, templates
+from calib.predicting.choices import batches, named, templates
 from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import COLUMNS as PREDICTED_COLUMNS
 from calib.predicting.rows import row_of
@@ -69,9 +71,7 @@ RENAMED = {
     "nbytes": "size_B",
     "background_nbytes": "background_B",
     "bytes_per_rank": "naive_B",
-    "peak_bytes": "peak_B",
-    "peak_low_bytes": "peak_low_B",
-    "peak_high_bytes": "peak_high_B",
+    **dict(zip(Estimate.columns("peak", "bytes"), Estimate.columns("peak", "B"), strict=True)),
 }
 WHOLE = ("ranks", "nodes", "stride", "active_ranks", "batch", "part", "n")  # of parameters()
 QUANTITIES = ("total", *TIMED_PHASES, "memory")

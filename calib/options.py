@@ -1,7 +1,9 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and how their text is read."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -101,6 +103,7 @@ GradientsOption = Annotated[
     Gradients | None, typer.Option(help="Of data+spatial, who exchanges between groups.")
 ]
 
+MOST_NUMBERS = 100_000
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
@@ -114,12 +117,53 @@ def model_list(text: str | None) -> list[str]:
     return names
 
 
-def number_list(text: str, option: str) -> list[int]:
-    """The positive whole numbers in a comma-separated option. Raises InputError."""
-    try:
-        numbers = sorted({int(word) for word in text.split(",")})
-    except ValueError as error:
-        raise InputError(f"{option} {text!r} is not a list of numbers such as 1,2,4") from error
-    if numbers[0] < 1 or numbers[-1] > MOST:
+def numbers(text: str | None, option: str) -> list[int]:
+    """Whole numbers from 1: "1,2,6", "4:64" (4, 8, ..., 64), "2:10:+4" (2, 6, 10), or a mixture.
+
+    In rising order, each once; none where the option is not given. Raises InputError.
+    """
+    if text is None:
+        return []
+    found: set[int] = set()
+    for word in text.split(","):
+        found.update(_range(word, text, option))
+        if len(found) > MOST_NUMBERS:
+            raise InputError(f"{option} {text!r}: over {MOST_NUMBERS} numbers")
+    return sorted(found)
+
+
+def _range(word: str, text: str, option: str) -> Sequence[int]:
+    ends, plus, step = word.partition(":+")
+    parts = [*ends.split(":"), *([step] if plus else [])]
+    digits = [part.strip() for part in parts]
+    if len(parts) > 2 + bool(plus) or (plus and len(parts) != 3) or not all(map(_whole, digits)):
+        raise InputError(
+            f"{option} {text!r} is not a list of numbers such as 1,2,4, a range 4:64 that doubles, "
+            "or one with steps 2:10:+4"
+        )
+    first, last, *by = [int(part) for part in digits] if len(digits) > 1 else [int(digits[0])] * 2
+    if min(first, last, *by) < 1 or max(first, last) > MOST:
         raise InputError(f"{option}: numbers must be from 1 to {MOST}")
-    return numbers
+    if first > last:
+        raise InputError(f"{option} {word!r}: a range goes up")
+    if by:
+        return range(first, last + 1, by[0])[: MOST_NUMBERS + 1]
+    return [first << k for k in range((last // first).bit_length())]
+
+
+def _whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20
+
+
+def share_of(text: str | None, option: str) -> float | None:
+    """A share as 1% or 0.01. Raises InputError where it is none between 0 and 1."""
+    if text is None:
+        return None
+    word = text.strip()
+    try:
+        value = float(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
+    return value

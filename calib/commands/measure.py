@@ -28,7 +28,7 @@ from calib.options import (
     RanksOption,
     Seed,
     model_list,
-    number_list,
+    numbers,
 )
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
@@ -81,7 +81,7 @@ def command(
         return request_of(
             QUICK if quick else FULL,
             models=tuple(model_list(models)),
-            p=tuple(number_list(p, "-p") if p else sizes),
+            p=tuple(numbers(p, "-p") if p else sizes),
             ranks=ranks or started,
             batch_per_rank=batch_per_rank,
             budget_s=budget_s,

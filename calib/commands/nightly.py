@@ -22,11 +22,11 @@ from calib.night.accept import accept
 from calib.night.ahead import look_ahead
 from calib.night.hold import NOT_RUN, hold
 from calib.night.options import NightOptions
-from calib.options import MOST, Json, Launcher
+from calib.options import MOST, Json, Launcher, share_of
 from calib.planning.request import seconds_of
 from calib.rundir import RUNS
 from calib.terminal.printing import print_json, say
-from calib.training_runs.options import MAX_SEED, share_of
+from calib.training_runs.options import MAX_SEED
 
 
 def command(

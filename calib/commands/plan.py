@@ -33,7 +33,7 @@ from calib.options import (
     Seed,
     Segments,
     model_list,
-    number_list,
+    numbers,
 )
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
@@ -97,7 +97,7 @@ def command(
     options: dict[str, Any] = {
         "models": None if models is None else tuple(model_list(models)),
         "strategies": tuple(STRATEGIES) if strategies == "all" else _words(strategies),
-        "p": tuple(number_list(p, "-p")) if p else None,
+        "p": tuple(numbers(p, "-p")) if p else None,
         "ranks": ranks,
         "batch_per_rank": batch_per_rank,
         "batch": batch,

@@ -37,18 +37,12 @@ from calib.options import (
     SettingsOption,
     Sharded,
     SplitUntil,
+    numbers,
 )
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Projection
 from calib.oracle.template import DivisionTemplate
-from calib.predicting.choices import (
-    batches,
-    check_layers,
-    named,
-    numbers,
-    refuse_two_batches,
-    templates,
-)
+from calib.predicting.choices import batches, check_layers, named, refuse_two_batches, templates
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines

@@ -15,7 +15,7 @@ import typer
 
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import REPORT_HTML
-from calib.options import Json
+from calib.options import Json, share_of
 from calib.reports.findings import Findings
 from calib.reports.writers.csv import csv_text
 from calib.reports.writers.junit import junit_text
@@ -24,7 +24,6 @@ from calib.reports.writers.plain import as_dict
 from calib.scoring.findings import LEAST_ACCURACY, report_of
 from calib.terminal.printing import print_json, say
 from calib.terminal.report import show
-from calib.training_runs.options import share_of
 
 
 def command(

@@ -27,9 +27,10 @@ from calib.options import (
     Sharded,
     SplitUntil,
     model_list,
+    numbers,
 )
 from calib.oracle.costs.machine import Machine
-from calib.predicting.choices import batches, check_layers, numbers, templates
+from calib.predicting.choices import batches, check_layers, templates
 from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import table_of
 from calib.process.streams import STREAMS

@@ -32,18 +32,12 @@ from calib.options import (
     Segments,
     Sharded,
     SplitUntil,
+    share_of,
 )
 from calib.predicting.choices import templates
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
 from calib.training.models import Loss
-from calib.training_runs.options import (
-    MAX_SEED,
-    batch_of_all,
-    in_groups,
-    model_entry,
-    own_of,
-    share_of,
-)
+from calib.training_runs.options import MAX_SEED, batch_of_all, in_groups, model_entry, own_of
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import TrainingRequest
 from calib.training_runs.table import show

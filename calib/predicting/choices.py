@@ -8,14 +8,11 @@ from typing import Any
 
 from calib.foundation.division import STRATEGIES, Gradients, Schedule, taking
 from calib.foundation.errors import InputError
-from calib.options import MOST
 from calib.oracle.layout.shards import why_no_layers
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
 from calib.oracle.template import EVERY, DivisionTemplate
 from calib.planning.points import batch_of
-
-MOST_NUMBERS = 100_000
 
 
 def templates(
@@ -92,44 +89,6 @@ def require_taken(option: str, field: str, chosen: Iterable[DivisionTemplate]) -
     if not {template.strategy for template in chosen} & {*strategies}:
         which = "one of them" if len(strategies) > 1 else "it"
         raise InputError(f"{option} is of {' and '.join(strategies)}; choose {which}")
-
-
-def numbers(text: str | None, option: str) -> list[int]:
-    """Whole numbers from 1: "1,2,6", "4:64" (4, 8, ..., 64), "2:10:+4" (2, 6, 10), or a mixture.
-
-    In rising order, each once; none where the option is not given. Raises InputError.
-    """
-    if text is None:
-        return []
-    found: set[int] = set()
-    for word in text.split(","):
-        found.update(_range(word, text, option))
-        if len(found) > MOST_NUMBERS:
-            raise InputError(f"{option} {text!r}: over {MOST_NUMBERS} numbers")
-    return sorted(found)
-
-
-def _range(word: str, text: str, option: str) -> Sequence[int]:
-    ends, plus, step = word.partition(":+")
-    parts = [*ends.split(":"), *([step] if plus else [])]
-    digits = [part.strip() for part in parts]
-    if len(parts) > 2 + bool(plus) or (plus and len(parts) != 3) or not all(map(_whole, digits)):
-        raise InputError(
-            f"{option} {text!r} is not a list of numbers such as 1,2,4, a range 4:64 that doubles, "
-            "or one with steps 2:10:+4"
-        )
-    first, last, *by = [int(part) for part in digits] if len(digits) > 1 else [int(digits[0])] * 2
-    if min(first, last, *by) < 1 or max(first, last) > MOST:
-        raise InputError(f"{option}: numbers must be from 1 to {MOST}")
-    if first > last:
-        raise InputError(f"{option} {word!r}: a range goes up")
-    if by:
-        return range(first, last + 1, by[0])[: MOST_NUMBERS + 1]
-    return [first << k for k in range((last // first).bit_length())]
-
-
-def _whole(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20
 
 
 @dataclass(frozen=True)

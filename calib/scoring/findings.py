@@ -88,7 +88,8 @@ def report_of(
     drift = _drift(past, since, baseline)
     short = summary(accuracies)
     newest = found[-1]
-    layers = layers_in_place(newest)
+    # where the samples of the calibration are at hand
+    layers = layer_pairs(newest.parameters, samples_of(newest, "in_place"))
     findings = Findings(
         runs=[each.entry.run for each in found],
         accuracies=accuracies,
@@ -179,11 +180,6 @@ def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
             raise InputError("--since and --baseline are of a history, and there is none")
         return None
     return drift(past, since=since, baseline=baseline)
-
-
-def layers_in_place(run: ScoredRun) -> list[LayerPair]:
-    """Layer times alone and in place, where the samples of the calibration are at hand."""
-    return layer_pairs(run.parameters, samples_of(run, "in_place"))
 
 
 def samples_of(run: ScoredRun, kind: str) -> Samples:

@@ -60,10 +60,13 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     night = Night.read(run) if (run / NIGHT_FILE).exists() else None
     paths = training_runs(run, or_none=night is not None)
     source = _parameters_file(run, parameters_file)
-    content = _content(source, "parameter file")
+    content = _Content(sha256(read_bytes(source, "parameter file")).hexdigest(), source)
     signed, machine = _parameters(content)
     parameters = signed.parameters
-    cluster, calibrated_on = _clusters(run)
+    cluster, before = Cluster.read(run / CLUSTER_FILE), run / CALIBRATED_ON
+    calibrated_on = (
+        Cluster.read(before) if before.exists() else cluster
+    )  # of a night, it may differ
     runs, missing, notes = [], [], []
     failed, seen = _failed(night), set()
     for path in paths:
@@ -114,19 +117,16 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
 
 def _parameters_file(run: Path, given: Path | None) -> Path:
     own = run / PARAMETERS_FILE
-    if own.exists() or given is None:
-        if not own.exists():
-            kept = (
-                f", so its {PREDICTIONS_FILE} cannot be made again"
-                if (run / PREDICTIONS_FILE).exists()
-                else ""
-            )
-            raise FileError(
-                f"{run} holds no {PARAMETERS_FILE} to predict with{kept}; `calib fit {run}` makes one "
-                "of its samples, --parameters FILE takes another's"
-            )
+    if own.exists():
         return own
-    return given
+    if given is not None:
+        return given
+    predicted = (run / PREDICTIONS_FILE).exists()
+    lost = f", so its {PREDICTIONS_FILE} cannot be made again" if predicted else ""
+    raise FileError(
+        f"{run} holds no {PARAMETERS_FILE} to predict with{lost}; `calib fit {run}` makes one of its "
+        "samples, --parameters FILE takes another's"
+    )
 
 
 @dataclass(frozen=True)
@@ -137,29 +137,20 @@ class _Content:
     path: Path = field(compare=False)
 
 
-def _content(path: Path, what: str) -> _Content:
-    return _Content(sha256(read_bytes(path, what)).hexdigest(), path)
-
-
 @lru_cache(maxsize=4)
 def _parameters(content: _Content) -> tuple[Signed, Machine]:
     signed = read_signed(content.path)
     return signed, Machine(signed.parameters)
 
 
-def _clusters(run: Path) -> tuple[Cluster, Cluster]:
-    """The machine of the trainings, and the one that was calibrated: they differ only in a night."""
-    cluster = Cluster.read(run / CLUSTER_FILE)
-    before = run / CALIBRATED_ON
-    return cluster, Cluster.read(before) if before.exists() else cluster
-
-
 def _failed(night: Night | None) -> dict[str, Missing]:
     """The trainings of a night that failed, by the name of their file."""
+    if night is None:
+        return {}
     return {
         Path(point.file).name: Missing(what=point.label, why=night.failed[point.label])
-        for point in (night.planned if night else ())
-        if night and point.label in night.failed
+        for point in night.planned
+        if point.label in night.failed
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -117,17 +116,3 @@ def batch_of_all(about: ModelEntry, p: int, batch_per_rank: int | None, batch: i
     if batch is not None and batch_per_rank is not None:
         raise InputError("give --batch or --batch-per-rank, not both")
     return batch if batch is not None else p * (batch_per_rank or about.batch_per_rank)
-
-
-def share_of(text: str | None, option: str) -> float | None:
-    """A share as 1% or 0.01. Raises InputError where it is none between 0 and 1."""
-    if text is None:
-        return None
-    word = text.strip()
-    try:
-        value = float(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < 1.0:
-        raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
-    return value

@@ -40,7 +40,7 @@ class PlanFile:
         return cls(path, plan, digest, plan.edited)
 
     def division(self, model: str, own: Own | None) -> Division:
-        """How it divides the model. Raises InputError where it is not of this model, or not trainable."""
+        """How it divides the model. Raises InputError where it is of another, or not trainable."""
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
     def require_alone(self, given: Mapping[str, object]) -> None:

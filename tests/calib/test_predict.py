@@ -22,11 +22,12 @@ from tests.oracle.handmade import conv, estimate, machine, mlp
 
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
+from calib.options import numbers
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.template import EVERY, DivisionTemplate, groups
-from calib.predicting.choices import Batch, batches, named, numbers, templates
+from calib.predicting.choices import Batch, batches, named, templates
 from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
@@ -40,14 +41,6 @@ from calib.reports.terminal.ranking import (
 )
 from calib.reports.terminal.ranking import refused as refused_because
 from calib.terminal.printing import json_text, save
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A machine of nodes of 2 ranks and a net that all but the spatial strategies can divide."""
-    full_machine().write(tmp_path / "parameters.json")
-    NET.write(tmp_path / "model.json")
-    return tmp_path
 
 
 def predict(here: Path, *more: str, strategy: str = "data") -> Any:

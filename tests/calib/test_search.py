@@ -54,19 +54,8 @@ def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
-    done = calib(
-        here,
-        "search",
-        "--model",
-        "model.json",
-        "--space",
-        space,
-        *NOMINAL_1X4,
-        "-o",
-        "plan.json",
-        "--plot",
-        "page.html",
-    )
+    line = f"search --model model.json --space {space} -o plan.json --plot page.html"
+    done = calib(here, *line.split(), *NOMINAL_1X4)
     assert done.returncode == 0, done.stderr
     plan = SearchedPlan.read(here / "plan.json")
     assert plan.layers[0].choice in done.stdout and "Certificate: " in done.stdout
@@ -143,18 +132,8 @@ def test_the_batch_of_a_profile(
     here: Path, space: str, dense: bool, more: tuple[str, ...], batch: int | None
 ) -> None:
     """Its own, or what was said, or unknown; of an exchange every device does such a mini-batch."""
-    asked = (
-        "search",
-        "--model",
-        profile(here, dense),
-        "--space",
-        space,
-        "--nominal",
-        "p100",
-        "--cluster",
-        "1x4",
-        *more,
-    )
+    line = f"search --model {profile(here, dense)} --space {space} --nominal p100 --cluster 1x4"
+    asked = (*line.split(), *more)
     done = calib(here, *asked, "--json")
     assert done.returncode == 0, done.stderr
     (plan,) = json.loads(done.stdout)

@@ -21,13 +21,7 @@ from calib.predicting.predictor import Predictor
 from calib.predicting.rows import COLUMNS, table_of
 
 COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    full_machine().write(tmp_path / "parameters.json")
-    NET.write(tmp_path / "model.json")
-    return tmp_path
+PREDICT = "predict --parameters parameters.json --model model.json --csv - "
 
 
 def test_the_table_is_that_of_predict(here: Path) -> None:
@@ -35,33 +29,17 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 4 * 10 and tuple(rows[0]) == COLUMNS
-    asked = calib(
-        here,
-        "predict",
-        *COMMAND[3:],
-        *words_of("--model model.json --strategy all -p 1:8 --batch-per-rank 4 --csv -"),
-    )
+    asked = calib(here, PREDICT + "--strategy all -p 1:8 --batch-per-rank 4")
     assert asked.stdout == done.stdout
 
 
 def test_no_cell_is_a_formula(here: Path) -> None:
     """A model's name is another's; predict and sweep write the same rows."""
     NET.model_copy(update={"name": "=1+1"}).write(here / "model.json")
-    options = ("-p", "1", "--batch-per-rank", "4")
+    options = "-p 1 --batch-per-rank 4"
     for table in (
-        calib(here, *COMMAND, "--strategies", "serial", *options),
-        calib(
-            here,
-            "predict",
-            *COMMAND[3:],
-            "--model",
-            "model.json",
-            "--strategy",
-            "serial",
-            *options,
-            "--csv",
-            "-",
-        ),
+        calib(here, *COMMAND, *words_of(f"--strategies serial {options}")),
+        calib(here, f"{PREDICT} --strategy serial {options}"),
     ):
         assert table.returncode == 0, table.stderr
         (row,) = csv.DictReader(io.StringIO(table.stdout))

@@ -24,6 +24,7 @@ from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
+from calib.options import share_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.predicting.choices import templates
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
@@ -32,7 +33,7 @@ from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training.teams import make_teams
-from calib.training_runs.options import MAX_SEED, in_groups, model_layers, share_of
+from calib.training_runs.options import MAX_SEED, in_groups, model_layers
 from calib.training_runs.runs import TrainingRequest, fingerprint_beside
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
