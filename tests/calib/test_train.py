@@ -26,6 +26,7 @@ from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.options import share_of
 from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import templates
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
@@ -125,48 +126,28 @@ def test_where_runs_are_written(tmp_path: Path) -> None:
     assert path == tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
 
 
-@given(
-    strategy=st.sampled_from(list(STRATEGIES)),
-    p=st.sampled_from([1, 2, 3, 4, 6, 8]),
-    batch=st.sampled_from([1, 6, 8, 24]),
+TEMPLATES = st.builds(
+    DivisionTemplate,
+    st.sampled_from(list(STRATEGIES)),
     inner=st.sampled_from([1, 2, 3, 4]),
     segments=st.sampled_from([1, 2, 4]),
-    f1b=st.booleans(),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
     overlap=st.booleans(),
-    sharded=st.booleans(),
-    everybody=st.booleans(),
+    sharded_optimizer=st.booleans(),
+    gradients=st.sampled_from(["leaders", "all"]),
 )
-def test_a_rank_is_given_the_same_division(
-    strategy: str,
-    p: int,
-    batch: int,
-    inner: int,
-    segments: int,
-    f1b: bool,
-    overlap: bool,
-    sharded: bool,
-    everybody: bool,
-) -> None:
+
+
+@given(TEMPLATES, st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 6, 8, 24]))
+def test_a_rank_is_given_the_same_division(template: DivisionTemplate, p: int, batch: int) -> None:
     """As JSON: in the job.json of a driver, and between the ranks of a person's own launch."""
-    hybrid, data, pipeline = "+" in strategy, strategy == "data", strategy == "pipeline"
-    division = Division(
-        strategy,
-        p,
-        batch,
-        inner if hybrid else 1,
-        segments if pipeline else 1,
-        schedule="1f1b" if pipeline and f1b else "gpipe",
-        overlap=data and overlap,
-        sharded_optimizer=data and sharded,
-        gradients="all" if strategy == "data+spatial" and everybody else "leaders",
-    )
-    division = fitted(VGG, division)
+    division = fitted(VGG, template.division(p, batch, 4))
     assume(not why_impossible(VGG, division))
-    given(division)
+    assert_told(division)
 
 
-def given(division: Division) -> None:
-    """Assert that a rank has the job that it is told of."""
+def assert_told(division: Division) -> None:
+    """A rank has the job that it is told of."""
     own = Own((3, 32, 32), "mse", 10, "mine:step")
     settings = Settings(dtype="float64", precision=0.01, seed=7, own=own)
     job = TrainingJob(
@@ -176,8 +157,8 @@ def given(division: Division) -> None:
 
 
 def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
-    given(Division("spatial", 2, 8, grid=(2,), split_until="features.4"))
-    given(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
+    assert_told(Division("spatial", 2, 8, grid=(2,), split_until="features.4"))
+    assert_told(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.calib.planning.clusters import cluster
+from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.microbench.cases import (
-    Case,
     CollectiveCase,
     InPlaceCase,
     LayerCase,
@@ -62,19 +61,6 @@ def vgg(on: Cluster, specs: dict[str, ModelSpec], p: tuple[int, ...], **more: An
 def every(specs: dict[str, ModelSpec]) -> Plan:
     """vgg16-mini under every strategy."""
     return vgg(cluster(4), specs, (1, 2, 4), strategies=tuple(STRATEGIES)).plan
-
-
-Kind = TypeVar("Kind", bound=Case)
-
-
-def cases(plan: Plan, kind: type[Kind], **fields: object) -> list[Kind]:
-    """The cases of a kind whose fields are these."""
-    return [
-        case
-        for case in plan.cases
-        if isinstance(case, kind)
-        and all(getattr(case, name) == value for name, value in fields.items())
-    ]
 
 
 @pytest.fixture(scope="module", params=[FULL, QUICK], ids=["full", "quick"])
