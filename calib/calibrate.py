@@ -37,7 +37,7 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
 from calib.training_runs.train import train
@@ -147,7 +147,13 @@ def calibrate(
         for model, division in (point for point in points if point not in missing):
             path = training_path(run, model, division.slug, division.p)
             if not _complete(path, effort.iterations):
-                train(path, model, division, settings, launcher, cluster.fingerprint)
+                job = TrainingJob(
+                    model=model,
+                    division=division,
+                    settings=settings,
+                    fingerprint=cluster.fingerprint,
+                )
+                train(path, job, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)

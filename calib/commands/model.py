@@ -114,7 +114,7 @@ def summary(model: ModelSpec) -> dict[str, Any]:
     """Name, input shape, number of parameters, multiply-adds per sample, number of layers."""
     return {
         "name": model.name,
-        "input_shape": list(model.input_shape),
+        "input_shape": model.input_shape,
         "parameters": model.parameter_items,
         "multiply_adds": model.multiply_adds(),
         "layers": len(model.layers),
@@ -141,12 +141,12 @@ def _layer(layer: Layer) -> dict[str, Any]:
     return {
         "name": layer.name,
         "kind": layer.shape.kind,
-        "input_shapes": [list(shape) for shape in layer.shape.input_shapes],
-        "output_shape": list(layer.shape.output_shape),
-        "parameter_shapes": [list(shape) for shape in layer.shape.parameter_shapes],
+        "input_shapes": layer.shape.input_shapes,
+        "output_shape": layer.shape.output_shape,
+        "parameter_shapes": layer.shape.parameter_shapes,
         "parameters": layer.shape.parameter_items,
         "multiply_adds": _multiply_adds(layer),
-        "inputs": list(layer.inputs),
+        "inputs": layer.inputs,
     }
 
 
@@ -160,13 +160,13 @@ def _row(layer: Layer) -> list[str]:
     return [
         layer.name,
         shape.kind,
-        " + ".join(_text(list(x)) for x in shape.input_shapes),
-        _text(list(shape.output_shape)),
+        " + ".join(_text(x) for x in shape.input_shapes),
+        _text(shape.output_shape),
         str(shape.parameter_items or ""),
         f"{_multiply_adds(layer) / 1e6:.4g}" if _multiply_adds(layer) else "",
         ", ".join(layer.inputs),
     ]
 
 
-def _text(shape: list[int]) -> str:
+def _text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "1"

@@ -44,18 +44,9 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
 
 DEFAULT_SECONDS = 60.0
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KiB": 1 << 10,
-    "MiB": 1 << 20,
-    "GiB": 1 << 30,
-    "TiB": 1 << 40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-}
+UNITS = {"": 1, "B": 1}
+UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 PARTS = 1000  # of the progress bar
 BAR_AFTER_S = 1.0
 
@@ -282,21 +273,18 @@ def show_spaces(as_json: bool) -> None:
     """Every space with its methods, options and models."""
     spaces = [space_named(name) for name in SPACES]
     if as_json:
-        print_json(
+        listed = [
             {
-                "spaces": [
-                    {
-                        "name": s.name,
-                        "about": s.about,
-                        "methods": dict(s.methods),
-                        "options": dict(s.options),
-                        "models": list(s.models),
-                    }
-                    for s in spaces
-                ],
-                "nominal": {name: of.about for name, of in NOMINAL.items()},
+                "name": space.name,
+                "about": space.about,
+                "methods": dict(space.methods),
+                "options": dict(space.options),
+                "models": list(space.models),
             }
-        )
+            for space in spaces
+        ]
+        nominal = {name: of.about for name, of in NOMINAL.items()}
+        print_json({"spaces": listed, "nominal": nominal})
         return
     for space in spaces:
         typer.echo(f"{space.name}: {space.about}")

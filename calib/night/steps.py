@@ -34,6 +34,7 @@ from calib.planning.request import Request
 from calib.predicting.file import write_predictions
 from calib.process.interrupts import INTERRUPTS, SIGNALS
 from calib.reports.scoring.accuracy import Missing
+from calib.training.job import TrainingJob
 from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
@@ -131,17 +132,15 @@ def train_all(begun: Begun, options: NightOptions, say: Callable[[str], None]) -
 def _train(begun: Begun, point: NightPoint, options: NightOptions) -> str:
     """Train one point; returns why it failed, or nothing."""
     how = begun.settled
-    settings = settings_of(point, how.iterations, how.seed, how.hang_s)
+    job = TrainingJob(
+        model=point.model,
+        division=point.division,
+        settings=settings_of(point, how.iterations, how.seed, how.hang_s),
+        fingerprint=begun.cluster.fingerprint,
+    )
     try:
         with steps_in(begun.run / NIGHT_LOG_FILE):
-            train(
-                point.path(begun.run),
-                point.model,
-                point.division,
-                settings,
-                options.launcher,
-                begun.cluster.fingerprint,
-            )
+            train(point.path(begun.run), job, options.launcher)
     except RanksEnded as error:
         return error.reason
     except (MeasurementError, MachineError, InputError) as error:

@@ -23,7 +23,7 @@ from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.terminal.printing import say
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import divided_layers, require_trained, trained_division
@@ -55,8 +55,8 @@ class TrainingRequest:
         """Whether more than one strategy was named."""
         return self.strategy.strip() == "all" or "," in self.strategy
 
-    def runs(self) -> tuple[list[tuple[Division, Path]], list[str]]:
-        """Every division and its file, and why others cannot be trained, which is printed too.
+    def runs(self) -> tuple[list[tuple[TrainingJob, Path]], list[str]]:
+        """Every training and its file, and why others cannot be trained, which is printed too.
 
         No file of another run is overwritten. Raises InputError with the reason where nothing can be
         trained, and FileError where the file that is asked for exists.
@@ -66,10 +66,13 @@ class TrainingRequest:
             say(f"not run: {reason}")
         if not divisions:
             raise InputError(reasons[0])
-        found: dict[Path, Division] = {}
+        plan = self.plan.digest if self.plan else ""
+        found: dict[Path, TrainingJob] = {}
         for division in divisions:
-            found[self._path(division, found)] = division
-        return [(division, path) for path, division in found.items()], reasons
+            found[self._path(division, found)] = TrainingJob(
+                model=self.model, division=division, settings=self.settings, plan=plan
+            )
+        return [(job, path) for path, job in found.items()], reasons
 
     def _divisions(self) -> tuple[list[Division], list[str]]:
         if self.plan is not None:

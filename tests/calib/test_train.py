@@ -58,8 +58,14 @@ def asked(
 
 def only(strategy: str, p: int, batch: int = 8, **layout: Any) -> Division:
     """The one division that is asked for."""
-    ((division, _),), _ = asked(strategy, p, batch, **layout).runs()
-    return division
+    ((job, _),), _ = asked(strategy, p, batch, **layout).runs()
+    assert isinstance(job.division, Division)
+    return job.division
+
+
+def paths(strategy: str, p: int, **more: Any) -> list[Path]:
+    """The files of what is asked for."""
+    return [path for _, path in asked(strategy, p, **more).runs()[0]]
 
 
 def test_the_example_of_the_issue() -> None:
@@ -86,26 +92,26 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs, reasons = asked("all", 4).runs()
-    names = {division.strategy for division, _ in runs}
+    names = {job.division.strategy for job, _ in runs}
     assert names == set(STRATEGIES) - {"serial"} and reasons == []
     assert len({path for _, path in runs}) == len(runs) == 9  # data in its three variants
-    for division, _ in runs:
-        assert why_impossible(VGG, division) == []
+    for job, _ in runs:
+        assert isinstance(job.division, Division) and why_impossible(VGG, job.division) == []
     runs, reasons = asked("all", 32, 32).runs()
-    names = {division.strategy for division, _ in runs}
+    names = {job.division.strategy for job, _ in runs}
     assert "filter" not in names and "channel" not in names and "data" in names
     said = capsys.readouterr().err
     for reason in reasons:
         assert f"not run: {reason}" in said
     # 16 filters in the first convolution, and in the second as many channels
     assert any("features.0 has only 16 filters" in reason for reason in reasons)
-    runs, _ = asked("all", 1).runs()
-    assert [division for division, _ in runs] == [Division("serial", 1, 8)]
+    ((job, _),), _ = asked("all", 1).runs()
+    assert job.division == Division("serial", 1, 8)
 
 
 def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
-    runs, reasons = asked("data,filter", 3, 8).runs()
-    assert [division.strategy for division, _ in runs] == ["filter"]
+    ((job, _),), reasons = asked("data,filter", 3, 8).runs()
+    assert job.division.strategy == "filter"
     assert reasons == ["data: p = 3 does not divide the batch of 8 samples"]
     with pytest.raises(InputError, match="p = 3 does not divide"):
         asked("data", 3, 8).runs()
@@ -114,16 +120,16 @@ def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
 def test_where_runs_are_written(tmp_path: Path) -> None:
     """A file for one; a directory for several, of a run directory the place where report looks."""
     file = tmp_path / "x.jsonl"
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
-    assert [path for _, path in asked("data", 2).runs()[0]] == [Path("run.jsonl")]
-    names = [path for _, path in asked("data,filter", 2, output=tmp_path, overlap=True).runs()[0]]
+    assert paths("data", 2, output=file) == [file]
+    assert paths("data", 2) == [Path("run.jsonl")]
+    names = paths("data,filter", 2, output=tmp_path, overlap=True)
     assert names == [
         tmp_path / "vgg16-mini-data-overlapped-p2.jsonl",
         tmp_path / "vgg16-mini-filter-p2.jsonl",
     ]
     (tmp_path / "parameters.json").write_text("{}")
-    ((_, path),), _ = asked("data", 2, output=tmp_path).runs()
-    assert path == tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
+    file = tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
+    assert paths("data", 2, output=tmp_path) == [file]
 
 
 TEMPLATES = st.builds(
@@ -322,13 +328,13 @@ def test_names_of_files() -> None:
 def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "vgg16-mini-data-p2.jsonl").write_text("a run\n")
     (tmp_path / "vgg16-mini-data-p2-2.jsonl").write_text("another\n")
-    names = [path.name for _, path in asked("data,filter", 2, output=tmp_path).runs()[0]]
+    names = [path.name for path in paths("data,filter", 2, output=tmp_path)]
     assert names == ["vgg16-mini-data-p2-3.jsonl", "vgg16-mini-filter-p2.jsonl"]
     file = tmp_path / "run.jsonl"
     file.write_text("")
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    assert paths("data", 2, output=file) == [file]
     file.write_text(run([]).header.model_dump_json() + "\n")  # failed before anything was timed
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    assert paths("data", 2, output=file) == [file]
     file.write_text("a run\n")
     with pytest.raises(FileError, match=r"run.jsonl exists; choose another with -o"):
         asked("data", 2, output=file).runs()
@@ -394,8 +400,8 @@ def test_ranks_that_end_early(
         path.write_text(before)
 
     def trained() -> TrainingRun:
-        launcher = f"{sys.executable} ranks.py {{n}}"
-        return train(path, "vgg16-mini", Division("data", 2, 16), Settings(), launcher)
+        job = TrainingJob(model="vgg16-mini", division=Division("data", 2, 16), settings=Settings())
+        return train(path, job, f"{sys.executable} ranks.py {{n}}")
 
     if said:
         with pytest.raises(CalibError, match=re.escape(said)):

@@ -91,19 +91,19 @@ def by_samples(layer: Any) -> Configuration:
 
 def test_a_plan_is_the_division(tmp_path: Path) -> None:
     plan = layerwise(lambda layer: Configuration(channel=2))
-    ((division, path),), reasons = asked(plan, tmp_path / "plan.json").runs()
+    ((job, path),), reasons = asked(plan, tmp_path / "plan.json").runs()
+    division = job.division
     assert isinstance(division, LayerwiseDivision) and not reasons and path.name == "run.jsonl"
     assert (division.p, division.batch, division.strategy) == (2, 8, "layerwise")
     assert division.configurations[0] == Configuration(channel=2)
     assert division.configurations[-1] == Configuration(2)
-    job = TrainingJob(model="vgg16-mini", division=division, settings=Settings())
     assert TrainingJob.model_validate_json(job.model_dump_json()) == job
 
 
 def test_a_pipeline_is_the_strategy(tmp_path: Path) -> None:
-    ((division, _),), _ = asked(pipeline(), tmp_path / "plan.json").runs()
+    ((job, _),), _ = asked(pipeline(), tmp_path / "plan.json").runs()
     expected = Division("pipeline", 2, 8, segments=4, schedule="1f1b", boundaries=(10,))
-    assert division == expected
+    assert job.division == expected
 
 
 STAGE = PlanStage(first=0, stop=len(VGG.layers), replicas=2, seconds=0.02)
