@@ -11,6 +11,7 @@ import typer
 
 from calib.foundation.division import Gradients, Schedule
 from calib.foundation.errors import InputError
+from calib.foundation.layers import Shape
 
 MOST = 10_000_000  # ranks or samples: beyond any machine, and safe to multiply
 
@@ -46,7 +47,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="A coarse grid and little t
 Seed = Annotated[int | None, typer.Option(min=0, help="Shuffles cases and makes data; default 0.")]
 
 # of what is predicted, searched or trained
-BatchPerPe = Annotated[
+BatchPerRank = Annotated[
     int | None,
     typer.Option(min=1, max=MOST, help="Samples per rank and iteration; default by model."),
 ]
@@ -63,7 +64,7 @@ SettingsOption = Annotated[
         "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable.",
     ),
 ]
-Pes = Annotated[
+RankCounts = Annotated[
     str, typer.Option("-p", help="ranks: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
 ]
 FormName = Annotated[
@@ -167,3 +168,13 @@ def share_of(text: str | None, option: str) -> float | None:
     if not 0.0 < value < 1.0:
         raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
     return value
+
+
+def sample_shape(text: str) -> Shape:
+    """The sizes in a word such as 3x224x224, or with commas. Raises InputError."""
+    words = text.lower().replace(",", "x").split("x")
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise InputError(f"--input {text!r} is not a shape such as 3x224x224")
+    if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
+        raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
+    return tuple(map(int, words))

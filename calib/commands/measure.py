@@ -18,7 +18,7 @@ from calib.foundation.errors import InputError
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.options import (
-    BatchPerPe,
+    BatchPerRank,
     Budget,
     HangSeconds,
     Json,
@@ -44,7 +44,7 @@ def command(
         bool, typer.Option("--resume", help="Go on with the plan of the run directory.")
     ] = False,
     models: Models = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     p: Annotated[
         str | None, typer.Option("-p", help="ranks to measure for, as 1,2; default 1 and --ranks.")
     ] = None,

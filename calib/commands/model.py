@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
 from calib.lazy import new_app
-from calib.options import MOST, Json
+from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import print_json, say, table
@@ -98,16 +97,6 @@ def trace_module(
     else:
         say(_sentence(found))
     say(f"written: {output}")
-
-
-def sample_shape(text: str) -> Shape:
-    """The sizes in a word such as 3x224x224. Raises InputError."""
-    words = text.lower().split("x")
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise InputError(f"--input {text!r} is no shape such as 3x224x224")
-    if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
-        raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
-    return tuple(map(int, words))
 
 
 def summary(model: ModelSpec) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
 from calib.options import (
-    BatchPerPe,
+    BatchPerRank,
     Budget,
     GlobalBatch,
     Json,
@@ -57,7 +57,7 @@ def command(
         typer.Option("-p", help="ranks to predict for, as 1,2,4; default 1 and --ranks."),
     ] = None,
     ranks: RanksOption = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     batch: GlobalBatch = None,
     segments: Segments = None,
     libraries: Annotated[

@@ -19,7 +19,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     Boundaries,
     FormName,
     GlobalBatch,
@@ -30,7 +30,7 @@ from calib.options import (
     Output,
     OverlapOption,
     ParameterFile,
-    Pes,
+    RankCounts,
     SamplesOption,
     ScheduleName,
     Segments,
@@ -66,8 +66,8 @@ def command(
             "data+filter, data+spatial."
         ),
     ],
-    p: Pes = "1",
-    batch_per_rank: BatchPerPe = None,
+    p: RankCounts = "1",
+    batch_per_rank: BatchPerRank = None,
     batch_per_node: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Samples per node instead.")
     ] = None,

@@ -19,7 +19,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     FormName,
     Json,
     OptimizerOption,
@@ -80,7 +80,7 @@ def command(
             help="Global mini-batch B; of a profile what it is of, where its layers do not tell.",
         ),
     ] = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     budget: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="The most that the search may take; default 60."),

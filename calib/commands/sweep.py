@@ -20,7 +20,7 @@ from calib.options import (
     OptimizerOption,
     OverlapOption,
     ParameterFile,
-    Pes,
+    RankCounts,
     SamplesOption,
     ScheduleName,
     SettingsOption,
@@ -46,7 +46,7 @@ EVERY = 200
 def command(
     models: Annotated[str, typer.Option(help="Comma-separated models or model.json files.")],
     strategies: Annotated[str, typer.Option(help="Comma-separated strategies, or all.")] = "all",
-    p: Pes = "1:1024",
+    p: RankCounts = "1:1024",
     batch_per_rank: Annotated[
         str | None, typer.Option(help="Samples per rank, a list as for -p; default by model.")
     ] = None,

@@ -17,7 +17,7 @@ from calib.foundation.errors import InputError, MeasurementError
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     Boundaries,
     GlobalBatch,
     GradientsOption,
@@ -56,7 +56,7 @@ def command(
         ),
     ] = "serial",
     p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     batch: GlobalBatch = None,
     groups: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="p1 of a hybrid: groups of p / p1 ranks.")

@@ -47,7 +47,7 @@ def collective_cases(
     sent, left_out, used = _messages(request, machine, points)
     maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
-    cases: list[Case] = [maker.message(message, label) for label, message in sent]
+    cases: list[Case] = [maker.message(m, f"{m.why}, {label}") for label, m in sent]
     cases += maker.cold_gradients(points)
     cases += maker.grids(sizes, used)
     cases += maker.levels()
@@ -116,45 +116,40 @@ class _Maker:
         self, operation: Operation, nbytes: int, group_size: int, tier: int, why: str, **more: Any
     ) -> CollectiveCase:
         """One case, in the first library unless said."""
-        library: Library = more.pop("library", self.library)
-        device: DeviceName = more.pop("device", device_of(library))
+        content: dict[str, Any] = {
+            "library": self.library,
+            "device": device_of(self.library),
+            **more,
+        }
         return CollectiveCase(
             operation=operation,
             nbytes=nbytes,
             group_size=group_size,
             tier=tier,
             purpose=why,
-            library=library,
-            device=device,
             ranks=self.machine.ranks,
-            **more,
+            **content,
         )
 
-    def message(self, message: Message, label: str) -> CollectiveCase:
+    def message(self, message: Message, why: str, **more: Any) -> CollectiveCase:
         """What a point sends, at exactly its size."""
         return self.case(
             message.operation,
             message.nbytes,
             message.group_size,
             0,
-            f"{message.why}, {label}",
+            why,
             stride=message.stride,
             groups=message.groups,
             grid=message.grid,
             inner=message.inner,
+            **more,
         )
 
     def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
         """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
         return [
-            self.case(
-                "allreduce",
-                message.nbytes,
-                message.group_size,
-                0,
-                f"{message.why} from cold caches, {point.label}",
-                cold=True,
-            )
+            self.message(message, f"{message.why} from cold caches, {point.label}", cold=True)
             for point in points
             if point.division.p > 1
             for message in gradient_messages(point.model, point.division)

@@ -123,7 +123,7 @@ def overlap_cases(
     on_a_host = [
         point
         for point in points
-        if point.division.strategy == "data"
+        if "overlap" in point.division.traits.options
         and 1 < point.division.p == point.launch <= machine.ranks_per_node
         and point.model.name in model_names()
     ]

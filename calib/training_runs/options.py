@@ -8,6 +8,7 @@ from functools import cache
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.options import sample_shape
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
@@ -64,10 +65,7 @@ def own_of(shape: str, loss: Loss | None, outputs: int | None, function: str) ->
         return None
     if not shape or outputs is None:
         raise InputError("a module of your own needs --input and --outputs, as 3x32x32 and 10")
-    words = shape.lower().replace(",", "x").split("x")
-    if not all(w.isascii() and w.isdecimal() and len(w) < 9 and int(w) > 0 for w in words):
-        raise InputError(f"--input {shape!r} is no shape such as 3x32x32")
-    return Own(tuple(map(int, words)), loss or "cross_entropy", outputs, function)
+    return Own(sample_shape(shape), loss or "cross_entropy", outputs, function)
 
 
 def in_groups(templates: Sequence[DivisionTemplate], p: int, groups: int) -> list[DivisionTemplate]:
