@@ -71,7 +71,9 @@ FormName = Annotated[
     Literal["measured", "paper"],
     typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations."),
 ]
-OptimizerOption = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
+OptimizerOption = Annotated[
+    Literal["sgd", "momentum", "adam"], typer.Option(help="What updates the weights.")
+]
 SamplesOption = Annotated[
     int | None,
     typer.Option(min=1, max=10**12, help="Samples of an epoch, which is then predicted too."),

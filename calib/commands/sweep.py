@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 import typer
@@ -105,7 +104,6 @@ def command(
         check_layers(chosen[0], model)
     count = len(ranks) * len(chosen) * sum(len(each) for _, each in sizes)
     kinds: Counter[str] = Counter()
-    start = monotonic()
     with table_of(output) as rows, Bar("sweep", count) as bar:
         for done, projection in enumerate(predictor.points(sizes, ranks, chosen), start=1):
             rows.add(projection)
@@ -114,8 +112,7 @@ def command(
             timed = projection.total if projection.feasible else None
             kinds[timed.basis if timed else "cannot run"] += 1
             if done % EVERY == 0:
-                left = (monotonic() - start) / done * (count - done)
-                bar.update(done, f"{projection.model} p={projection.p}", left)
+                bar.update(done, f"{projection.model} p={projection.p}")
         predictor.require_some(",".join(names))
     if output is not None:
         what = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())

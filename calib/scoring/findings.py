@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
@@ -111,11 +110,10 @@ def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRu
     """The runs by their start, with a progress bar for many: a year takes half a minute."""
     found = []
     with Bar("score", len(runs)) if len(runs) > FEW_RUNS else nullcontext() as bar:
-        start = monotonic()
         for done, run in enumerate(runs, start=1):
             found.append(scored(run, parameters_file))
             if bar is not None:
-                bar.update(done, "", (monotonic() - start) / done * (len(runs) - done))
+                bar.update(done, "")
     return sorted(found, key=lambda x: x.entry.started)
 
 
@@ -185,7 +183,7 @@ def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
 def samples_of(run: ScoredRun, kind: str) -> Samples:
     """The samples that the parameters were fitted from, of this run or a night's calibration.
 
-    None where they are not at hand, or were measured again since.
+    Empty where they are not at hand, or were measured again since.
     """
     places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
     for place in places:

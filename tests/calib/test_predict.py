@@ -465,7 +465,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "filter", "--overlap"), "--overlap is of data; choose it"),
         (("--strategy", "pipeline", "--schedule", "zb"), "'zb' is not one of 'gpipe', '1f1b'"),
         (("--strategy", "data", "--form", "guess"), "'guess' is not one of 'measured', 'paper'"),
-        (("--strategy", "data", "--optimizer", "lion"), "unknown optimizer 'lion'"),
+        (("--strategy", "data", "--optimizer", "lion"), "'lion' is not one of 'sgd', 'momentum',"),
         (("--strategy", "data", "--set", "beta*=2"), "unknown setting 'beta'"),
         (("--strategy", "data", "--samples", "0"), "--samples"),
         (("--strategy", "data", "--batch", "8", "--batch-per-node", "4"), "not both"),

@@ -88,7 +88,7 @@ def test_the_same_seed_finds_the_same(here: Path, space: str) -> None:
         (("-O", "speed"), "'speed' is not NAME=VALUE"),
         (("-O", "speed=3"), "the space layerwise has no option 'speed'"),
         (("--form", "other"), "'other' is not one of"),
-        (("--optimizer", "lion"), "unknown optimizer 'lion'"),
+        (("--optimizer", "lion"), "'lion' is not one of"),
         (("--batch-per-rank", "4"), "--batch or --batch-per-rank"),
         (("--space", "sbp", "-O", "mesh=3x2"), "mesh"),
         (("--memory", "1KiB"), "the smallest"),

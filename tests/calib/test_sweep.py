@@ -156,6 +156,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
         (("--boundaries", "1,99"), "boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
+        (("--optimizer", "lion"), "'lion' is not one of"),
     ],
 )
 def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
