@@ -23,7 +23,7 @@ from calib.foundation.records import Estimate
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
-from calib.oracle.sweep import EVERY, Choices
+from calib.oracle.template import EVERY
 from calib.training.models.specs import spec
 
 POWERS = tuple(2**k for k in range(13))
@@ -120,8 +120,8 @@ def once(model: ModelSpec, on: Machine) -> tuple[float, int]:
     """Seconds and number of the projections of all strategies at all powers of two."""
     start, count = time.perf_counter(), 0
     for p in POWERS:
-        for variant in EVERY:
-            project(model, Choices().division(None, variant, p, 64 * p, 4), on)
+        for template in EVERY:
+            project(model, template.division(p, 64 * p, 4), on)
             count += 1
     return time.perf_counter() - start, count
 

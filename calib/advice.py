@@ -33,9 +33,9 @@ def advised(error: CalibError) -> str:
 
 
 def plan_of(models: str, points: Sequence[Projection]) -> str:
-    """The command that plans what predictions of these points need, or of the first alone.
+    """The command that plans what predictions of these points need.
 
-    That is where they have neither a batch nor a batch per rank in common.
+    Of the first alone where they have neither a batch nor a batch per rank in common.
     """
     each, whole = {x.batch_per_rank for x in points}, {x.division.batch for x in points}
     if len(each) > 1 < len(whole):

@@ -88,7 +88,7 @@ def _options(
 
 
 def _warn_in_one_line() -> None:
-    """Print a warning of ours as one line, once; those of libraries as ever."""
+    """Print a warning of ours once, as one line; those of libraries as usual."""
     told: set[str] = set()
     of_libraries = warnings.showwarning
 
@@ -133,7 +133,7 @@ def run() -> int:
 
 
 def built() -> TyperGroup:
-    """The verbs; the options of one are known, and its module imported, when it is looked up."""
+    """The verbs; looking one up imports its module."""
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     return group

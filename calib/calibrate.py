@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -18,9 +18,8 @@ from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
-from calib.foundation.files import write_json
+from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
-from calib.microbench.cases import Plan
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
@@ -31,17 +30,16 @@ from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
 from calib.predicting.file import spec_of, write_predictions
 from calib.reports.writers.plain import as_dict
-from calib.rundir import default_run, link_latest, prepare, training_path
+from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
 from calib.terminal.calibrated import show as show_end
 from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
-from calib.training_runs.runs import slug
 from calib.training_runs.train import train
 
 
@@ -118,15 +116,22 @@ def calibrate(
         require_measurable(findings)
     with steps.step("probe", "hosts, devices, levels, links"):
         if output is None:
-            output = default_run(name or _host_name(), date.today())
-        run = prepare(output)
+            output = default_run(name or socket.gethostname().split(".")[0], date.today())
+        run = ensure_directory(output)
         write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         cluster = _probed(run / CLUSTER_FILE, launcher, ranks, name)
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
     sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        plan = _planned(run, cluster, effort, models, batch_per_rank, sizes, seed)
-        rows = measure(run, plan, launcher)
+        request = request_of(
+            effort,
+            models=tuple(models),
+            p=tuple(sizes),
+            ranks=ranks,
+            batch_per_rank=batch_per_rank,
+            seed=seed,
+        )
+        rows = measure(run, plan_for_run(run, request, cluster), launcher)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
         parameters = fit_runs([run])
@@ -136,11 +141,19 @@ def calibrate(
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for (model, division), reason in missing.items():
-            say(f"not predicted, so not run: {model} {slug(division)} {division.p}: {reason}")
+            say(f"not predicted, so not run: {model} {division.slug} {division.p}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(iterations=effort.iterations, seed=seed)
-        possible = [point for point in points if point not in missing]
-        _train(run, possible, settings, launcher, cluster.fingerprint)
+        for model, division in (point for point in points if point not in missing):
+            path = training_path(run, model, division.slug, division.p)
+            if not _complete(path, effort.iterations):
+                job = TrainingJob(
+                    model=model,
+                    division=division,
+                    settings=settings,
+                    fingerprint=cluster.fingerprint,
+                )
+                train(path, job, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)
@@ -158,12 +171,8 @@ def calibrate(
     }
 
 
-def _host_name() -> str:
-    return socket.gethostname().split(".")[0]
-
-
 def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
-    """The cluster as it is now; a run directory that was begun on another one is refused."""
+    """The cluster as it is now. Raises InputError for a run directory begun on another one."""
     if not path.exists():
         return probe(path, launcher, ranks, name)
     known = Cluster.read(path)
@@ -176,27 +185,6 @@ def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
             f"({known.fingerprint}, now {now.fingerprint}); choose another -o"
         )
     return known
-
-
-def _planned(
-    run: Path,
-    cluster: Cluster,
-    effort: Effort,
-    models: Sequence[str],
-    batch_per_rank: int | None,
-    sizes: list[int],
-    seed: int,
-) -> Plan:
-    """The plan of the run directory: serial and data parallelism on these numbers of ranks."""
-    request = request_of(
-        effort,
-        models=tuple(models),
-        p=tuple(sizes),
-        ranks=max(sizes),
-        batch_per_rank=batch_per_rank,
-        seed=seed,
-    )
-    return plan_for_run(run, request, cluster)
 
 
 CalibrationPoint = tuple[str, Division]
@@ -219,7 +207,7 @@ def points_of(
 def _predict(
     run: Path, points: list[CalibrationPoint]
 ) -> tuple[list[Projection], dict[CalibrationPoint, str]]:
-    """Project every point and write predictions.json; with the points that nothing predicts."""
+    """Project every point and write predictions.json; also why points have no prediction."""
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
     for model, division in points:
@@ -231,22 +219,9 @@ def _predict(
     return projections, missing
 
 
-def _train(
-    run: Path, points: list[CalibrationPoint], settings: Settings, launcher: str, fingerprint: str
-) -> None:
-    """Train every point that has not been trained, one after the other."""
-    for model, division in points:
-        path = training_path(run, model, slug(division), division.p)
-        if not _complete(path, settings.iterations):
-            train(path, model, division, settings, launcher, fingerprint)
-
-
 def _complete(path: Path, iterations: int) -> bool:
-    """Whether a training run is there and whole, so that an interrupted calibration goes on."""
-    if not path.exists():
-        return False
-    try:
+    """Whether a training run is complete, so that an interrupted calibration goes on."""
+    with suppress(FileError):
         run = TrainingRun.read(path)
-    except FileError:
-        return False
-    return run.complete and run.header.iterations == iterations
+        return run.complete and run.header.iterations == iterations
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any, ClassVar
@@ -13,16 +13,16 @@ from typer.main import get_command
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands that are registered in it, and of `verbs`, name -> line in --help.
+    """A group of its own commands, and of `verbs`, which --help lists without importing them.
 
-    The line is the first of the docstring of the verb's module, which says what `load` takes.
+    `verbs` is name -> line in --help, the first of the docstring of the verb's module.
     """
 
     verbs: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = Commands(self.commands, self.verbs)
+        self.commands = Commands({**self.commands, **dict.fromkeys(self.verbs)})
 
     def list_commands(self, ctx: object) -> list[str]:
         """Names in their order."""
@@ -40,28 +40,20 @@ class LazyGroup(TyperGroup):
             formatter.write_dl(lines)
 
 
-class Commands(MutableMapping[str, Any]):
-    """Name -> command; that of a lazy verb is made when it is first looked up."""
-
-    def __init__(self, registered: Mapping[str, Any], lazy: Mapping[str, str]) -> None:
-        self._made: dict[str, Any] = {**registered, **dict.fromkeys(lazy)}
+class Commands(dict[str, Any]):
+    """Name -> command; that of a lazy verb is None until it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
-        if self._made[name] is None:
-            self._made[name] = load(name)
-        return self._made[name]
+        if super().__getitem__(name) is None:
+            self[name] = load(name)
+        return super().__getitem__(name)
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
+    def get(self, name: str, default: Any = None) -> Any:
+        """The command, or `default`."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def load(verb: str) -> Any:
@@ -72,7 +64,8 @@ def load(verb: str) -> Any:
     """
     name = verb.replace("-", "_") + "_" * iskeyword(verb)
     module, holder = import_module(f"calib.commands.{name}"), new_app()
-    holder.callback()(_nothing)  # with a callback, Typer makes a group also of a single command
+    # with a callback, Typer makes a group even of a single command
+    holder.callback()(lambda: None)
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=verb, help=module.__doc__)
     else:
@@ -87,7 +80,3 @@ def new_app(**attributes: Any) -> typer.Typer:
     return typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **attributes
     )
-
-
-def _nothing() -> None:
-    pass

@@ -23,6 +23,7 @@ from calib.export.csv_table import every_row
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import CalibWarning, InputError
+from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CLUSTER_FILE,
     HISTORY_FILE,
@@ -34,15 +35,16 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import MOST, check_rows, read_run_table
+from calib.options import numbers
 from calib.oracle.costs.collective_laws import HALO, HIERARCHICAL
 from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predicted import Predicted
-from calib.oracle.projection import Projection
-from calib.oracle.sweep import Choices
-from calib.predicting.choices import batches, check_options, named, numbers, variants
-from calib.predicting.predictor import crossed, points, predictor_of, something
+from calib.oracle.projection import Form, Projection
+from calib.predicting.choices import batches, named, templates
+from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import COLUMNS as PREDICTED_COLUMNS
 from calib.predicting.rows import row_of
 from calib.reports.drift.judge import drift
@@ -57,7 +59,7 @@ from calib.training.models import Loss
 from calib.training.models.specs import spec
 from calib.training.run.lines import TIMED_PHASES
 
-# whole numbers from 1: one, some, or words as of `calib predict -p`: "1,2,6", "4:64", "2:10:+4"
+# whole numbers from 1: one, several, or text as `calib predict -p` takes it: "4:64", "2:10:+4"
 Numbers = ArrayLike
 # columns of files, where the name has no unit or not as here
 RENAMED = {
@@ -69,9 +71,7 @@ RENAMED = {
     "nbytes": "size_B",
     "background_nbytes": "background_B",
     "bytes_per_rank": "naive_B",
-    "peak_bytes": "peak_B",
-    "peak_low_bytes": "peak_low_B",
-    "peak_high_bytes": "peak_high_B",
+    **dict(zip(Estimate.columns("peak", "bytes"), Estimate.columns("peak", "B"), strict=True)),
 }
 WHOLE = ("ranks", "nodes", "stride", "active_ranks", "batch", "part", "n")  # of parameters()
 QUANTITIES = ("total", *TIMED_PHASES, "memory")
@@ -83,7 +83,7 @@ def open_run(path: str | Path = RUNS / "latest") -> Run:
     Parameters
     ----------
     path
-        The directory. Of a link such as runs/latest the run is taken that it names now.
+        The directory. A link such as runs/latest is followed now, not later.
 
     Returns
     -------
@@ -175,12 +175,12 @@ class Run:
         return known.astype(dict.fromkeys(WHOLE, "Int64")).reset_index(drop=True)
 
     def predictions(self) -> pd.DataFrame:
-        """What was predicted before the training (predictions.json), a row a point.
+        """What was predicted before the training (predictions.json), a row per point.
 
         Returns
         -------
         DataFrame
-            As of `predict`.
+            As `predict` returns it.
         """
         found, edited = Predicted.read(self.path / PREDICTIONS_FILE)
         if edited:
@@ -188,7 +188,7 @@ class Run:
         return _projections(found.projections)
 
     def accuracy(self, of: str = "total") -> pd.DataFrame:
-        """Predicted against measured, a row a point; nothing is remembered in the history.
+        """Predicted against measured, a row per point; the history stays as it is.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class Run:
         )
 
     def history(self, where: str | Path | None = None) -> pd.DataFrame:
-        """How accuracy went on this run's machine, a row a night, the oldest first.
+        """How accuracy went on this run's machine, a row per night, the oldest first.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class Run:
         overlap: bool = False,
         sharded_optimizer: bool = False,
         optimizer: str = "momentum",
-        form: str = "measured",
+        form: Form = "measured",
         samples: int | None = None,
         changes: Sequence[str] = (),
         input_shape: Sequence[int] = (),
@@ -282,7 +282,7 @@ class Run:
         inner, segments
             Ranks of a group of a hybrid; micro-batches of a pipeline.
         overlap, sharded_optimizer, optimizer, form, samples
-            As of `calib predict`. With `samples`, `epoch_s` is known too.
+            As in `calib predict`. With `samples`, `epoch_s` is predicted too.
         changes
             What if a parameter were another, as `--set` of `calib predict` takes it.
 
@@ -305,22 +305,20 @@ class Run:
         """
         layers = _spec(model, input_shape, loss)
         name = model if isinstance(model, str) else layers.name
-        chosen = variants(
+        chosen = templates(
             strategy if isinstance(strategy, str) else ",".join(strategy),
-            overlap,
-            sharded_optimizer,
+            inner=_given("inner", inner),
+            segments=_given("segments", segments),
+            overlap=overlap,
+            sharded_optimizer=sharded_optimizer,
         )
-        check_options({"--inner": inner, "--segments": segments}, chosen)
         scales = batches(name, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch))
-        laid_out = crossed(
-            chosen, Choices(), _given("inner", inner) or [0], _given("segments", segments) or [4]
-        )
-        predictor = predictor_of(
-            self.path / PARAMETERS_FILE, list(changes), Choices(), form, optimizer, samples
-        )
-
-        found = list(points(predictor, [(layers, scales)], _given("p", p), laid_out))
-        something(predictor, name, found)
+        if form not in get_args(Form):
+            raise InputError(f"unknown form {form!r}; known: measured, paper")
+        machine = Machine(parameters_of(self.path / PARAMETERS_FILE, changes))
+        predictor = Predictor(machine, form, optimizer, samples)
+        found = list(predictor.points([(layers, scales)], _given("p", p), chosen))
+        predictor.require_some(name, found)
         return _projections(found)
 
     def collective(

@@ -1,13 +1,17 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and how their text is read."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from calib.foundation.division import Gradients, Schedule
 from calib.foundation.errors import InputError
+from calib.foundation.layers import Shape
 
 MOST = 10_000_000  # ranks or samples: beyond any machine, and safe to multiply
 
@@ -24,15 +28,32 @@ Launcher = Annotated[
         "'mpiexec -n {n} -hosts a,b'."
     ),
 ]
+HangSeconds = Annotated[
+    float,
+    typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
+]
+Across = Annotated[
+    bool, typer.Option("--across", help="Also where they are of different clusters.")
+]
+
+# of a calibration
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
 ]
-BatchPerPe = Annotated[
+Budget = Annotated[
+    str | None, typer.Option(help="Time to measure for, as 90s, 10m, 1.5h; default 4m.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Shuffles cases and makes data; default 0.")]
+
+# of what is predicted, searched or trained
+BatchPerRank = Annotated[
     int | None,
     typer.Option(min=1, max=MOST, help="Samples per rank and iteration; default by model."),
 ]
-
-# of what is predicted, searched or trained
+GlobalBatch = Annotated[
+    int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
+]
 ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
 SettingsOption = Annotated[
     list[str] | None,
@@ -43,23 +64,33 @@ SettingsOption = Annotated[
         "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable.",
     ),
 ]
-Pes = Annotated[
+RankCounts = Annotated[
     str, typer.Option("-p", help="ranks: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
 ]
 FormName = Annotated[
-    str, typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations.")
+    Literal["measured", "paper"],
+    typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations."),
 ]
-OptimizerOption = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
+OptimizerOption = Annotated[
+    Literal["sgd", "momentum", "adam"], typer.Option(help="What updates the weights.")
+]
 SamplesOption = Annotated[
     int | None,
     typer.Option(min=1, max=10**12, help="Samples of an epoch, which is then predicted too."),
 ]
+Inner = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=MOST, help="p2 of a hybrid: ranks of a group; default the most inside a node."
+    ),
+]
+Segments = Annotated[
+    int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
+]
+ScheduleName = Annotated[Schedule | None, typer.Option(help="Of a pipeline; default gpipe.")]
 Boundaries = Annotated[
     str | None,
     typer.Option(help="Index of the first layer of every stage but the first; default balanced."),
-]
-ScheduleName = Annotated[
-    str | None, typer.Option(help="Of a pipeline: gpipe or 1f1b; default gpipe.")
 ]
 Grid = Annotated[
     str | None, typer.Option(help="Parts of an image along height, width, depth, as 4x2.")
@@ -71,7 +102,11 @@ OverlapOption = Annotated[
 Sharded = Annotated[
     bool, typer.Option("--sharded-optimizer", help="Data: a rank updates 1/p of the weights.")
 ]
+GradientsOption = Annotated[
+    Gradients | None, typer.Option(help="Of data+spatial, who exchanges between groups.")
+]
 
+MOST_NUMBERS = 100_000
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
@@ -85,12 +120,63 @@ def model_list(text: str | None) -> list[str]:
     return names
 
 
-def number_list(text: str, option: str) -> list[int]:
-    """The positive whole numbers in a comma-separated option. Raises InputError."""
-    try:
-        numbers = sorted({int(word) for word in text.split(",")})
-    except ValueError as error:
-        raise InputError(f"{option} {text!r} is not a list of numbers such as 1,2,4") from error
-    if numbers[0] < 1 or numbers[-1] > MOST:
+def numbers(text: str | None, option: str) -> list[int]:
+    """Whole numbers from 1: "1,2,6", "4:64" (4, 8, ..., 64), "2:10:+4" (2, 6, 10), or a mixture.
+
+    In rising order, each once; none where the option is not given. Raises InputError.
+    """
+    if text is None:
+        return []
+    found: set[int] = set()
+    for word in text.split(","):
+        found.update(_range(word, text, option))
+        if len(found) > MOST_NUMBERS:
+            raise InputError(f"{option} {text!r}: over {MOST_NUMBERS} numbers")
+    return sorted(found)
+
+
+def _range(word: str, text: str, option: str) -> Sequence[int]:
+    ends, plus, step = word.partition(":+")
+    parts = [*ends.split(":"), *([step] if plus else [])]
+    digits = [part.strip() for part in parts]
+    if len(parts) > 2 + bool(plus) or (plus and len(parts) != 3) or not all(map(_whole, digits)):
+        raise InputError(
+            f"{option} {text!r} is not a list of numbers such as 1,2,4, a range 4:64 that doubles, "
+            "or one with steps 2:10:+4"
+        )
+    first, last, *by = [int(part) for part in digits] if len(digits) > 1 else [int(digits[0])] * 2
+    if min(first, last, *by) < 1 or max(first, last) > MOST:
         raise InputError(f"{option}: numbers must be from 1 to {MOST}")
-    return numbers
+    if first > last:
+        raise InputError(f"{option} {word!r}: a range goes up")
+    if by:
+        return range(first, last + 1, by[0])[: MOST_NUMBERS + 1]
+    return [first << k for k in range((last // first).bit_length())]
+
+
+def _whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20
+
+
+def share_of(text: str | None, option: str) -> float | None:
+    """A share as 1% or 0.01. Raises InputError where it is none between 0 and 1."""
+    if text is None:
+        return None
+    word = text.strip()
+    try:
+        value = float(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
+    return value
+
+
+def sample_shape(text: str) -> Shape:
+    """The sizes in a word such as 3x224x224, or with commas. Raises InputError."""
+    words = text.lower().replace(",", "x").split("x")
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise InputError(f"--input {text!r} is not a shape such as 3x224x224")
+    if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
+        raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
+    return tuple(map(int, words))

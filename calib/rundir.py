@@ -21,7 +21,7 @@ def directory_name(cluster: str) -> str:
 
 
 def history_beside(run: Path) -> str:
-    """Where a run directory is remembered, unless another place is named. Raises FileError."""
+    """The default history of a run directory. Raises FileError where it is a link."""
     path = run.resolve().parent / HISTORY_FILE
     if path.is_symlink():
         raise FileError(f"{path} is a link; --history names the history that is to be written")
@@ -40,7 +40,7 @@ def default_run(cluster: str, today: date) -> Path:
 
 
 def link_latest(run: Path) -> None:
-    """Point `latest` beside `run` at it. A file system without links is no reason to fail."""
+    """Point `latest` beside `run` at it, if the file system has links."""
     run = run.resolve()  # -o runs/latest names the run behind the link
     link = run.parent / "latest"
     temporary = run.parent / f".latest.{os.getpid()}"
@@ -55,7 +55,7 @@ def link_latest(run: Path) -> None:
 
 
 def training_path(run: Path, model: str, strategy: str, p: int, more: str = "") -> Path:
-    """Where the training run of one point stands; `more` tells points apart that are else alike."""
+    """The file of a point's training run; `more` tells apart points that have all else in common."""
     return run / TRAINING / f"{model}-{strategy}-p{p}{more}.jsonl"
 
 
@@ -75,11 +75,6 @@ def training_runs(run: Path, or_none: bool = False) -> list[Path]:
 
 
 def prepare_training(path: Path) -> None:
-    """Create the directory of a training run, which in a run directory is no link. Raises FileError."""
+    """Create the directory of a training run. Raises FileError, also for training/ that is a link."""
     parent = path.absolute().parent
     ensure_directory(no_link(parent) if parent.name == TRAINING else parent)
-
-
-def prepare(run: Path) -> Path:
-    """Create the run directory. Raises FileError where it cannot be written."""
-    return ensure_directory(run)

@@ -1,8 +1,8 @@
 """The JSON Schema (draft 2020-12) of every record that the program reads or writes.
 
-Schemas are made from the records themselves (pydantic), so they cannot differ from what is read and
-written. Added here are the $id with the format's version, and that no unknown field is allowed. Records
-are imported only when their schema is asked for.
+Schemas are made from the records (pydantic), so they cannot differ from what is read and written.
+Added here: the $id with the format's version, and that unknown fields are refused. Records are
+imported only when their schema is asked for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SIGNATURE = {
 class SchemaEntry(NamedTuple):
     """A record: its name, the file that holds it, what it is, and where it is defined (module:name).
 
-    `version` is where the number of its format stands; "" where it has none, which is 1. `written`:
-    the program only writes it, with all its fields.
+    `version` is where the number of its format is defined; "" means 1. `written`: the program only
+    writes it, with all its fields.
     """
 
     name: str
@@ -242,7 +242,7 @@ def schema_of(entry: SchemaEntry) -> dict[str, Any]:
 
 
 def _close(record: dict[str, Any], entry: SchemaEntry, version: int) -> None:
-    """No unknown fields; of what is only written, all fields; formats up to that of the entry."""
+    """Refuse unknown fields; require all of what is only written; formats up to the entry's."""
     record.setdefault("additionalProperties", False)
     if entry.written:
         record["required"] = list(record["properties"])
@@ -253,7 +253,7 @@ def _close(record: dict[str, Any], entry: SchemaEntry, version: int) -> None:
 
 
 def _sign(made: dict[str, Any]) -> None:
-    """What Parameters.parse asks for before there is a record."""
+    """Add what Parameters.parse checks before it makes the record."""
     fields = made["properties"]
     version = fields.pop("format_version")
     version.pop("default")

@@ -18,11 +18,11 @@ Cut = Literal["", "image", "filters", "channels"]
 
 @dataclass(frozen=True)
 class StrategyTraits:
-    """How a strategy divides training: what other rooms ask of it. Its name is for people.
+    """How a strategy divides training.
 
-    `module` is its file in oracle/strategies and in training/strategies. `cuts`: of what the ranks
-    that share samples have parts each. `replicas`: groups of ranks have different samples. `stages`:
-    each rank has a run of layers. `options`: fields of Division that it takes beside p and the batch.
+    `module` is its file in oracle/strategies and in training/strategies. `cuts`: what the ranks that
+    share samples split. `replicas`: groups of ranks have different samples. `stages`: each rank has a
+    run of layers. `options`: fields of Division that it takes beside p and the batch.
     """
 
     module: str
@@ -66,8 +66,8 @@ STRATEGIES = {
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
     ),
 }
-UNKNOWN = StrategyTraits("")  # of a plan per layer, and of training of somebody else
-# options that are refused where a strategy does not take them: as words, and what they are without
+UNKNOWN = StrategyTraits("")  # of a plan per layer, and of imported training
+# options that a strategy without them refuses: in words, and their defaults
 OPTION_WORDS = {
     "boundaries": ("stage boundaries", ()),
     "grid": ("grid", ()),
@@ -79,7 +79,7 @@ OPTION_WORDS = {
 
 
 def traits_of(strategy: str) -> StrategyTraits:
-    """How the strategy of that name divides training; UNKNOWN of one that is none of ours."""
+    """How the strategy of that name divides training; UNKNOWN for one that calib does not have."""
     return STRATEGIES.get(strategy, UNKNOWN)
 
 
@@ -97,13 +97,13 @@ Gradients = Literal["leaders", "all"]
 class Division:
     """How training is divided over p ranks: the field's parallel configuration.
 
-    Numbers that do not divide and options that a strategy does not take are no error but an answer,
-    `faults`: a record may tell of training of somebody else, under a strategy that is none of ours.
+    Numbers that do not divide and options that a strategy does not take are not errors here but
+    `faults`: a record may be of imported training, under a strategy that calib does not have.
 
     Raises
     ------
     InputError
-        For what no field can be: a number under 1, an unknown schedule.
+        A number under 1, an unknown schedule or gradients.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -162,7 +162,7 @@ class Division:
 
     @property
     def faults(self) -> list[str]:
-        """Why this cannot be, whatever the model; empty where it can."""
+        """Why this is impossible, whatever the model; empty where it is not."""
         if not self.traits.module:
             return [f"unknown strategy {self.strategy!r}; known: {', '.join(STRATEGIES)}"]
         found = [
@@ -237,13 +237,22 @@ class Division:
         if self.traits.stages:
             words.append(f"{self.segments} micro-batches")
             words += [self.schedule] if self.schedule != "gpipe" else []
-        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
-        return ", ".join([*words, *(word for word, marked in marks.items() if marked)])
+        return ", ".join([*words, *self._marks])
 
     @property
     def words(self) -> str:
         """The strategy and its layout: data, overlapped; data+filter, 2 groups of 2."""
-        return f"{self.strategy}, {self.layout}" if self.layout else self.strategy
+        return ", ".join(filter(None, (self.strategy, self.layout)))
+
+    @property
+    def slug(self) -> str:
+        """The strategy in the name of a file: data, data-overlapped, data-sharded."""
+        return "-".join([self.strategy, *(mark.split()[0] for mark in self._marks)])
+
+    @property
+    def _marks(self) -> list[str]:
+        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
+        return [mark for mark, is_so in marks.items() if is_so]
 
     @cached_property
     def geometry(self) -> tuple[object, ...]:
@@ -253,7 +262,7 @@ class Division:
 
 
 class Divided(BaseModel):
-    """Base of the records of what was, or will be, divided so."""
+    """Base of the records of training that was, or will be, divided."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -261,15 +270,15 @@ class Divided(BaseModel):
 
     @property
     def strategy(self) -> str:
-        """Of its division."""
+        """The division's."""
         return self.division.strategy
 
     @property
     def p(self) -> int:
-        """Of its division: the number of ranks."""
+        """The division's number of ranks."""
         return self.division.p
 
     @property
     def batch_per_rank(self) -> int | float:
-        """Of its division: B / p, samples."""
+        """The division's B / p, samples."""
         return self.division.batch_per_rank

@@ -66,6 +66,11 @@ class Estimate(Record):
         """(value, low, high), in the order of a table's columns."""
         return self.value, self.low, self.high
 
+    @staticmethod
+    def columns(name: str, unit: str) -> tuple[str, str, str]:
+        """What the columns of `numbers` are called: total_s, total_low_s, total_high_s."""
+        return f"{name}_{unit}", f"{name}_low_{unit}", f"{name}_high_{unit}"
+
     @property
     def half_width(self) -> float:
         """Relative half-width of the interval; 0 where the value is 0."""

@@ -15,7 +15,7 @@ import typer
 from calib.calibrate import calibrate
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError
-from calib.options import BatchPerPe, Json, Launcher, Models, RanksOption, model_list
+from calib.options import BatchPerRank, Budget, Json, Launcher, Models, RanksOption, model_list
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
 
@@ -27,12 +27,10 @@ def command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,
     launcher: Launcher = "local",
-    budget: Annotated[
-        str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")
-    ] = None,
+    budget: Budget = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
     ] = None,

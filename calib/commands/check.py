@@ -1,8 +1,8 @@
 """Check a parameter file: what is thin, noisy, stale, and why.
 
 It also says what is extrapolated, and what to do about each. Warnings are grouped by cause; --json
-lists every finding. Exit code 0: nothing worse than notes; 1: there are warnings; 2: the file cannot be
-read. Example: calib check parameters.json
+lists every finding. Exit code 0: at most notes; 1: warnings; 2: the file cannot be read. Example:
+calib check parameters.json
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def command(
 
 
 def gradient_bytes() -> dict[str, int]:
-    """Bytes that the default models exchange in one iteration; of those that can be traced here."""
+    """Bytes that the default models exchange in an iteration, for those that can be traced here."""
     sizes = {}
     for name in MINIS:
         try:
@@ -59,7 +59,7 @@ def gradient_bytes() -> dict[str, int]:
 
 
 def show(findings: list[Finding]) -> None:
-    """One line for each cause of warnings, SHOWN at most, and one of what is left: five in all."""
+    """One line for each cause of warnings, at most SHOWN, and one for the rest: five in all."""
     warnings = [finding for finding in findings if finding.severity == "warning"]
     causes = by_cause(warnings)
     for cause, mine in causes[:SHOWN]:
@@ -72,7 +72,7 @@ def show(findings: list[Finding]) -> None:
 
 
 def line(cause: Cause, mine: list[Finding]) -> str:
-    """A single finding as it is; of several, where they are and what mends them."""
+    """A single finding in full; of several, where they are and what fixes them."""
     if len(mine) == 1:
         (one,) = mine
         where = "" if one.section == "provenance" else f"{plain(one.subject)}: "

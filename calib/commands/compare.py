@@ -14,7 +14,7 @@ import typer
 
 from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, compare_runs
 from calib.foundation.words import estimate_words
-from calib.options import Json, Output
+from calib.options import Across, Json, Output
 from calib.terminal.printing import print_json, save, say, table
 from calib.terminal.ratios import percent, share, without_infinity
 
@@ -24,9 +24,7 @@ WORST = 10
 def command(
     first: Annotated[Path, typer.Argument(help="A run directory.")],
     second: Annotated[Path, typer.Argument(help="Another run directory, of the same plan.")],
-    across: Annotated[
-        bool, typer.Option("--across", help="Also where the runs are of different clusters.")
-    ] = False,
+    across: Across = False,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +62,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def show(comparison: Comparison) -> None:
-    """One line for each kind and one for all, then the pairs that are farthest apart."""
+    """One line for each kind and one for all, then the pairs farthest apart."""
     agreements = {**comparison.kinds, "all": comparison.whole}
     columns = ["kind", "medians", "both within", "only one", "median off", "90% off", "half-width"]
     rows = [[kind, *_cells(each)] for kind, each in agreements.items()]

@@ -18,7 +18,7 @@ from calib.fitting.merging.repeatability import Agreement
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import plain
 from calib.foundation.words import estimate_words
-from calib.options import Json
+from calib.options import Across, Json
 from calib.terminal.printing import print_json, say, table
 from calib.terminal.ratios import percent, share, without_infinity
 
@@ -35,9 +35,7 @@ READABLE = {
 def command(
     first: Annotated[Path, typer.Argument(help="A parameter file.")],
     second: Annotated[Path, typer.Argument(help="Another, of the same cluster.")],
-    across: Annotated[
-        bool, typer.Option("--across", help="Also where the files are of different clusters.")
-    ] = False,
+    across: Across = False,
     as_json: Json = False,
 ) -> None:
     found = differences(Parameters.read(first), Parameters.read(second), across)

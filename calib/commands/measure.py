@@ -17,7 +17,19 @@ from calib.driver.ranks import as_rank, default_ranks, driven
 from calib.foundation.errors import InputError
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.options import BatchPerPe, Json, Launcher, Models, RanksOption, model_list, number_list
+from calib.options import (
+    BatchPerRank,
+    Budget,
+    HangSeconds,
+    Json,
+    Launcher,
+    Models,
+    Quick,
+    RanksOption,
+    Seed,
+    model_list,
+    numbers,
+)
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
 from calib.terminal.printing import print_json
@@ -32,23 +44,16 @@ def command(
         bool, typer.Option("--resume", help="Go on with the plan of the run directory.")
     ] = False,
     models: Models = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     p: Annotated[
         str | None, typer.Option("-p", help="ranks to measure for, as 1,2; default 1 and --ranks.")
     ] = None,
     ranks: RanksOption = None,
     launcher: Launcher = "local",
-    budget: Annotated[
-        str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Shuffles cases and makes data; default 0.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")] = False,
-    hang_seconds: Annotated[
-        float,
-        typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
-    ] = HANG_SECONDS,
+    budget: Budget = None,
+    seed: Seed = None,
+    quick: Quick = False,
+    hang_seconds: HangSeconds = HANG_SECONDS,
     launch: Annotated[int | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
@@ -67,8 +72,20 @@ def command(
 
     def request(started: int | None = None) -> Request:
         """What is asked for; `started` ranks by a person's own launcher are the default of p."""
-        return requested(
-            plan, models, batch_per_rank, p, ranks, budget, seed, quick, started, launcher
+        budget_s = None if budget is None else seconds_of(budget, "--budget")
+        if plan is not None:
+            changes = {"budget_s": budget_s, "ranks": ranks}
+            given = {name: value for name, value in changes.items() if value is not None}
+            return Request.read(plan).model_copy(update=given)
+        sizes = [started] if started else sorted({1, ranks or default_ranks(launcher)})
+        return request_of(
+            QUICK if quick else FULL,
+            models=tuple(model_list(models)),
+            p=tuple(numbers(p, "-p") if p else sizes),
+            ranks=ranks or started,
+            batch_per_rank=batch_per_rank,
+            budget_s=budget_s,
+            seed=seed,
         )
 
     if as_rank():
@@ -88,35 +105,3 @@ def refuse(option: str, others: dict[str, Any], source: str) -> None:
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise InputError(f"{option} goes by {source}; leave out {', '.join(given)}")
-
-
-def requested(
-    plan: Path | None,
-    models: str | None,
-    batch_per_rank: int | None,
-    p: str | None,
-    ranks: int | None,
-    budget: str | None,
-    seed: int | None,
-    quick: bool,
-    started: int | None,
-    launcher: str,
-) -> Request:
-    """What is asked for: plan.toml, but for time and ranks, or the other options."""
-    budget_s = None if budget is None else seconds_of(budget, "--budget")
-    if plan is not None:
-        changes = {"budget_s": budget_s, "ranks": ranks}
-        given = {name: value for name, value in changes.items() if value is not None}
-        return Request.read(plan).model_copy(update=given)
-    sizes = number_list(p, "-p") if p else sorted({1, ranks or default_ranks(launcher)})
-    if started is not None and not p:
-        sizes = [started]
-    return request_of(
-        QUICK if quick else FULL,
-        models=tuple(model_list(models)),
-        p=tuple(sizes),
-        ranks=ranks or started,
-        batch_per_rank=batch_per_rank,
-        budget_s=budget_s,
-        seed=seed,
-    )

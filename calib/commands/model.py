@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
 from calib.lazy import new_app
-from calib.options import MOST, Json
+from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import print_json, say, table
@@ -100,21 +99,11 @@ def trace_module(
     say(f"written: {output}")
 
 
-def sample_shape(text: str) -> Shape:
-    """The sizes in a word such as 3x224x224. Raises InputError."""
-    words = text.lower().split("x")
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise InputError(f"--input {text!r} is no shape such as 3x224x224")
-    if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
-        raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
-    return tuple(map(int, words))
-
-
 def summary(model: ModelSpec) -> dict[str, Any]:
     """Name, input shape, number of parameters, multiply-adds per sample, number of layers."""
     return {
         "name": model.name,
-        "input_shape": list(model.input_shape),
+        "input_shape": model.input_shape,
         "parameters": model.parameter_items,
         "multiply_adds": model.multiply_adds(),
         "layers": len(model.layers),
@@ -141,12 +130,12 @@ def _layer(layer: Layer) -> dict[str, Any]:
     return {
         "name": layer.name,
         "kind": layer.shape.kind,
-        "input_shapes": [list(shape) for shape in layer.shape.input_shapes],
-        "output_shape": list(layer.shape.output_shape),
-        "parameter_shapes": [list(shape) for shape in layer.shape.parameter_shapes],
+        "input_shapes": layer.shape.input_shapes,
+        "output_shape": layer.shape.output_shape,
+        "parameter_shapes": layer.shape.parameter_shapes,
         "parameters": layer.shape.parameter_items,
         "multiply_adds": _multiply_adds(layer),
-        "inputs": list(layer.inputs),
+        "inputs": layer.inputs,
     }
 
 
@@ -160,13 +149,13 @@ def _row(layer: Layer) -> list[str]:
     return [
         layer.name,
         shape.kind,
-        " + ".join(_text(list(x)) for x in shape.input_shapes),
-        _text(list(shape.output_shape)),
+        " + ".join(_text(x) for x in shape.input_shapes),
+        _text(shape.output_shape),
         str(shape.parameter_items or ""),
         f"{_multiply_adds(layer) / 1e6:.4g}" if _multiply_adds(layer) else "",
         ", ".join(layer.inputs),
     ]
 
 
-def _text(shape: list[int]) -> str:
+def _text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "1"

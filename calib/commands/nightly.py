@@ -21,11 +21,11 @@ from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.history import accept, look_ahead
 from calib.night.hold import NOT_RUN, hold
 from calib.night.options import Judging, NightOptions
-from calib.options import MOST, Json, Launcher
+from calib.options import MOST, Json, Launcher, share_of
 from calib.planning.request import seconds_of
 from calib.rundir import RUNS
 from calib.terminal.printing import print_json, say
-from calib.training_runs.options import MAX_SEED, share_of
+from calib.training_runs.options import MAX_SEED
 
 
 def command(

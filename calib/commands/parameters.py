@@ -29,7 +29,7 @@ INVALID = 2
 
 
 class OfParameters(LazyGroup):
-    """With the verbs that read parameter files and stand alone, too."""
+    """Also has the verbs that read parameter files and stand alone."""
 
     verbs: ClassVar[Mapping[str, str]] = {name: VERBS[name] for name in ("show", "check", "diff")}
 
@@ -77,8 +77,7 @@ def merge_files(
     prefer: Annotated[
         Literal["first", "last", "newest"] | None,
         typer.Option(
-            help="Whose law is taken where files have different ones of the same; newest is "
-            "what was measured last. Default: refuse."
+            help="Whose law is taken where files disagree; newest: measured last. Default: refuse."
         ),
     ] = None,
     as_json: Json = False,
@@ -101,7 +100,7 @@ def merge_files(
 
 
 def refuse_own_input(output: Path, files: Sequence[Path]) -> None:
-    """Raise InputError where a file would be written over that is merged."""
+    """Raise InputError where the output is one of the files to be merged."""
     for path in files:
         try:
             same = os.path.samefile(output, path)
@@ -112,7 +111,7 @@ def refuse_own_input(output: Path, files: Sequence[Path]) -> None:
 
 
 def in_lines(of: Validity) -> list[str]:
-    """One line on a file, and one more for each of its mistakes."""
+    """A line for the file, and one for each of its mistakes."""
     if of.valid:
         seal = "EDITED by hand" if of.signature == "edited" else "signed"
         holds = ", ".join(f"{count} {section}" for section, count in of.holds.items())

@@ -22,7 +22,19 @@ from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
-from calib.options import MOST, BatchPerPe, Json, Models, RanksOption, model_list, number_list
+from calib.options import (
+    BatchPerRank,
+    Budget,
+    GlobalBatch,
+    Json,
+    Models,
+    Quick,
+    RanksOption,
+    Seed,
+    Segments,
+    model_list,
+    numbers,
+)
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.printing import print_json, say, table
@@ -45,13 +57,9 @@ def command(
         typer.Option("-p", help="ranks to predict for, as 1,2,4; default 1 and --ranks."),
     ] = None,
     ranks: RanksOption = None,
-    batch_per_rank: BatchPerPe = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
-    ] = None,
-    segments: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
-    ] = None,
+    batch_per_rank: BatchPerRank = None,
+    batch: GlobalBatch = None,
+    segments: Segments = None,
     libraries: Annotated[
         str | None,
         typer.Option(
@@ -71,11 +79,9 @@ def command(
     partitions: Annotated[
         str | None, typer.Option(help="Of --sparse: parts on the servers; default 1,2,4,8.")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Time to measure for, as 90s, 10m, 1.5h; default 4m.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Shuffles cases and makes data.")] = None,
+    budget: Budget = None,
+    quick: Quick = False,
+    seed: Seed = None,
     cluster: Annotated[
         Path | None, typer.Option(help="cluster.json to plan for; default this machine.")
     ] = None,
@@ -88,30 +94,28 @@ def command(
     cases: Annotated[bool, typer.Option("--cases", help="Also list every case, in order.")] = False,
     as_json: Json = False,
 ) -> None:
-    options = (
-        models,
-        strategies,
-        p,
-        ranks,
-        batch_per_rank,
-        batch,
-        segments,
-        libraries,
-        device,
-        sparse,
-        shares,
-        partitions,
-        budget,
-        seed,
-        quick or None,
-    )
+    options: dict[str, Any] = {
+        "models": None if models is None else tuple(model_list(models)),
+        "strategies": tuple(STRATEGIES) if strategies == "all" else _words(strategies),
+        "p": tuple(numbers(p, "-p")) if p else None,
+        "ranks": ranks,
+        "batch_per_rank": batch_per_rank,
+        "batch": batch,
+        "segments": segments,
+        "libraries": _words(libraries),
+        "device": device,
+        "sparse": _sparse(sparse, shares, partitions),
+        "budget_s": seconds_of(budget, "--budget") if budget else None,
+        "seed": seed,
+    }
     if plan is None:
-        request = request_from(*options[:-1], quick=quick)
-    elif any(option is not None for option in options):
+        options["p"] = options["p"] or tuple(sorted({1, ranks or default_ranks()}))
+        request = request_of(QUICK if quick else FULL, **options)
+    elif quick or any(option is not None for option in options.values()):
         raise InputError("--plan names a whole plan; change the file instead of giving options")
     else:
         request = Request.read(plan)
-    drafted = draft(request, _cluster(cluster), specs_of(request))
+    drafted = draft(request, Cluster.read(cluster) if cluster else probe(), specs_of(request))
     took = times_of(measured) if measured else None
     if output is not None:
         request.write(destination(output))
@@ -125,46 +129,10 @@ def command(
         say(f"written: {output}; next: calib measure --plan {output} -o runs/mine")
 
 
-def request_from(
-    models: str | None,
-    strategies: str | None,
-    p: str | None,
-    ranks: int | None,
-    batch_per_rank: int | None,
-    batch: int | None,
-    segments: int | None,
-    libraries: str | None,
-    device: str | None,
-    sparse: str | None,
-    shares: str | None,
-    partitions: str | None,
-    budget: str | None,
-    seed: int | None,
-    quick: bool,
-) -> Request:
-    """The request that the options make. Raises InputError."""
-    chosen = tuple(STRATEGIES) if strategies == "all" else _words(strategies)
-    return request_of(
-        QUICK if quick else FULL,
-        models=tuple(model_list(models)),
-        strategies=chosen,
-        ranks=ranks,
-        batch=batch,
-        p=tuple(number_list(p, "-p")) if p else tuple(sorted({1, ranks or default_ranks()})),
-        batch_per_rank=batch_per_rank,
-        segments=segments,
-        libraries=_words(libraries),
-        device=device,
-        sparse=_sparse(sparse, shares, partitions),
-        budget_s=seconds_of(budget, "--budget") if budget else None,
-        seed=seed,
-    )
-
-
 def _sparse(
     sparse: str | None, shares: str | None, partitions: str | None
 ) -> dict[str, Any] | None:
-    """The [sparse] of a request, whose numbers are read there; None where nothing of it is given."""
+    """The [sparse] table of a request, which parses the numbers; None where no option of it is given."""
     content: dict[str, Any] = {"shares": _words(shares), "partitions": _words(partitions)}
     if sparse is not None:
         content["rows"], _, content["width"] = sparse.partition("x")
@@ -175,15 +143,10 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _cluster(path: Path | None) -> Cluster:
-    """The cluster of a file, or this machine."""
-    return Cluster.read(path) if path else probe()
-
-
 def times_of(run: Path) -> dict[str, float]:
     """Seconds that each case of a run directory took, all its launches together.
 
-    Cases that were left out or failed there are not in it.
+    Without cases that were left out or failed there.
     """
     seconds: dict[str, float] = {}
     for end in (case for case in Manifest.read(run).cases if case.repetitions):
@@ -226,7 +189,7 @@ CaseGroup = tuple[int, str, str, int]  # tier, what is timed, library, p
 
 
 def group_of(case: Case) -> CaseGroup:
-    """The line of the table that a case is counted in."""
+    """The line of the table that counts a case."""
     if case.kind == "collective":
         marks = [
             *([f"{case.groups} at once"] if case.groups > 1 else []),
@@ -269,7 +232,7 @@ TENSORS_FOR = {
 
 
 def purpose_of(cases: Sequence[Case]) -> str:
-    """What a group is for, in a few words; each case says it more exactly (--cases)."""
+    """What a group is for, in a few words; --cases has the purpose of each case."""
     first = cases[0]
     if first.kind == "layer":
         apart = first.passes == "parts" or first.mode == "graph" or first.cold
@@ -339,7 +302,7 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
 
 
 def _measured(cases: Sequence[Case], took: dict[str, float]) -> str:
-    """Seconds that a group took in an earlier run, and how many of its cases that run has."""
+    """Seconds that a group took in an earlier run, and how many of its cases were there."""
     known = [took[case.id] for case in cases if case.id in took]
     if not known:
         return "-"
@@ -348,7 +311,7 @@ def _measured(cases: Sequence[Case], took: dict[str, float]) -> str:
 
 
 def show_cases(plan: Plan) -> None:
-    """Every case: tiers in order, inside one the order of the plan (a launch shuffles it)."""
+    """Every case in the order of the plan; a launch shuffles each tier."""
     shares = shares_of(plan)
     rows = [
         [case.id, str(case.tier), case.label, f"{shares[case.id]:.2f}", case.purpose]

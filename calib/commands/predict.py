@@ -19,36 +19,31 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     Boundaries,
     FormName,
+    GlobalBatch,
     Grid,
+    Inner,
     Json,
     OptimizerOption,
     Output,
     OverlapOption,
     ParameterFile,
-    Pes,
+    RankCounts,
     SamplesOption,
     ScheduleName,
+    Segments,
     SettingsOption,
     Sharded,
     SplitUntil,
-)
-from calib.oracle.model.spec import ModelSpec
-from calib.oracle.projection import Projection
-from calib.oracle.sweep import Variant
-from calib.predicting.choices import (
-    batches,
-    check_batches,
-    check_layers,
-    check_options,
-    choices_of,
-    named,
     numbers,
-    variants,
 )
-from calib.predicting.predictor import NOT_PREDICTED, predictor_of, something
+from calib.oracle.costs.machine import Machine
+from calib.oracle.projection import Projection
+from calib.oracle.template import DivisionTemplate
+from calib.predicting.choices import batches, check_layers, named, refuse_two_batches, templates
+from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.tables.predictions import legend, like_notes, ranking, scaling
 from calib.reports.tables.table import Table
@@ -58,7 +53,7 @@ from calib.terminal.printing import file_of, print_json, print_table, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
-# phases of what a rank does by itself: a plan measures them for any p
+# phases that need no other rank: a plan measures them for any p
 COMPUTED = ("forward", "backward", "pack", "update")
 
 
@@ -71,21 +66,14 @@ def command(
             "data+filter, data+spatial."
         ),
     ],
-    p: Pes = "1",
-    batch_per_rank: BatchPerPe = None,
+    p: RankCounts = "1",
+    batch_per_rank: BatchPerRank = None,
     batch_per_node: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Samples per node instead.")
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
-    ] = None,
-    inner: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST, help="p2 of a hybrid; default the most inside a node."),
-    ] = None,
-    segments: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
-    ] = None,
+    batch: GlobalBatch = None,
+    inner: Inner = None,
+    segments: Segments = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
@@ -111,26 +99,26 @@ def command(
 ) -> None:
     if as_json and csv == "-":
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
-    ranks, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
-    check_options(
-        {
-            "--inner": inner,
-            "--segments": segments,
-            "--schedule": schedule,
-            "--boundaries": boundaries,
-            "--grid": grid,
-            "--split-until": split_until,
-        },
-        chosen,
+    chosen = templates(
+        strategy,
+        inner=given(inner),
+        segments=given(segments),
+        schedule=schedule,
+        boundaries=boundaries,
+        grid=grid,
+        split_until=split_until,
+        overlap=overlap,
+        sharded_optimizer=sharded_optimizer,
     )
-    check_batches(batch_per_rank, batch_per_node, batch)
-    choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
-    predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
-    spec = model_spec(model)
-    check_layers(choices, spec)
-    (scale,) = batches(model, *([n] if n else [] for n in (batch_per_rank, batch_per_node, batch)))
-    found = [x for each in ranks for x in predictor.points(spec, chosen, each, scale)]
-    something(predictor, model, found)
+    ranks = numbers(p, "-p")
+    refuse_two_batches(batch_per_rank, batch_per_node, batch)
+    machine = Machine(parameters_of(parameters, settings))
+    predictor = Predictor(machine, form, optimizer, samples, explain)
+    layers = spec(model)
+    check_layers(chosen[0], layers)
+    scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
+    found = list(predictor.points([(layers, scales)], ranks, chosen))
+    predictor.require_some(model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)
     if csv is not None:
@@ -145,21 +133,21 @@ def command(
             say(f"{plan_of(model, guessed)} plans what was not measured")
 
 
-def model_spec(name: str) -> ModelSpec:
-    """The layers of a registered model or of a file."""
-    return spec(name)
+def given(option: int | None) -> list[int]:
+    """The one number of an option that `calib sweep` takes a list for."""
+    return [] if option is None else [option]
 
 
 def unmeasured(projection: Projection) -> bool:
-    """Whether what a rank does by itself was not all measured, so that a plan of the point helps."""
+    """Whether some of what a rank does alone was not measured, so that a plan of the point helps."""
     times = [projection.phases[name] for name in COMPUTED if name in projection.phases]
     return any(time.basis in ("interpolated", "extrapolated") for time in times) or any(
         reason.startswith(NOT_PREDICTED) for reason in projection.limits
     )
 
 
-def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> None:
-    """Tables, what their marks mean, and what the numbers rest on."""
+def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: bool) -> None:
+    """Tables, their legend, and what the numbers rest on."""
     for table in tables_of(found, chosen):
         print_table(table)
     if explain:
@@ -177,17 +165,17 @@ def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> N
         say(f"notes on fewer predictions, in --json: {len(notes) - MOST_NOTES} more")
 
 
-def tables_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Table]:
-    """One table of a strategy, one for each p of several."""
+def tables_of(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[Table]:
+    """One table for a single strategy, else one for each p."""
     if len(chosen) == 1:
         return [scaling(found, named)]
     return [ranking(group, named) for group in by_p(found, chosen)]
 
 
-def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:
-    """The projections of each p. On one rank every strategy is serial: once is enough.
+def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[list[Projection]]:
+    """The projections of each p. On one rank every strategy is serial: one is enough.
 
-    On more, serial is not what was asked for where all are.
+    On more, serial is left out where all strategies were asked for.
     """
     groups: dict[int, list[Projection]] = {}
     for projection in found:
@@ -195,7 +183,7 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
     for alone in groups.get(1, []):
         if not traits_of(alone.strategy).parallel:
             groups[1] = [alone]
-    if {variant.strategy for variant in chosen} < set(STRATEGIES):
+    if {template.strategy for template in chosen} < set(STRATEGIES):
         return list(groups.values())
     return [
         [x for x in group if p == 1 or traits_of(x.strategy).parallel]
@@ -204,14 +192,14 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
 
 
 def write_csv(found: list[Projection], where: str) -> None:
-    """The tidy table, to a file or to stdout."""
+    """Write the tidy table to a file or stdout."""
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return
     write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
 
 
-def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
+def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path) -> None:
     """Write the page of --plot."""
     # late: what draws a page takes longer to import than the tables to print
     from calib.reports.page.predictions import render

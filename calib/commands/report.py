@@ -6,6 +6,8 @@ calib report runs/latest
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,7 @@ import typer
 
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import REPORT_HTML
-from calib.options import Json
+from calib.options import Json, share_of
 from calib.reports.findings import Findings
 from calib.reports.writers.csv import csv_text
 from calib.reports.writers.junit import junit_text
@@ -22,7 +24,6 @@ from calib.reports.writers.plain import as_dict
 from calib.scoring.findings import LEAST_ACCURACY, report_of
 from calib.terminal.printing import print_json, say
 from calib.terminal.report import show
-from calib.training_runs.options import share_of
 
 
 def command(
@@ -73,9 +74,14 @@ def command(
     findings = made.findings
     page = destination(output) if output else default_page(runs)
     made.write(page)
-    for path, text in ((csv, "csv"), (markdown, "markdown"), (junit, "junit")):
+    forms: tuple[tuple[Path | None, Callable[[Findings], str]], ...] = (
+        (csv, csv_text),
+        (markdown, markdown_text),
+        (junit, partial(junit_text, least_accuracy=least or LEAST_ACCURACY)),
+    )
+    for path, text_of in forms:
         if path is not None:
-            write_whole(destination(path), written(findings, text, least or LEAST_ACCURACY))
+            write_whole(destination(path), text_of(findings))
             say(f"written: {path}")
     if as_json:
         print_json(as_dict(findings))
@@ -89,10 +95,3 @@ def command(
 def default_page(runs: list[Path]) -> Path:
     """report.html of the one run; of several, beside the first."""
     return (runs[0] if len(runs) == 1 else runs[0].resolve().parent) / REPORT_HTML
-
-
-def written(findings: Findings, form: str, least_accuracy: float) -> str:
-    """The report as CSV, Markdown or JUnit XML."""
-    if form == "junit":
-        return junit_text(findings, least_accuracy)
-    return csv_text(findings) if form == "csv" else markdown_text(findings)

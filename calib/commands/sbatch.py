@@ -63,9 +63,8 @@ def command(
 def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     """The words that run a verb of calib on `ranks` ranks under srun.
 
-    The words are parsed here, as the verb itself will: a mistake is told now and not when the job
-    has waited in a queue. Raises InputError for no verb, for one that starts no ranks, and for
-    options that are set here.
+    The words are parsed here as the verb will parse them, so that a mistake shows before the job has
+    waited in a queue. Raises InputError for a verb that starts no ranks, and for options set here.
     """
     group = built()
     if verb not in VERBS or not starts_ranks(group, verb):
@@ -94,8 +93,8 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
 def script(verb: str, line: Sequence[str], asked: dict[str, str]) -> str:
     """The text of the batch script; `asked` are sbatch options.
 
-    Nodes are asked for whole: other jobs on them would be measured too. Raises InputError for a
-    value that is not one word, which a comment line of sbatch cannot hold.
+    Whole nodes are asked for, as other jobs on them would be measured too. Raises InputError for a
+    value that is not one word, which an #SBATCH line cannot hold.
     """
     for name, value in asked.items():
         if not value or not value.isprintable() or any(sign in value for sign in " '\"\\#"):

@@ -62,7 +62,7 @@ def print_records() -> None:
 def write_all(texts: dict[str, str], directory: Path) -> None:
     """Write the files, all of them or none. Raises FileError.
 
-    They are written beside their places first, so that a full disk is found before the first changes.
+    They are staged first, so that a full disk shows before any file changes.
     """
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise InputError(f"-o {directory} is a file; --all writes several: name a directory")
@@ -83,8 +83,8 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
 
 def write_over(staged: Path, place: Path) -> None:
-    """Put a written file in its place; where that is a link, the file that it leads to is written."""
-    if place.is_symlink():  # it may lead to another file system, where nothing is renamed to
+    """Move a staged file to its place; where that is a link, write the file it leads to."""
+    if place.is_symlink():  # it may lead to another file system, which rename cannot reach
         write_whole(destination(place), read_bytes(staged, "file"))
     else:
         os.replace(staged, place)

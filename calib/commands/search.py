@@ -16,12 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     FormName,
     Json,
     OptimizerOption,
@@ -32,6 +31,7 @@ from calib.options import (
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.what_if.changes import apply
+from calib.predicting.predictor import parameters_of
 from calib.reports.tables.plan import lines, tables
 from calib.rundir import LATEST_PARAMETERS
 from calib.search import SPACES, search, space_named
@@ -45,11 +45,9 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
 
 DEFAULT_SECONDS = 60.0
-UNITS: dict[str, int] = {"": 1, "B": 1} | {
-    f"{prefix}{binary}B": base**power
-    for binary, base in (("i", 1024), ("", 1000))
-    for power, prefix in enumerate("KMGT", 1)
-}
+UNITS = {"": 1, "B": 1}
+UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 PARTS = 1000  # of the progress bar
 BAR_AFTER_S = 1.0
 
@@ -83,7 +81,7 @@ def command(
             help="Global mini-batch B; of a profile what it is of, where its layers do not tell.",
         ),
     ] = None,
-    batch_per_rank: BatchPerPe = None,
+    batch_per_rank: BatchPerRank = None,
     budget: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="The most that the search may take; default 60."),
@@ -120,8 +118,6 @@ def command(
     if what_there_is:
         show_spaces(as_json)
         return
-    if form not in ("measured", "paper"):
-        raise InputError(f"unknown form {form!r}; known: measured, paper")
     chosen = space_named(space)
     if not model:
         raise InputError("give a --model; `calib search --list` has those that there are")
@@ -185,17 +181,8 @@ class Watched(ExitStack):
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:
     """The machine of a parameter file or of a data sheet. Raises InputError or FileError."""
     if nominal is not None:
-        parameters = nominal_parameters(nominal)
-    elif path == LATEST_PARAMETERS and not path.exists():
-        raise FileError(
-            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE or "
-            "--nominal NAME"
-        )
-    else:
-        parameters = Parameters.read(path)
-    if settings:
-        parameters = apply(parameters, settings)
-    return Machine(parameters)
+        return Machine(apply(nominal_parameters(nominal), settings or ()))
+    return Machine(parameters_of(path, settings, " or --nominal NAME"))
 
 
 def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:

@@ -8,7 +8,7 @@ train --model vgg16-mini --strategy all -p 2 -o runs/mine
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,28 +17,27 @@ from calib.foundation.errors import InputError, MeasurementError
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
-    BatchPerPe,
+    BatchPerRank,
     Boundaries,
+    GlobalBatch,
+    GradientsOption,
     Grid,
+    HangSeconds,
+    Inner,
     Json,
     Launcher,
     OptimizerOption,
     OverlapOption,
     ScheduleName,
+    Segments,
     Sharded,
     SplitUntil,
-)
-from calib.predicting.choices import schedule_of, whole_numbers
-from calib.training.job import HANG_SECONDS, Settings, TrainingJob
-from calib.training_runs.options import (
-    MAX_SEED,
-    Layout,
-    batch_of_all,
-    gradients_of,
-    model_entry,
-    own_of,
     share_of,
 )
+from calib.predicting.choices import templates
+from calib.training.job import HANG_SECONDS, Settings, TrainingJob
+from calib.training.models import Loss
+from calib.training_runs.options import MAX_SEED, batch_of_all, in_groups, model_entry, own_of
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import TrainingRequest
 from calib.training_runs.table import show
@@ -57,29 +56,20 @@ def command(
         ),
     ] = "serial",
     p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,
-    batch_per_rank: BatchPerPe = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead.")
-    ] = None,
+    batch_per_rank: BatchPerRank = None,
+    batch: GlobalBatch = None,
     groups: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="p1 of a hybrid: groups of p / p1 ranks.")
     ] = None,
-    inner: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="p2 of a hybrid instead: ranks of a group.")
-    ] = None,
-    segments: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
-    ] = None,
+    inner: Inner = None,
+    segments: Segments = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
     split_until: SplitUntil = "",
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
-    gradients: Annotated[
-        str | None,
-        typer.Option(help="Of data+spatial, who exchanges between groups: leaders or all."),
-    ] = None,
+    gradients: GradientsOption = None,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -113,9 +103,7 @@ def command(
         int | None,
         typer.Option("--outputs", "--classes", min=1, max=MOST, help="Its classes, or outputs."),
     ] = None,
-    loss: Annotated[
-        str | None, typer.Option(help="Its loss: cross_entropy (the default) or mse.")
-    ] = None,
+    loss: Annotated[Loss | None, typer.Option(help="Its loss; default cross_entropy.")] = None,
     train_function: Annotated[
         str, typer.Option(help="MODULE:FUNCTION, step(module, inputs, targets, loss) -> loss.")
     ] = "",
@@ -129,10 +117,7 @@ def command(
         ),
     ] = None,
     launcher: Launcher = "local",
-    hang_seconds: Annotated[
-        float,
-        typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
-    ] = HANG_SECONDS,
+    hang_seconds: HangSeconds = HANG_SECONDS,
     as_json: Json = False,
     job: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -145,18 +130,6 @@ def command(
     if not model:
         raise InputError("give a --model, or a --plan of one")
     about = model_entry(model, own)
-    layout = Layout(
-        groups,
-        inner,
-        segments,
-        schedule_of(schedule),
-        whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
-        whole_numbers(grid, "x", "--grid", "4x2"),
-        split_until,
-        overlap,
-        sharded_optimizer,
-        gradients_of(gradients),
-    )
     settings = Settings(
         backend,
         dtype,
@@ -169,32 +142,44 @@ def command(
         hang_seconds,
         own,
     )
+    layout: dict[str, Any] = {
+        "inner": [inner] if inner else [],
+        "segments": [segments] if segments else [],
+        "schedule": schedule,
+        "boundaries": boundaries,
+        "grid": grid,
+        "split_until": split_until,
+        "overlap": overlap,
+        "sharded_optimizer": sharded_optimizer,
+        "gradients": gradients,
+    }
     if found_plan is not None:
-        found_plan.require_alone(
-            {
-                "--strategy": strategy != "serial",
-                "-p": p != 1,
-                "--ddp": ddp,
-                "--batch": batch is not None,
-                "--batch-per-rank": batch_per_rank is not None,
-            },
-            layout,
-        )
+        given = {
+            "--strategy": strategy != "serial",
+            "-p": p != 1,
+            "--ddp": ddp,
+            "--batch": batch,
+            "--batch-per-rank": batch_per_rank,
+            "the options of a strategy": groups or any(layout.values()),
+        }
+        found_plan.require_alone(given)
         p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
+    chosen = templates(strategy, **layout)
+    if groups is not None:
+        chosen = in_groups(chosen, p, groups)
     whole = batch_of_all(about, p, batch_per_rank, batch)
     asked = TrainingRequest(
-        model, strategy, p, whole, layout, settings, output, launcher, found_plan
+        model, strategy, chosen, p, whole, settings, output, launcher, found_plan
     )
     if as_rank():
         train_as_rank(asked, as_json)
         return
-    several = asked.several
     runs, reasons = asked.runs()
     launch_line(launcher, p)  # what cannot start ranks is said before anything seems to begin
     found = list(trained(asked, runs, quiet=as_json))
     if as_json:
-        print_found(asked.plan, found, reasons, several)
-    elif several:
+        print_found(asked.plan, found, reasons, asked.several)
+    elif asked.several:
         show([run for run, _ in found])
     if len(found) < len(runs):
         raise MeasurementError(f"{len(runs) - len(found)} of {len(runs)} trainings failed")

@@ -13,7 +13,7 @@ from calib.driver.lock import only_driver
 from calib.driver.probe import probe
 from calib.driver.ranks import default_ranks, driven, emit, join_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
-from calib.foundation.files import sha256_of
+from calib.foundation.files import ensure_directory, sha256_of
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import Plan, read_plan
 from calib.microbench.probe import probe as probe_hosts
@@ -25,7 +25,6 @@ from calib.microbench.session import run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
 from calib.planning.plan import plan_for_run
 from calib.planning.request import Request
-from calib.rundir import prepare
 
 
 def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan:
@@ -38,7 +37,7 @@ def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan
         if not (run / PLAN_FILE).exists():
             raise FileError(f"{run} holds no {PLAN_FILE} to go on with; leave out --resume")
         plan = read_plan(run)
-    path = prepare(run) / CLUSTER_FILE
+    path = ensure_directory(run) / CLUSTER_FILE
     if not path.exists():
         ranks = max(plan.sizes) if request is None else request.ranks or default_ranks(launcher)
         probe(path, launcher, ranks)
@@ -108,7 +107,7 @@ def measure_as_rank(
         text = ""
         if communicator.rank == 0:
             if not driven():
-                stack.enter_context(alone(prepare(run)))
+                stack.enter_context(alone(ensure_directory(run)))
             plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
             text = plan.model_dump_json()
             launch = next_launch(run, plan, communicator.size) if launch is None else launch

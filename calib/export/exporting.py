@@ -17,7 +17,7 @@ from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.predicting.choices import numbers
+from calib.options import numbers
 from calib.terminal.printing import say
 
 UNITS = {

@@ -40,7 +40,7 @@ from calib.night.steps import plan_check, predict
 from calib.planning.request import Request
 from calib.reports.night import Night
 from calib.reports.scoring.accuracy import Missing
-from calib.rundir import directory_name, prepare
+from calib.rundir import directory_name
 
 FRESH = "cluster.now.json"
 
@@ -73,7 +73,7 @@ def night_of(options: NightOptions) -> Iterator[Begun]:
             if not (run / NIGHT_FILE).exists():  # all in it was made by this call, a moment ago
                 shutil.rmtree(run, ignore_errors=True)
                 if there:
-                    prepare(run)
+                    ensure_directory(run)
             raise
         begun.said[:0] = [
             *(f"{f.name}: {f.found}; {f.advice}" for f in findings if f.verdict != "ok"),
@@ -121,7 +121,7 @@ def _new_directory(options: NightOptions, runs: Path, known: Cluster) -> Path:
     if options.output is not None:
         if os.path.isdir(options.output) and any(options.output.iterdir()):
             raise InputError(f"{options.output} is there and holds no night; choose another -o")
-        return prepare(options.output)
+        return ensure_directory(options.output)
     base = f"{date.today().isoformat()}-{directory_name(options.name or known.name)}-night"
     for number in count(1):
         run = near(runs / (base if number == 1 else f"{base}-{number}"))
@@ -178,7 +178,7 @@ def _begin(
 
 def _gone_on_with(options: NightOptions, run: Path) -> Begun:
     """Go on with the night of --output. Raises InputError where it is whole or differs."""
-    night = Night.read(prepare(run))
+    night = Night.read(ensure_directory(run))
     options = options.going_on(run, night)
     calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
     ranks = options.ranks or ranks_in(calibrated_on)

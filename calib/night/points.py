@@ -9,15 +9,14 @@ from pathlib import Path
 from calib.driver.ranks import ranks_per_node
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
-from calib.oracle.sweep import Variant
+from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import Layout, model_layers
-from calib.training_runs.runs import needs_layers
+from calib.training_runs.options import divided_layers, trained_division
 
 # of a calibration, what `calib calibrate` trains
 CALIBRATED = ("serial", "data")
@@ -132,12 +131,10 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
 
 def _division(request: Request, model: str, strategy: str, p: int, launcher: str) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
-    layers = model_layers(model) if needs_layers(strategy, p) else None
-    layout = Layout(segments=request.segments)
+    template = DivisionTemplate(strategy, segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_rank)
-    return layout.division(
-        Variant(strategy), p, batch, layers, ranks_per_node(launcher), Settings()
-    )
+    layers = divided_layers(model, None, strategy, p)
+    return trained_division(template, p, batch, ranks_per_node(launcher), layers, Settings())
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

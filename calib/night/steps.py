@@ -35,7 +35,7 @@ from calib.predicting.file import write_predictions
 from calib.process.interrupts import INTERRUPTS, SIGNALS
 from calib.reports.scoring.accuracy import Missing
 from calib.terminal.printing import say
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
@@ -133,19 +133,20 @@ def train_all(begun: Begun) -> None:
 def _train(begun: Begun, point: NightPoint) -> str:
     """Train one point; returns why it failed, or nothing."""
     night = begun.night
-    settings = Settings(
-        optimizer=point.optimizer, iterations=night.iterations, seed=night.seed, hang_s=night.hang_s
+    job = TrainingJob(
+        model=point.model,
+        division=point.division,
+        settings=Settings(
+            optimizer=point.optimizer,
+            iterations=night.iterations,
+            seed=night.seed,
+            hang_s=night.hang_s,
+        ),
+        fingerprint=begun.cluster.fingerprint,
     )
     try:
         with steps_in(begun.run / NIGHT_LOG_FILE):
-            train(
-                point.path(begun.run),
-                point.model,
-                point.division,
-                settings,
-                begun.launcher,
-                begun.cluster.fingerprint,
-            )
+            train(point.path(begun.run), job, begun.launcher)
     except RanksEnded as error:
         return error.reason
     except (MeasurementError, MachineError, InputError) as error:

@@ -10,16 +10,16 @@ from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
-from calib.oracle.sweep import groups
+from calib.oracle.template import groups
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import Request
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
 MOST_BYTES = 2**30
-# the grid of what is not looked up often, and of what is only compared with it
+# grids of what is looked up less often, and of what is only compared
 COARSE_FACTOR, COMPARED_FACTOR = 8, 64
-# buffers of 64 MiB take most of a launch: what no prediction looks up ends with the messages sent
+# buffers of 64 MiB take most of a launch: what no prediction looks up stops at the largest message
 ENOUGH_BYTES = 16 * 2**20
 BACKGROUND_BYTES = 2**20
 FINE: tuple[Operation, ...] = ("allreduce", "p2p")
@@ -41,13 +41,13 @@ def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
 def collective_cases(
     request: Request, machine: PlannedLaunches, points: Sequence[Point]
 ) -> tuple[list[Case], list[str]]:
-    """All collectives, in the largest launch; and what of the points' messages is left out."""
+    """All collectives, in the largest launch; and which messages of the points are left out."""
     if machine.ranks == 1:
         return [], []
     sent, left_out, used = _messages(request, machine, points)
     maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
-    cases: list[Case] = [maker.message(message, label) for label, message in sent]
+    cases: list[Case] = [maker.message(m, f"{m.why}, {label}") for label, m in sent]
     cases += maker.cold_gradients(points)
     cases += maker.grids(sizes, used)
     cases += maker.levels()
@@ -116,45 +116,40 @@ class _Maker:
         self, operation: Operation, nbytes: int, group_size: int, tier: int, why: str, **more: Any
     ) -> CollectiveCase:
         """One case, in the first library unless said."""
-        library: Library = more.pop("library", self.library)
-        device: DeviceName = more.pop("device", device_of(library))
+        content: dict[str, Any] = {
+            "library": self.library,
+            "device": device_of(self.library),
+            **more,
+        }
         return CollectiveCase(
             operation=operation,
             nbytes=nbytes,
             group_size=group_size,
             tier=tier,
             purpose=why,
-            library=library,
-            device=device,
             ranks=self.machine.ranks,
-            **more,
+            **content,
         )
 
-    def message(self, message: Message, label: str) -> CollectiveCase:
+    def message(self, message: Message, why: str, **more: Any) -> CollectiveCase:
         """What a point sends, at exactly its size."""
         return self.case(
             message.operation,
             message.nbytes,
             message.group_size,
             0,
-            f"{message.why}, {label}",
+            why,
             stride=message.stride,
             groups=message.groups,
             grid=message.grid,
             inner=message.inner,
+            **more,
         )
 
     def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
         """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
         return [
-            self.case(
-                "allreduce",
-                message.nbytes,
-                message.group_size,
-                0,
-                f"{message.why} from cold caches, {point.label}",
-                cold=True,
-            )
+            self.message(message, f"{message.why} from cold caches, {point.label}", cold=True)
             for point in points
             if point.division.p > 1
             for message in gradient_messages(point.model, point.division)
@@ -168,14 +163,14 @@ class _Maker:
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
     ) -> list[Case]:
-        """The coarse grid of one operation; of tier 2 no further than messages go."""
+        """The coarse grid of one operation; in tier 2 no larger than messages get."""
         factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
         largest = LARGEST_BYTES if tier < 2 else self.enough
         sizes = size_grid(max(factor, self.request.grid_factor), largest)
         return [self.case(operation, nbytes, group_size, tier, why, **more) for nbytes in sizes]
 
     def grids(self, sizes: Sequence[int], used: set[Operation]) -> list[Case]:
-        """Every operation over the size grid: what is between the sizes that points send."""
+        """Every operation over the size grid, for what lies between the sizes that points send."""
         cases: list[Case] = []
         for operation in self.request.collectives:
             tier = 1 if operation in (*FINE, *used) else 2
@@ -204,7 +199,7 @@ class _Maker:
         return cases
 
     def _levels(self) -> Iterable[tuple[str, int, int]]:
-        """(what takes part, ranks between neighbours, how many take part)."""
+        """(who takes part, ranks between neighbours, how many take part)."""
         machine = self.machine
         if machine.ranks_per_node > 1:
             yield NODE, 1, min(machine.ranks_per_node, machine.ranks)
@@ -255,12 +250,12 @@ class _Maker:
 
 
 def device_of(library: Library) -> DeviceName:
-    """Where a library's buffers lie: NCCL's on the GPU, the others' on the host."""
+    """Where a library's buffers are: NCCL's on the GPU, the others' on the host."""
     return "cuda" if library in ("nccl", "torch_nccl") else "cpu"
 
 
 def layouts(operation: Operation, p: int, ranks_per_node: int) -> list[dict[str, Any]]:
-    """The fields that an operation needs on p ranks; none where it cannot be."""
+    """The fields that an operation needs on p ranks, for each layout; empty where it is impossible."""
     if operation == "halo":
         grid = two_dimensional(p)
         return [{"grid": (p,)}, *([{"grid": grid}] if grid else [])]

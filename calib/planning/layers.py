@@ -21,14 +21,13 @@ from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import OptimizerNames, Request
 from calib.training.models import model_names
 
-# that exchange gradients of a CPU
+# libraries that exchange gradients on CPUs
 OVERLAPPING = ("torch_mpi", "torch_gloo")
 # the layers that make up this much of an iteration are measured first
 IMPORTANT_SHARE = 0.9
-# operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core
+# operations in the time of moving a byte: 14e12 / 0.9e12 on a V100, 5 to 10 on a CPU core
 FLOPS_PER_BYTE = 10.0
-# results over 32 MiB are of fresh pages each time (fitting/parameters/work.py): their price is
-# fitted from two
+# results over 32 MiB get fresh pages each time (fitting/parameters/work.py); two sizes price that
 LARGE_ITEMS = (12 * 2**20, 32 * 2**20)
 
 
@@ -43,7 +42,7 @@ def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 
 
 def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Two large passes over items for each number of ranks, on a CPU."""
+    """Two large elementwise passes for each number of ranks, on a CPU."""
     if request.device != "cpu":
         return []
     return [
@@ -62,7 +61,7 @@ def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 def _variants(
     request: Request, point: Point, shard: Shard, dtype: str, tier: int
 ) -> Iterable[LayerCase]:
-    """One shard: as autograd runs it; its passes apart; on a GPU also as a graph and cold."""
+    """One shard: as autograd runs it, its passes apart, and on a GPU also as a graph and cold."""
     whole = LayerCase(
         layer=shard.layer,
         batch=shard.batch,
@@ -86,7 +85,7 @@ def _variants(
 def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
     """Shards by falling cost with their tier: 0 until IMPORTANT_SHARE of the iteration, then 1.
 
-    The cost is operations and bytes, as if one byte took as long as FLOPS_PER_BYTE operations.
+    A byte costs as much as FLOPS_PER_BYTE operations.
     """
     costs = [
         shard.layer.forward_flops(shard.batch)
@@ -124,7 +123,7 @@ def overlap_cases(
     on_a_host = [
         point
         for point in points
-        if point.division.strategy == "data"
+        if "overlap" in point.division.traits.options
         and 1 < point.division.p == point.launch <= machine.ranks_per_node
         and point.model.name in model_names()
     ]
@@ -147,7 +146,7 @@ def overlap_cases(
 
 
 def in_place_case(point: Point, optimizer: OptimizerNames) -> InPlaceCase:
-    """Whole iterations, and of what parts they are the sum."""
+    """Whole iterations, and the parts that they are the sum of."""
     model = point.model
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)

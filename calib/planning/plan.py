@@ -7,39 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import InputError
-from calib.foundation.files import write_whole
+from calib.foundation.files import ensure_directory, write_whole
 from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
 from calib.microbench.cases import Case, Plan, SparseCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
-from calib.planning.points import PlannedLaunches, batch_of, machine_of, points_of
-from calib.planning.request import FULL, QUICK, Effort, Request
+from calib.planning.points import PlannedLaunches, machine_of, points_of
+from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
-from calib.rundir import prepare
 from calib.terminal.printing import say
 from calib.training.models.specs import spec
 
-__all__ = [
-    "FULL",
-    "QUICK",
-    "Draft",
-    "Effort",
-    "batch_of",
-    "draft",
-    "make_plan",
-    "plan_for_run",
-    "specs_of",
-]
-
-# of a case that serves many points, so many purposes are named
+# purposes named of a case that serves many points
 NAMED_PURPOSES = 2
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan and how it came about: cases dropped because they were there, points that cannot be."""
+    """A plan, how many duplicate cases were dropped, and what was left out and why."""
 
     plan: Plan
     duplicates: int
@@ -74,7 +61,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
 
 
 def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
-    """Every method at every share, the server in any number of parts, on all launches of 2 or more."""
+    """Every method at every share, on all launches of 2 ranks or more; the server also in parts."""
     if request.sparse is None:
         return []
     of = request.sparse
@@ -93,11 +80,6 @@ def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
         for share in of.shares
         for method, parts in ways
     ]
-
-
-def make_plan(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Plan:
-    """The plan of `draft` alone. Raises InputError where no point can be run."""
-    return draft(request, cluster, specs).plan
 
 
 def merged(cases: list[Case]) -> list[Case]:
@@ -137,7 +119,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     """
     drafted = draft(request, cluster, specs_of(request))
     plan = drafted.plan
-    path = prepare(run) / PLAN_FILE
+    path = ensure_directory(run) / PLAN_FILE
     if path.exists():
         if read_plan(run) != plan:
             raise InputError(
@@ -153,7 +135,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
 
 
 def _difference(run: Path, request: Request) -> str:
-    """What the request of a run directory has otherwise."""
+    """How a request differs from that of the run directory."""
     if not (run / REQUEST_FILE).exists():
         return "its plan.toml is missing"
     before, now = Request.read(run / REQUEST_FILE).model_dump(), request.model_dump()

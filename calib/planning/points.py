@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import possible_division
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.sweep import Choices, Variant
+from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.training.models import entry, model_names
 
@@ -25,7 +26,7 @@ class PlannedLaunches:
     nodes: int
 
     def launch_for(self, p: int) -> int:
-        """The launch that measures what a rank does on p ranks: the largest one where p is beyond."""
+        """The launch that measures what a rank does on p ranks: the largest where p is larger."""
         return min(p, self.ranks)
 
 
@@ -47,9 +48,9 @@ class Point:
 
 
 def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
-    """How the largest launch lies on the cluster: of `ranks`, else the largest p there are ranks for.
+    """How the largest launch is placed: `ranks`, else the largest p that the cluster has ranks for.
 
-    More ranks than there are cores crowd on the nodes; such rows are marked.
+    More ranks than cores share the nodes' cores; such rows are marked.
     """
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])
@@ -78,30 +79,25 @@ def points_of(
     One rank is serial, whatever the strategy. Raises InputError where no point is left.
     """
     points, left_out = [], []
-    choices = Choices(segments=request.segments)
-    for name, p, strategy in (
-        (name, p, strategy)
-        for name in request.models
-        for p in request.p
-        for strategy in request.strategies
-    ):
+    for name, p, strategy in product(request.models, request.p, request.strategies):
         own = 1 if request.batch is not None else batch_of(name, request.batch_per_rank)
         batch = request.global_batch(p, own)
         if not traits_of(strategy).parallel and p > 1:
             continue
-        why = choices.why_no_groups(strategy, p)
+        template = DivisionTemplate(strategy if p > 1 else "serial", segments=request.segments)
+        why = template.why_no_groups(p)
         if why:
             left_out.append(f"{strategy} {p}: {why}")
             continue
-        variant = Variant(strategy if p > 1 else "serial")
+        model = specs[name]
         try:
-            found = choices.division(specs[name], variant, p, batch, machine.ranks_per_node)
-            division = possible_division(specs[name], found)
+            found = template.division(p, batch, machine.ranks_per_node, model)
+            division = possible_division(model, found)
         except InputError as error:
-            named = specs[name].name in str(error)
+            named = model.name in str(error)
             left_out.append(str(error) if named else f"{name} {strategy} {p}: {error}")
         else:
-            points.append(Point(specs[name], division, machine.launch_for(p)))
+            points.append(Point(model, division, machine.launch_for(p)))
     if not points:
         raise InputError(left_out[0] if left_out else "serial runs on 1 rank: add 1 to p")
     return list({(point.label, point.launch): point for point in points}.values()), list(

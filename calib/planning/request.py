@@ -239,7 +239,7 @@ class Request(BaseModel):
         return self
 
     def global_batch(self, p: int, model_batch_per_rank: int) -> int:
-        """B on p ranks, for a model whose own batch per rank is given."""
+        """B on p ranks; `model_batch_per_rank` where nothing is asked for."""
         if self.batch is not None:
             return self.batch
         return p * (self.batch_per_rank or model_batch_per_rank)
@@ -265,16 +265,8 @@ class Request(BaseModel):
             raise FileError(f"plan file {path}: {mistakes(error)}") from error
 
 
-def make_request(**content: Any) -> Request:
-    """A request from options; values of None are left at their default. Raises InputError."""
-    try:
-        return Request(**{key: value for key, value in content.items() if value is not None})
-    except ValidationError as error:
-        raise InputError(mistakes(error)) from error
-
-
 def request_of(effort: Effort, **content: Any) -> Request:
-    """A request at an effort; `content` as in `make_request`. Raises InputError."""
+    """A request at an effort; values of None are left at their default. Raises InputError."""
     known = {
         "budget_s": effort.budget_s,
         "launches": effort.launches,
@@ -286,7 +278,11 @@ def request_of(effort: Effort, **content: Any) -> Request:
         "sparse": Sparse() if effort.extras else None,
         "overlap": OVERLAPPED_MODELS if effort.extras else 0,
     }
-    return make_request(**(known | {k: v for k, v in content.items() if v is not None}))
+    given = {key: value for key, value in content.items() if value is not None}
+    try:
+        return Request(**(known | given))
+    except ValidationError as error:
+        raise InputError(mistakes(error)) from error
 
 
 def mistakes(error: ValidationError) -> str:

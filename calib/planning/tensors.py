@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from calib.foundation.layers import Shape
 from calib.microbench.cases import Case, TensorsCase
@@ -14,16 +14,16 @@ from calib.planning.points import Point
 from calib.planning.request import Request
 
 TensorOperation = Literal["pack", "update", "zero_grad", "concat", "split"]
-# gradients of all layers are exchanged, in one buffer
-PACKED = ("data", "spatial", "data+filter", "data+spatial")
 
 
 def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """All passes of all points; lists of single layers, from which others are fitted, come later."""
+    """All passes of all points; single layers, which other lists are fitted from, come later."""
     cases: list[Case] = []
     for point in points:
         shapes = rank_parameters(point.model, point.division)
-        packed = point.division.strategy in PACKED
+        traits = point.division.traits
+        # gradients of all layers are exchanged, in one buffer
+        packed = traits.replicas or traits.cuts == "image"
         cases += _passes(request, point, shapes, f"weights of {point.label}", packed, 0)
         cases.append(_case(request, point, "zero_grad", shapes, f"gradients of {point.label}", 2))
         cases += _shards(request, point)
@@ -39,22 +39,21 @@ def _passes(
 ) -> Iterable[TensorsCase]:
     """The update by every optimizer, and the packing where gradients are exchanged."""
     for optimizer in request.optimizers:
-        case = _case(request, point, "update", shapes, why, tier)
-        yield case.model_copy(update={"optimizer": optimizer})
+        yield _case(request, point, "update", shapes, why, tier, optimizer=optimizer)
     if packed:
         yield _case(request, point, "pack", shapes, why, tier)
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """Of filter and channel: what they join from shards, and what they cut."""
+    """What filter and channel join from shards, and what they cut."""
     division = point.division
     if division.traits.cuts not in ("filters", "channels"):
         return
     for operation, whole in cut_tensors(point.model, division).items():
         for name, shape in whole.items():
             shapes = ((division.local_batch, *shape),)
-            case = _case(request, point, operation, shapes, f"{name} of {point.label}", 0)
-            yield case.model_copy(update={"parts": division.parts})
+            why = f"{name} of {point.label}"
+            yield _case(request, point, operation, shapes, why, 0, parts=division.parts)
 
 
 def _case(
@@ -64,6 +63,7 @@ def _case(
     shapes: tuple[Shape, ...],
     why: str,
     tier: int,
+    **more: Any,
 ) -> TensorsCase:
     return TensorsCase(
         operation=operation,
@@ -73,4 +73,5 @@ def _case(
         ranks=point.launch,
         purpose=why,
         tier=tier,
+        **more,
     )

@@ -39,7 +39,7 @@ DIGITS = len("sha256:") + 12  # of a digest, for people
 
 
 def spec_of(name: str) -> ModelSpec:
-    """The layers of a model; those of registered ones are kept, a file may change."""
+    """The layers of a model; cached for registered ones, as a file may change."""
     return _registered(name) if name in model_names() else spec(name)
 
 
@@ -57,13 +57,11 @@ def projected(
     samples: int | None = None,
 ) -> Projection:
     """What the parameters of a machine predict. Raises what `spec` and `project` do."""
-    if model in model_names():
-        return _known(machine, model, division, form, optimizer, samples)
-    return project(spec(model), division, machine, form, optimizer, samples)
+    found = _known if model in model_names() else _projected
+    return found(machine, model, division, form, optimizer, samples)
 
 
-@lru_cache(maxsize=4096)  # the nights of a year train the same
-def _known(
+def _projected(
     machine: Machine,
     model: str,
     division: Division,
@@ -71,13 +69,16 @@ def _known(
     optimizer: str,
     samples: int | None,
 ) -> Projection:
-    return project(_registered(model), division, machine, form, optimizer, samples)
+    return project(spec_of(model), division, machine, form, optimizer, samples)
+
+
+_known = lru_cache(maxsize=4096)(_projected)  # the nights of a year train the same
 
 
 def write_predictions(run: Path, projections: Sequence[Projection]) -> None:
     """Write predictions.json of a run directory with parameters.
 
-    One that says the same already stays: it tells when that was predicted first.
+    A file that says the same stays: it tells when that was first predicted.
     """
     path = run / PREDICTIONS_FILE
     digest = read_signed(run / PARAMETERS_FILE).sha256
@@ -106,9 +107,9 @@ class CheckedPredictions:
 def predictions_of(
     run: Path, source: Signed, machine: Machine, runs: Sequence[TrainingRun], nightly: bool
 ) -> CheckedPredictions:
-    """Predictions of the runs, of predictions.json where it has one and is right, else made now.
+    """Predictions of the runs: those of predictions.json that still hold, the others made now.
 
-    `machine` is of the parameters of `source`. Raises FileError for a predictions.json that is none.
+    `machine` has the parameters of `source`. Raises FileError for a damaged predictions.json.
     """
     path, found = run / PREDICTIONS_FILE, CheckedPredictions()
     if source.edited:
@@ -150,7 +151,7 @@ def predictions_of(
 
 
 def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | None:
-    """A prediction of what a run did; where there is none, `notes` get why."""
+    """A prediction of what a run did; None where that is impossible, with the reason in `notes`."""
     try:
         return projected(machine, head.model, head.division, optimizer=head.optimizer)
     except CalibError as error:
@@ -159,7 +160,7 @@ def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | No
 
 
 class _Kept:
-    """predictions.json beside the parameters at hand. `right` are those to score by."""
+    """A predictions.json held against the parameters at hand. `right`: predictions to score by."""
 
     def __init__(self, record: Predicted, edited: str, source: Signed) -> None:
         self.record, self.edited, self.source = record, edited, source
@@ -176,7 +177,7 @@ class _Kept:
         return [Missing(what=PREDICTIONS_FILE, why=why)]
 
     def remarks(self, runs: Sequence[TrainingRun]) -> list[str]:
-        """What a reader must know of it and is no fault."""
+        """What a reader should know although it is not a fault."""
         made = self.record.made
         early = [name_of(run) for run in runs if _before(run.header.started, made)]
         if not early:
@@ -184,7 +185,7 @@ class _Kept:
         return [f"{PREDICTIONS_FILE} was written ({made}) after training began: {_names(early)}"]
 
     def check(self, kept: Projection, name: str, machine: Machine) -> None:
-        """Make a prediction of the file again, and take it or the other for the score."""
+        """Make a prediction of the file again, and choose which of the two is scored."""
         if id(kept) in self._seen:
             return
         self._seen.add(id(kept))
@@ -200,7 +201,7 @@ class _Kept:
             self._changed.append(Missing(what=name, why=self._difference(kept, made)))
 
     def _made_again(self, kept: Projection, machine: Machine) -> Projection:
-        """Raises CalibError with the reason where that cannot be."""
+        """Raises CalibError where that is impossible."""
         of = self.record.parameters_sha256
         if of and of != self.source.sha256:
             raise FileError(
@@ -233,7 +234,7 @@ class _Kept:
         )
 
     def wrong(self) -> list[Missing]:
-        """Predictions that others have taken the place of, and those that could not be made again."""
+        """Predictions that were replaced, and those that could not be made again."""
         scored = "so not scored" if self.edited else "scored as it says"
         unmade = [
             Missing(
@@ -251,7 +252,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _before(started: str, made: str) -> bool:
-    """Whether a training started before its prediction was made; not where one does not say when."""
+    """Whether a training started before its prediction was made; False where a time is missing."""
     with suppress(ValueError, TypeError):  # no time; one without its zone
         return datetime.fromisoformat(started) < datetime.fromisoformat(made)
     return False

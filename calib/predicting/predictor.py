@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from calib.advice import plan_of
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.memory import STATES
-from calib.foundation.division import Division, traits_of
-from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.division import Division
+from calib.foundation.errors import FileError, MissingParameter
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project, without_time
 from calib.oracle.projection import Form, Projection
-from calib.oracle.sweep import Choices, Variant
+from calib.oracle.template import DivisionTemplate
 from calib.oracle.what_if.changes import apply, notes_of
 from calib.predicting.choices import Batch
 from calib.rundir import LATEST_PARAMETERS
@@ -32,7 +31,6 @@ class Predictor:
     """One machine, asked for many points. `missing` is the first that a parameter was missing for."""
 
     machine: Machine
-    choices: Choices = field(default_factory=Choices)
     form: Form = "measured"
     optimizer: str = "momentum"
     samples: int | None = None
@@ -41,17 +39,34 @@ class Predictor:
     predicted: int = 0
 
     def points(
-        self, model: ModelSpec, chosen: Sequence[Variant], p: int, batch: Batch
+        self,
+        models: Sequence[tuple[ModelSpec, Sequence[Batch]]],
+        ranks: Sequence[int],
+        templates: Sequence[DivisionTemplate],
     ) -> Iterator[Projection]:
-        """The projection of every strategy, in their order."""
-        for variant in chosen:
-            yield self.one(model, variant, p, batch)
+        """Every model with its batches, on every number of ranks, under every strategy.
 
-    def one(self, model: ModelSpec, variant: Variant, p: int, batch: Batch) -> Projection:
-        """One projection. One that lacks a parameter says so in its limits, and has no time."""
+        One that lacks a parameter says so in its limits, and has no time.
+        """
+        asked = (
+            (model, batch, p, template)
+            for model, batches in models
+            for batch in batches
+            for p in ranks
+            for template in templates
+        )
+        for done, (model, batch, p, template) in enumerate(asked, start=1):
+            yield self._point(model, batch, p, template)
+            if done % FORGET_AFTER == 0:
+                self.machine = Machine(self.machine.parameters)
+                model.cache.clear()
+
+    def _point(
+        self, model: ModelSpec, batch: Batch, p: int, template: DivisionTemplate
+    ) -> Projection:
         node = self.machine.parameters.ranks_per_node
-        division = self.choices.division(model, variant, p, batch.of(p, node), node)
-        why = self.choices.why_no_groups(variant.strategy, p)
+        division = template.division(p, batch.of(p, node), node, model)
+        why = template.why_no_groups(p)
         if why:
             return self._without_time(model, division, f"{why} (--inner takes others)")
         try:
@@ -83,66 +98,21 @@ class Predictor:
         note = across_note(self.machine.parameters)
         return [f"the parameter file was {note}"] if note else []
 
+    def require_some(self, models: str, points: Sequence[Projection] = ()) -> None:
+        """Raise MissingParameter, with a plan of the points, if it kept all from being predicted."""
+        if self.missing is not None and not self.predicted:
+            error, first = self.missing
+            plan = plan_of(models, points or [first])
+            raise MissingParameter(f"{error}; {plan} plans it") from error
 
-def predictor_of(
-    path: Path,
-    settings: list[str] | None,
-    choices: Choices,
-    form: str,
-    optimizer: str,
-    samples: int | None,
-    explain: bool = False,
-) -> Predictor:
-    """The machine of a parameter file, with what --set changes. Raises InputError or FileError."""
-    if form not in ("measured", "paper"):
-        raise InputError(f"unknown form {form!r}; known: measured, paper")
-    if optimizer not in STATES:
-        raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")
+
+def parameters_of(path: Path, settings: Sequence[str] | None, instead: str = "") -> Parameters:
+    """A parameter file with the changes of --set. `instead`: another option that would do.
+
+    Raises InputError or FileError.
+    """
     if path == LATEST_PARAMETERS and not path.exists():
         raise FileError(
-            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE"
+            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE{instead}"
         )
-    machine = Parameters.read(path)
-    if settings:
-        machine = apply(machine, settings)
-    named: Form = "paper" if form == "paper" else "measured"
-    return Predictor(Machine(machine), choices, named, optimizer, samples, explain)
-
-
-def something(predictor: Predictor, models: str, points: Sequence[Projection] = ()) -> None:
-    """Raise MissingParameter, with a plan of the points, if it kept all from being predicted."""
-    if predictor.missing is not None and not predictor.predicted:
-        error, first = predictor.missing
-        raise MissingParameter(f"{error}; {plan_of(models, points or [first])} plans it") from error
-
-
-def crossed(
-    chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
-) -> list[tuple[Variant, Choices]]:
-    """Every strategy with every p2 and number of segments that are something to it."""
-    found = []
-    for variant in chosen:
-        own = inners if traits_of(variant.strategy).hybrid else inners[:1]
-        cut = segments if traits_of(variant.strategy).stages else segments[:1]
-        found += [(variant, replace(choices, inner=i, segments=s)) for i in own for s in cut]
-    return found
-
-
-def points(
-    predictor: Predictor,
-    sizes: list[tuple[ModelSpec, list[Batch]]],
-    ranks: list[int],
-    laid_out: list[tuple[Variant, Choices]],
-) -> Iterator[Projection]:
-    """The projections, one after the other; no more of them is kept than what makes the next fast."""
-    done = 0
-    for model, scales in sizes:
-        for scale in scales:
-            for p in ranks:
-                for variant, choices in laid_out:
-                    predictor.choices = choices
-                    yield predictor.one(model, variant, p, scale)
-                    done += 1
-                    if done % FORGET_AFTER == 0:
-                        predictor.machine = Machine(predictor.machine.parameters)
-                        model.cache.clear()
+    return apply(Parameters.read(path), settings or ())

@@ -1,4 +1,4 @@
-"""Projections as a tidy table: a row each, seconds and bytes."""
+"""Projections as a tidy table: a row each, in seconds and bytes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, is_special, whole
+from calib.foundation.records import Estimate
 from calib.foundation.text import Cell, csv_row
 from calib.oracle.projection import PHASES, Projection
 
 # rows that parquet files are written by
 GROUP = 10_000
 
-WHAT = (
+TEXT = (
+    "model",
+    "strategy",
+    "form",
+    "schedule",
+    "grid",
+    "optimizer",
+    "basis",
+    "bottleneck",
+    "reason",
+)
+TRUTH = ("overlap", "sharded_optimizer", "feasible")
+WHOLE = ("p", "inner", "batch", "segments", "limit_ranks", "bytes_per_rank")
+COLUMNS = (
     "model",
     "strategy",
     "form",
@@ -34,35 +48,17 @@ WHAT = (
     "sharded_optimizer",
     "optimizer",
     "feasible",
-)
-TOTAL = ("total_s", "total_low_s", "total_high_s", "basis")
-COLUMNS = (
-    *WHAT,
-    *TOTAL,
+    *Estimate.columns("total", "s"),
+    "basis",
     *(f"{phase}_s" for phase in PHASES),
     "epoch_s",
     "bytes_per_rank",
-    "peak_bytes",
-    "peak_low_bytes",
-    "peak_high_bytes",
+    *Estimate.columns("peak", "bytes"),
     "limit_ranks",
     "bottleneck",
     "bottleneck_share",
     "reason",
 )
-TEXT = {
-    "model",
-    "strategy",
-    "form",
-    "schedule",
-    "grid",
-    "optimizer",
-    "basis",
-    "bottleneck",
-    "reason",
-}
-TRUTH = {"overlap", "sharded_optimizer", "feasible"}
-WHOLE = {"p", "inner", "batch", "segments", "limit_ranks", "bytes_per_rank"}
 
 
 def row_of(of: Projection) -> list[Cell]:
@@ -96,22 +92,6 @@ def row_of(of: Projection) -> list[Cell]:
     ]
 
 
-def csv_text(projections: Iterable[Projection]) -> str:
-    """The table with its header."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(csv_row(row_of(each)) for each in projections)
-    return stream.getvalue()
-
-
-class Table(Protocol):
-    """A table that rows are added to, one after the other."""
-
-    def add(self, projection: Projection) -> None:
-        """One row more."""
-
-
 class _Csv:
     def __init__(self, stream: IO[str]) -> None:
         self._writer = csv.writer(stream, lineterminator="\n")
@@ -119,6 +99,9 @@ class _Csv:
 
     def add(self, projection: Projection) -> None:
         self._writer.writerow(csv_row(row_of(projection)))
+
+    def close(self) -> None:
+        pass
 
 
 class _Json:
@@ -139,7 +122,7 @@ class _Json:
 class _Parquet:
     """Row groups of GROUP rows."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -155,24 +138,36 @@ class _Parquet:
     def add(self, projection: Projection) -> None:
         self._rows.append(row_of(projection))
         if len(self._rows) == GROUP:
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         columns = dict(zip(COLUMNS, zip(*self._rows, strict=True), strict=True))
         self._writer.write_table(self._table.from_pydict(columns, schema=self._schema))
         self._rows.clear()
 
     def close(self) -> None:
         if self._rows:
-            self.flush()
+            self._flush()
         self._writer.close()
 
 
-@contextmanager
-def table_of(path: Path | None) -> Iterator[Table]:
-    """A table on stdout (CSV), or in a file whose ending says how; whole or not there at all.
+SweepWriter = _Csv | _Json | _Parquet
 
-    Raises InputError for another ending, FileError where the file cannot be written.
+
+def csv_text(projections: Iterable[Projection]) -> str:
+    """The table with its header."""
+    stream = io.StringIO()
+    table = _Csv(stream)
+    for projection in projections:
+        table.add(projection)
+    return stream.getvalue()
+
+
+@contextmanager
+def table_of(path: Path | None) -> Iterator[SweepWriter]:
+    """A CSV table on stdout, or a table in a file of that suffix, written whole or not at all.
+
+    Raises InputError for another suffix, FileError where the file cannot be written.
     """
     if path is None:
         yield _Csv(sys.stdout)
@@ -186,14 +181,10 @@ def table_of(path: Path | None) -> Iterator[Table]:
         raise FileError(f"cannot write {path}: it is a directory")
     with whole(place) as temporary:
         if path.suffix == ".parquet":
-            parquet = _Parquet(str(temporary))
-            try:
+            with closing(_Parquet(temporary)) as parquet:
                 yield parquet
-            finally:
-                parquet.close()
         else:
             with temporary.open("w", encoding="utf-8", newline="") as stream:
                 table = _Csv(stream) if path.suffix == ".csv" else _Json(stream)
                 yield table
-                if isinstance(table, _Json):
-                    table.close()
+                table.close()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
@@ -88,7 +87,8 @@ def report_of(
     drift = _drift(past, since, baseline)
     short = summary(accuracies)
     newest = found[-1]
-    layers = layers_in_place(newest)
+    # where the samples of the calibration are at hand
+    layers = layer_pairs(newest.parameters, samples_of(newest, "in_place"))
     findings = Findings(
         runs=[each.entry.run for each in found],
         accuracies=accuracies,
@@ -107,19 +107,18 @@ def report_of(
 
 
 def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRun]:
-    """The runs by their start; of many (a year takes half a minute) it shows how far it is."""
+    """The runs by their start, with a progress bar for many: a year takes half a minute."""
     found = []
     with Bar("score", len(runs)) if len(runs) > FEW_RUNS else nullcontext() as bar:
-        start = monotonic()
         for done, run in enumerate(runs, start=1):
             found.append(scored(run, parameters_file))
             if bar is not None:
-                bar.update(done, "", (monotonic() - start) / done * (len(runs) - done))
+                bar.update(done, "")
     return sorted(found, key=lambda x: x.entry.started)
 
 
 def missing_of(run: ScoredRun, several: bool) -> list[Missing]:
-    """What the run lacks; of several, with its name."""
+    """What the run lacks; with its name where there are several."""
     if not several:
         return run.entry.missing
     name = run.entry.run
@@ -127,7 +126,7 @@ def missing_of(run: ScoredRun, several: bool) -> list[Missing]:
 
 
 def lacking(run: ScoredRun) -> list[Missing]:
-    """What leaves the verdict open: trainings, and kinds of checks of which nothing is there."""
+    """What leaves the verdict open: missing trainings, and kinds of checks without any result."""
     if run.night is None:
         return run.missing
     made = {check.kind for check in run.night.checks}
@@ -151,9 +150,9 @@ def _refuse_twice(found: Sequence[ScoredRun]) -> None:
 def remembered(
     found: Sequence[ScoredRun], history: str | None, record: bool
 ) -> tuple[Past | None, list[Missing]]:
-    """The history of the newest run's machine, with these runs in it, and what went wrong with it.
+    """The history of the newest run's machine, with these runs in it, and why they are not.
 
-    A history that was named must work; the one beside the runs is then as it was, if it can be read.
+    A history that was named must work; the default one is read as it is where it cannot be written.
     """
     newest = found[-1]
     where = history or history_beside(newest.path)
@@ -181,15 +180,10 @@ def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
     return drift(past, since=since, baseline=baseline)
 
 
-def layers_in_place(run: ScoredRun) -> list[LayerPair]:
-    """Layer times apart and in place, where the samples of the calibration are at hand."""
-    return layer_pairs(run.parameters, samples_of(run, "in_place"))
-
-
 def samples_of(run: ScoredRun, kind: str) -> Samples:
-    """Rows of what the parameters were fitted from, where they are at hand: this run's, or a night's.
+    """The samples that the parameters were fitted from, of this run or a night's calibration.
 
-    A samples.parquet of other parameters (measured again since) is not theirs.
+    Empty where they are not at hand, or were measured again since.
     """
     places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
     for place in places:

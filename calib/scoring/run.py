@@ -33,10 +33,10 @@ from calib.training.run.record import TrainingRun
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What a run directory holds for a report. `night` is None where it is no nightly run's.
+    """What a run directory holds for a report. `night` is None unless it is of a nightly run.
 
-    `missing` are trainings; which cases of its check a night lacks, it says itself. `calibrated_on`
-    is the machine as the parameters were measured on it: of a night, with the versions of then.
+    `missing` are trainings; a night says itself which cases of its check are missing. `calibrated_on`
+    is the machine as it was calibrated: a night's may have had other versions then.
     """
 
     path: Path
@@ -52,18 +52,21 @@ class ScoredRun:
 
 
 def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
-    """Read and score a run directory; nothing but whole runs has a score.
+    """Read and score a run directory; only complete runs have a score.
 
-    `parameters_file` takes the place of parameters.json where there is none. Raises FileError where
-    the directory has nothing to score, and for files that are not what they should be.
+    `parameters_file` replaces a parameters.json that is missing. Raises FileError where the directory
+    has nothing to score, and for damaged files.
     """
     night = Night.read(run) if (run / NIGHT_FILE).exists() else None
     paths = training_runs(run, or_none=night is not None)
     source = _parameters_file(run, parameters_file)
-    content = _content(source, "parameter file")
+    content = _Content(sha256(read_bytes(source, "parameter file")).hexdigest(), source)
     signed, machine = _parameters(content)
     parameters = signed.parameters
-    cluster, calibrated_on = _clusters(run)
+    cluster, before = Cluster.read(run / CLUSTER_FILE), run / CALIBRATED_ON
+    calibrated_on = (
+        Cluster.read(before) if before.exists() else cluster
+    )  # of a night, it may differ
     runs, missing, notes = [], [], []
     failed, seen = _failed(night), set()
     for path in paths:
@@ -114,31 +117,24 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
 
 def _parameters_file(run: Path, given: Path | None) -> Path:
     own = run / PARAMETERS_FILE
-    if own.exists() or given is None:
-        if not own.exists():
-            kept = (
-                f", so its {PREDICTIONS_FILE} cannot be made again"
-                if (run / PREDICTIONS_FILE).exists()
-                else ""
-            )
-            raise FileError(
-                f"{run} holds no {PARAMETERS_FILE} to predict with{kept}; `calib fit {run}` makes one "
-                "of its samples, --parameters FILE takes another's"
-            )
+    if own.exists():
         return own
-    return given
+    if given is not None:
+        return given
+    predicted = (run / PREDICTIONS_FILE).exists()
+    lost = f", so its {PREDICTIONS_FILE} cannot be made again" if predicted else ""
+    raise FileError(
+        f"{run} holds no {PARAMETERS_FILE} to predict with{lost}; `calib fit {run}` makes one of its "
+        "samples, --parameters FILE takes another's"
+    )
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What a file holds, wherever it stands: the nights of a year mostly share parameters."""
+    """A file by its content: the nights of a year mostly share parameters."""
 
     digest: str
     path: Path = field(compare=False)
-
-
-def _content(path: Path, what: str) -> _Content:
-    return _Content(sha256(read_bytes(path, what)).hexdigest(), path)
 
 
 @lru_cache(maxsize=4)
@@ -147,24 +143,19 @@ def _parameters(content: _Content) -> tuple[Signed, Machine]:
     return signed, Machine(signed.parameters)
 
 
-def _clusters(run: Path) -> tuple[Cluster, Cluster]:
-    """The machine of the trainings, and the one that was calibrated: of a night, they may differ."""
-    cluster = Cluster.read(run / CLUSTER_FILE)
-    before = run / CALIBRATED_ON
-    return cluster, Cluster.read(before) if before.exists() else cluster
-
-
 def _failed(night: Night | None) -> dict[str, Missing]:
     """The trainings of a night that failed, by the name of their file."""
+    if night is None:
+        return {}
     return {
         Path(point.file).name: Missing(what=point.label, why=night.failed[point.label])
-        for point in (night.planned if night else ())
-        if night and point.label in night.failed
+        for point in night.planned
+        if point.label in night.failed
     }
 
 
 def _not_there(night: Night | None, paths: Sequence[Path]) -> list[Missing]:
-    """The trainings that a night planned and has no file of."""
+    """The trainings that a night planned but has no file of."""
     if night is None:
         return []
     there = {path.name for path in paths}
@@ -208,7 +199,7 @@ def _entry(
 
 
 def _identity(run: Path, headers: Sequence[RunHeader], started: str) -> str:
-    """What names the run directory in a history: its first training, so that a copy has the same."""
+    """The id of the run directory in a history: its first training's, so that a copy has the same."""
     if not headers:
         return sha256(f"{run.resolve().name} {started}".encode(errors="replace")).hexdigest()[:16]
     return run_id(min(headers, key=lambda head: (head.started, head.model_dump_json())))

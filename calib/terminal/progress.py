@@ -44,8 +44,13 @@ class Bar:
             print(f"{self._title}: {self._total} to do", file=sys.stderr, flush=True)
         return self
 
-    def update(self, done: int, label: str, left_s: float) -> None:
-        """`done` of the total are done, `label` is next, the rest takes `left_s` seconds."""
+    def update(self, done: int, label: str, left_s: float | None = None) -> None:
+        """`done` of the total are done, `label` is next, the rest takes `left_s` seconds.
+
+        By default it takes as long for each as those that are done.
+        """
+        if left_s is None:
+            left_s = (monotonic() - self._start) / done * (self._total - done)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, label=label, left=clock_words(left_s))
         elif monotonic() - self._said >= PLAIN_EVERY_S:

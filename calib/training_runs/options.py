@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
-from calib.foundation.division import Division, Gradients, Schedule, taking
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.options import sample_shape
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.sweep import Choices, Variant
-from calib.predicting.choices import check_options, variants
+from calib.oracle.template import DivisionTemplate
+from calib.predicting.choices import require_taken
 from calib.training.allowed import why_not_trained
 from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
@@ -23,7 +24,7 @@ from calib.training.own.options import Own, is_own
 MAX_SEED = 2**63 - 2**32
 
 
-@cache  # to look at a user's module takes building it twice
+@cache  # looking at a user's module builds it twice
 def model_entry(name: str, own: Own | None = None) -> ModelEntry:
     """The model of --model. Raises InputError with the known names."""
     if not is_own(name):
@@ -53,97 +54,50 @@ def model_layers(name: str, own: Own | None = None, strategy: str = "this strate
     return own_layers(about, strategy)
 
 
-def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> Own | None:
+def divided_layers(name: str, own: Own | None, strategy: str, p: int) -> ModelSpec | None:
+    """The layers that a strategy divides; None where every rank runs the model as it is."""
+    return model_layers(name, own, strategy) if p > 1 and not traits_of(strategy).whole else None
+
+
+def own_of(shape: str, loss: Loss | None, outputs: int | None, function: str) -> Own | None:
     """What --input, --loss, --outputs and --train-function say; None where none is given."""
     if not shape and outputs is None and loss is None and not function:
         return None
     if not shape or outputs is None:
         raise InputError("a module of your own needs --input and --outputs, as 3x32x32 and 10")
-    words = shape.lower().replace(",", "x").split("x")
-    if not all(w.isascii() and w.isdecimal() and len(w) < 9 and int(w) > 0 for w in words):
-        raise InputError(f"--input {shape!r} is no shape such as 3x32x32")
-    if loss not in (None, "cross_entropy", "mse"):
-        raise InputError(f"unknown --loss {loss!r}; known: cross_entropy, mse")
-    kind: Loss = "mse" if loss == "mse" else "cross_entropy"
-    return Own(tuple(map(int, words)), kind, outputs, function)
+    return Own(sample_shape(shape), loss or "cross_entropy", outputs, function)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The options that lay a strategy out: as of `calib predict`, with `groups` for p1 of a hybrid."""
+def in_groups(templates: Sequence[DivisionTemplate], p: int, groups: int) -> list[DivisionTemplate]:
+    """With --groups, p1 of a hybrid. Raises InputError where that cannot be."""
+    require_taken("--groups", "inner", templates)
+    if any(template.inner for template in templates):
+        raise InputError("give --groups (p1) or --inner (p2 = p / p1), not both")
+    if p % groups:
+        raise InputError(f"--groups {groups} does not divide p = {p}")
+    return [replace(template, inner=p // groups) for template in templates]
 
-    groups: int | None = None
-    inner: int | None = None
-    segments: int | None = None
-    schedule: Schedule | None = None
-    boundaries: tuple[int, ...] = ()
-    grid: tuple[int, ...] = ()
-    split_until: str = ""
-    overlap: bool = False
-    sharded_optimizer: bool = False
-    gradients: Gradients | None = None
 
-    def chosen(self, strategy: str, p: int) -> list[Variant]:
-        """The strategies of --strategy, each with what is otherwise about data parallelism.
+def trained_division(
+    template: DivisionTemplate,
+    p: int,
+    batch: int,
+    ranks_per_node: int,
+    model: ModelSpec | None,
+    settings: Settings,
+) -> Division:
+    """The division of a strategy on p ranks, all of it said: grid, stages, groups.
 
-        Raises InputError for options that none of them has, and for groups that p is not.
-        """
-        found = variants(strategy, self.overlap, self.sharded_optimizer)
-        given = {
-            "--inner": self.inner,
-            "--segments": self.segments,
-            "--schedule": self.schedule,
-            "--boundaries": self.boundaries or None,
-            "--grid": self.grid or None,
-            "--split-until": self.split_until,
-        }
-        check_options(given, found)
-        names = {variant.strategy for variant in found}
-        for option, value, of in (
-            ("--groups", self.groups, taking("inner")),
-            ("--gradients", self.gradients, taking("gradients")),
-        ):
-            if value is not None and not names & set(of):
-                raise InputError(f"{option} is of {' and '.join(of)}; choose it as --strategy")
-        if self.groups is not None and self.inner is not None:
-            raise InputError("give --groups (p1) or --inner (p2 = p / p1), not both")
-        if self.groups is not None and p % self.groups:
-            raise InputError(f"--groups {self.groups} does not divide p = {p}")
-        return found
-
-    def division(
-        self,
-        variant: Variant,
-        p: int,
-        batch: int,
-        model: ModelSpec | None,
-        ranks_per_node: int,
-        settings: Settings,
-    ) -> Division:
-        """The division of a strategy on p ranks, all of it said: grid, stages, groups.
-
-        `model` is not needed for serial and data. Raises InputError with the reason where training
-        cannot run it.
-        """
-        inner = p // self.groups if self.groups else self.inner
-        choices = Choices(
-            inner or 0,
-            self.segments or 4,
-            self.schedule or "gpipe",
-            self.boundaries,
-            self.grid,
-            self.split_until,
-        )
-        why = choices.why_no_groups(variant.strategy, p)
-        if why:
-            raise InputError(f"{variant.strategy}: {why} (--groups takes others)")
-        found = choices.division(model, variant, p, batch, ranks_per_node)
-        if self.gradients and "gradients" in found.traits.options:
-            found = replace(found, gradients=self.gradients)
-        if model is not None:
-            found = fitted(model, found)
-        require_trained(found, settings, model)
-        return found if model is None else with_boundaries(model, found)
+    `model` has the `divided_layers`. Raises InputError with the reason where training cannot run it.
+    """
+    why = template.why_no_groups(p)
+    if why:
+        raise InputError(f"{template.strategy}: {why} (--groups takes others)")
+    found = template.division(p, batch, ranks_per_node, model)
+    if model is not None:
+        found = fitted(model, found)
+    require_trained(found, settings, model)
+    return found if model is None else with_boundaries(model, found)
 
 
 def require_trained(division: Division, settings: Settings, model: ModelSpec | None) -> None:
@@ -160,26 +114,3 @@ def batch_of_all(about: ModelEntry, p: int, batch_per_rank: int | None, batch: i
     if batch is not None and batch_per_rank is not None:
         raise InputError("give --batch or --batch-per-rank, not both")
     return batch if batch is not None else p * (batch_per_rank or about.batch_per_rank)
-
-
-def gradients_of(name: str | None) -> Gradients | None:
-    """Who exchanges, of --gradients. Raises InputError."""
-    if name in (None, "leaders"):
-        return None if name is None else "leaders"
-    if name == "all":
-        return "all"
-    raise InputError(f"unknown --gradients {name!r}; known: leaders, all")
-
-
-def share_of(text: str | None, option: str) -> float | None:
-    """A share as 1% or 0.01. Raises InputError where it is none between 0 and 1."""
-    if text is None:
-        return None
-    word = text.strip()
-    try:
-        value = float(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < 1.0:
-        raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
-    return value

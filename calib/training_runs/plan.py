@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,13 +19,13 @@ from calib.training.job import Settings
 from calib.training.own.options import Own
 from calib.training.plans.division import division_of
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers
-from calib.training_runs.table import as_dict, print_runs, summary
+from calib.training_runs.options import model_layers
+from calib.training_runs.table import as_dict, summary
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A plan, where it was read, and what shows that it was edited by hand since it was searched."""
+    """A plan, its file, and how one sees that it was edited after its search ("": it was not)."""
 
     path: Path
     plan: SearchedPlan
@@ -34,20 +34,18 @@ class PlanFile:
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
-        """Raises FileError where it is no plan, InputError where training cannot run its kind."""
+        """Raises FileError for a file that is not a plan."""
         digest = sha256(read_bytes(path, "plan file")).hexdigest()
         plan = SearchedPlan.read(path)
         return cls(path, plan, digest, plan.edited)
 
     def division(self, model: str, own: Own | None) -> Division:
-        """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
+        """How it divides the model. Raises InputError where it is of another, or not trainable."""
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
-    def require_alone(self, given: dict[str, bool], layout: Layout) -> None:
+    def require_alone(self, given: Mapping[str, object]) -> None:
         """Raise InputError for options that say again how training is divided."""
-        named = [option for option, is_given in given.items() if is_given]
-        if layout != Layout():
-            named.append("the options of a strategy")
+        named = [option for option, value in given.items() if value]
         if named:
             raise InputError(f"--plan says how training is divided; leave out {', '.join(named)}")
 
@@ -61,9 +59,9 @@ class PlanFile:
 
 
 def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
-    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy.
+    """The predicted iteration and the run's median, in seconds, and the accuracy.
 
-    No accuracy of a plan that was edited: it may have been after the run.
+    A plan that was edited has no accuracy: it may have been edited after the run.
     """
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
@@ -107,8 +105,8 @@ def print_found(
     several: bool,
 ) -> None:
     """The one JSON document of --json."""
-    if plan is None:
-        print_runs(found, reasons, several)
-        return
-    ((run, path),) = found
-    print_json(as_dict(run, path) | {"plan": comparison(plan, run)})
+    runs = [as_dict(run, path) for run, path in found]
+    if plan is not None:
+        print_json(runs[0] | {"plan": comparison(plan, found[0][0])})
+    else:
+        print_json({"runs": runs, "not_run": list(reasons)} if several else runs[0])

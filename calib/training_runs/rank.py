@@ -14,14 +14,14 @@ from calib.training.job import TrainingJob
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
 from calib.training.worker import WorkerOptions
-from calib.training_runs.options import model_entry, model_layers
-from calib.training_runs.runs import machine_of, needs_layers
+from calib.training_runs.options import divided_layers, model_entry
+from calib.training_runs.runs import machine_of
 
 
 def run_as_rank(
     communicator: MpiCommunicator, job: TrainingJob, path: Path, quiet: bool = False
 ) -> None:
-    """SPMD: one run, written to `path`; its progress goes to stderr where it is to be `quiet`."""
+    """SPMD: one run, written to `path`; `quiet` sends its progress to stderr."""
     settings, division = job.settings, job.division
     if communicator.rank == 0:
         prepare_training(path)
@@ -34,9 +34,7 @@ def run_as_rank(
         ),
         Stopping(settings.iterations, settings.precision),
         seed=settings.seed,
-        spec=model_layers(job.model, settings.own, division.strategy)
-        if needs_layers(division.strategy, division.p)
-        else None,
+        spec=divided_layers(job.model, settings.own, division.strategy, division.p),
         fingerprint=machine_of(communicator, job.fingerprint, path),
         command=os.environ.get("CALIB_COMMAND", "direct"),
         plan=job.plan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,11 +21,12 @@ from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.template import DivisionTemplate
 from calib.terminal.printing import say
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers, require_trained
+from calib.training_runs.options import divided_layers, require_trained, trained_division
 from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
@@ -34,13 +35,16 @@ RUNS_DIRECTORY = Path("runs/training")
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What the options ask for; `batch` is the global one. A `plan` says all of the division."""
+    """What the options ask for. `batch` is the global one; a `plan` says all of the division.
+
+    `templates` are those of `strategy`, which is one, a list, or "all".
+    """
 
     model: str
     strategy: str
+    templates: Sequence[DivisionTemplate]
     p: int
     batch: int
-    layout: Layout
     settings: Settings
     output: Path | None
     launcher: str
@@ -51,50 +55,50 @@ class TrainingRequest:
         """Whether more than one strategy was named."""
         return self.strategy.strip() == "all" or "," in self.strategy
 
-    def runs(self) -> tuple[list[tuple[Division, Path]], list[str]]:
-        """Every division and its file, and why others cannot be, which is said, too.
+    def runs(self) -> tuple[list[tuple[TrainingJob, Path]], list[str]]:
+        """Every training and its file, and why others cannot be trained, which is printed too.
 
-        No file of another run is among them. Raises InputError with the reason where none can,
-        and FileError where the one file that is asked for is such a file.
+        No file of another run is overwritten. Raises InputError with the reason where nothing can be
+        trained, and FileError where the file that is asked for exists.
         """
         divisions, reasons = self._divisions()
         for reason in reasons if divisions else ():
             say(f"not run: {reason}")
         if not divisions:
             raise InputError(reasons[0])
-        found: dict[Path, Division] = {}
+        plan = self.plan.digest if self.plan else ""
+        found: dict[Path, TrainingJob] = {}
         for division in divisions:
-            found[self._path(division, found)] = division
-        return [(division, path) for path, division in found.items()], reasons
+            found[self._path(division, found)] = TrainingJob(
+                model=self.model, division=division, settings=self.settings, plan=plan
+            )
+        return [(job, path) for path, job in found.items()], reasons
 
     def _divisions(self) -> tuple[list[Division], list[str]]:
         if self.plan is not None:
             division = self.plan.division(self.model, self.settings.own)
             require_trained(division, self.settings, self._layers(division.strategy))
             return [division], []
-        chosen = self.layout.chosen(self.strategy, self.p)
-        if self.strategy.strip() == "all":
-            # on one rank every strategy is serial
-            chosen = [v for v in chosen if traits_of(v.strategy).parallel == (self.p > 1)]
         node, found, reasons = ranks_per_node(self.launcher), [], []
-        for variant in chosen:
+        for template in self.templates:
+            strategy = template.strategy
+            if self.strategy.strip() == "all" and traits_of(strategy).parallel != (self.p > 1):
+                continue  # on one rank every strategy is serial
             try:
-                spec = self._layers(variant.strategy)
-                division = self.layout.division(
-                    variant, self.p, self.batch, spec, node, self.settings
+                layers = self._layers(strategy)
+                division = trained_division(
+                    template, self.p, self.batch, node, layers, self.settings
                 )
             except InputError as error:
-                named = str(error).startswith(variant.strategy) or not self.several
-                reasons.append(str(error) if named else f"{variant.name}: {error}")
+                named = str(error).startswith(strategy) or not self.several
+                words = template.division(self.p, self.batch, node).words
+                reasons.append(str(error) if named else f"{words}: {error}")
             else:
                 found.append(division)
         return found, reasons
 
     def _layers(self, strategy: str) -> ModelSpec | None:
-        """The layers that a strategy divides."""
-        if not needs_layers(strategy, self.p):
-            return None
-        return model_layers(self.model, self.settings.own, strategy)
+        return divided_layers(self.model, self.settings.own, strategy, self.p)
 
     def _path(self, division: Division, others: Collection[Path]) -> Path:
         """The file of a division, beside the files of `others`."""
@@ -109,7 +113,7 @@ class TrainingRequest:
                     f"-o {where}: several runs need a directory, and this is a file's name"
                 )
         inside = where / TRAINING if (where / PARAMETERS_FILE).exists() else where
-        stem = f"{own_name(self.model)}-{slug(division)}-p{division.p}"
+        stem = f"{own_name(self.model)}-{division.slug}-p{division.p}"
         names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl" for number in count(1))
         return next(
             x for x in (inside / name for name in names) if x not in others and not _taken(x)
@@ -117,7 +121,7 @@ class TrainingRequest:
 
 
 def _taken(path: Path) -> bool:
-    """Whether writing to `path` would fail, or lose something: a run with nothing timed is nothing."""
+    """Whether writing to `path` would fail or lose a run; one without timed iterations is no loss."""
     if stamp(path) is None or not os.path.isfile(path):
         return os.path.isdir(path)
     with suppress(FileError):
@@ -126,7 +130,7 @@ def _taken(path: Path) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is written; None where there is none, or nothing in it."""
+    """What changes when a file is written; None where it is missing or empty."""
     try:
         of = path.stat()
     except OSError:
@@ -135,7 +139,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def whole_run(path: Path, hint: str = "") -> TrainingRun:
-    """The run that ranks have written. Raises MeasurementError where it has no end."""
+    """The run that ranks have written. Raises MeasurementError where it is cut short."""
     run = TrainingRun.read(path)
     if not run.complete:
         raise MeasurementError(
@@ -154,9 +158,9 @@ def machine_of(control: Control, known: str, path: Path) -> str:
 
 
 def fingerprint_beside(path: Path) -> str:
-    """Of the machine that the run directory around a run's file was calibrated on, if it is this one.
+    """Of the calibrated machine of the run directory around a run's file, if it is this one.
 
-    That is a host of the same name, kernel and packages; "" where it is not known.
+    That takes a host of the same name, kernel and packages; "" where it is not known.
     """
     if path.absolute().parent.name != TRAINING:
         return ""
@@ -171,7 +175,7 @@ def fingerprint_beside(path: Path) -> str:
 
 
 def _is_here(host: Host) -> bool:
-    """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
+    """Whether a probed host is this one, by what can be told without MPI: this is not a rank."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -179,14 +183,3 @@ def _is_here(host: Host) -> bool:
     kernel = f"{platform.system()} {platform.release()}"
     same = {name: version for name, version in host.versions.items() if name in PACKAGES} == found
     return (host.name, host.kernel) == (socket.gethostname(), kernel) and same
-
-
-def needs_layers(strategy: str, p: int) -> bool:
-    """Whether a model must be known layer by layer to be divided so."""
-    return p > 1 and not traits_of(strategy).whole
-
-
-def slug(division: Division) -> str:
-    """The strategy in the name of a file: data, data-overlapped, data+filter."""
-    marks = {"overlapped": division.overlap, "sharded": division.sharded_optimizer}
-    return "-".join([division.strategy, *(word for word, marked in marks.items() if marked)])

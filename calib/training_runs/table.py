@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.foundation.words import bytes_words, number, with_interval
 from calib.reports.words import OVERSUBSCRIBED_MARK
-from calib.terminal.printing import print_json, say, table
+from calib.terminal.printing import say, table
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
 
-# what our timing may take of an iteration
+# share of an iteration that our timing may take
 CLOCK_LIMIT = 0.01
 
 
 def summary(run: TrainingRun) -> dict[str, Any]:
-    """What a run says in numbers: seconds of a median iteration with its 95% interval, by phase.
+    """A run in numbers: the median iteration with its 95% interval, and medians of the phases.
 
-    `phases` are those that occur; their medians need not add up to that of the iteration.
+    Only phases that occur are there; their medians need not add up to that of the iteration.
     """
     totals = [iteration.total_seconds for iteration in run.timed]
     low, high = median_interval(totals)
@@ -50,7 +50,7 @@ def _interval_ms(of: Mapping[str, Any]) -> str:
 
 
 def summarize(run: TrainingRun, path: Path) -> None:
-    """The median iteration and its phases, memory, and what to know before one believes it."""
+    """The median iteration and its phases, memory, and reservations."""
     head, of = run.header, summary(run)
     layout = f" ({head.layout})" if head.layout else ""
     each = f"{head.batch_per_rank:.4g} samples per rank"
@@ -76,22 +76,24 @@ def summarize(run: TrainingRun, path: Path) -> None:
         say(f"  note: {note}")
     share = of["clock_share"]
     if share is not None and share >= CLOCK_LIMIT:
-        say(f"  timing took {share:.1%} of an iteration: the phases are less sure than they look")
+        say(
+            f"  timing took {share:.1%} of an iteration: the phases are less certain than they look"
+        )
     if head.oversubscribed:
         say("  oversubscribed: more ranks than cores (or GPUs)")
     say(f"written: {path}")
 
 
 def precision_words(of: dict[str, Any], wanted: float | None) -> str:
-    """Whether the --precision asked for was reached, and how near it came.
+    """Whether the --precision asked for was reached, and how close it came.
 
-    That is half of an interval of the median of iterations that may hang together: wider than the one
-    that stands before it.
+    That is the half-width of a median of autocorrelated iterations: wider than the interval printed
+    before it.
     """
     if wanted is None:
         return ""
     half, asked = of["half_width"], f"{100 * wanted:.3g}% asked for"
-    near = "" if half is None else f"; +-{100 * half:.3g}% where they hang together"
+    near = "" if half is None else f"; +-{100 * half:.3g}% with autocorrelation"
     reached = "" if of["stopped"] == "precision" else " and not reached"
     return f"{near}, {asked}{reached}"
 
@@ -135,11 +137,3 @@ def show(runs: list[TrainingRun]) -> None:
 def as_dict(run: TrainingRun, path: Path) -> dict[str, Any]:
     """All of a run, and its summary in front, for --json."""
     return {"run": str(path), "summary": summary(run), **run.model_dump()}
-
-
-def print_runs(
-    found: Sequence[tuple[TrainingRun, Path]], reasons: Sequence[str], several: bool
-) -> None:
-    """The one JSON document of --json."""
-    dumps = [as_dict(run, path) for run, path in found]
-    print_json({"runs": dumps, "not_run": list(reasons)} if several else dumps[0])

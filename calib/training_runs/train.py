@@ -10,41 +10,30 @@ from pathlib import Path
 
 from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, default_ranks, emit, join_ranks, run_ranks
-from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.rundir import prepare_training
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
-from calib.training.job import JOB_FILE, Settings, TrainingJob
+from calib.training.job import JOB_FILE, TrainingJob
 from calib.training.run.record import TrainingRun
 from calib.training_runs.plan import print_found, show_planned
-from calib.training_runs.runs import TrainingRequest, slug, stamp, whole_run
+from calib.training_runs.runs import TrainingRequest, stamp, whole_run
 from calib.training_runs.table import summarize
-
-USUAL = Settings()
 
 
 def trained(
-    asked: TrainingRequest, runs: Sequence[tuple[Division, Path]], quiet: bool = False
+    asked: TrainingRequest, runs: Sequence[tuple[TrainingJob, Path]], quiet: bool = False
 ) -> Iterator[tuple[TrainingRun, Path]]:
-    """Every run, one after the other. Of several, one that fails is said and left out."""
-    for division, path in runs:
+    """Every run, one after the other. Where there are several, a failed one is reported and skipped."""
+    for job, path in runs:
         try:
-            run = train(
-                path,
-                asked.model,
-                division,
-                asked.settings,
-                asked.launcher,
-                "",
-                asked.plan.digest if asked.plan else "",
-            )
+            run = train(path, job, asked.launcher)
         except (MeasurementError, RanksEnded) as error:
             if len(runs) == 1:
                 raise
-            say(f"failed: {asked.model} {slug(division)}: {error}")
+            say(f"failed: {job.model} {job.division.slug}: {error}")
         else:
             if not quiet:
                 summarize(run, path)
@@ -52,33 +41,17 @@ def trained(
             yield run, path
 
 
-def train(
-    path: Path,
-    model: str,
-    division: Division,
-    settings: Settings = USUAL,
-    launcher: str = "local",
-    fingerprint: str = "",
-    plan: str = "",
-) -> TrainingRun:
+def train(path: Path, job: TrainingJob, launcher: str = "local") -> TrainingRun:
     """Start the ranks, wait for them, and read what they wrote.
 
     Parameters
     ----------
     path
         The run.jsonl; what it held before is lost.
-    model
-        A registered model, or MODULE:FUNCTION.
-    division
-        How training is divided.
-    settings
-        Beside model and division.
+    job
+        What is trained, and how.
     launcher
         local, slurm, or a template with {n}.
-    fingerprint
-        Of the cluster, where it is known.
-    plan
-        sha256 of the searched plan.json that `division` is of.
 
     Raises
     ------
@@ -87,17 +60,16 @@ def train(
     MeasurementError
         The ranks ended too early and did not say why.
     """
-    p = division.p
+    p, settings = job.division.p, job.settings
     if launcher == "local" and p > default_ranks():
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
     prepare_training(path)
     log = path.absolute().parent / LOG_FILE
-    job = log.with_name(JOB_FILE)
-    TrainingJob(
-        model=model, division=division, settings=settings, fingerprint=fingerprint, plan=plan
-    ).write(job)
-    arguments = ["train", "--job", str(job), "-o", str(path.absolute())]
-    with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
+    told = log.with_name(JOB_FILE)
+    job.write(told)
+    arguments = ["train", "--job", str(told), "-o", str(path.absolute())]
+    title = f"train {job.model} {job.division.slug} p={p}"
+    with Bar(title, settings.iterations + 2) as bar:
 
         def on_event(event: RankEvent) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])
@@ -129,17 +101,7 @@ def train_as_rank(asked: TrainingRequest, as_json: bool = False) -> None:
     runs: list[tuple[TrainingJob, Path]] = []
     reasons: list[str] = []
     if communicator.rank == 0:
-        plan = asked.plan.digest if asked.plan else ""
-        divisions, reasons = asked.runs()
-        runs = [
-            (
-                TrainingJob(
-                    model=asked.model, division=division, settings=asked.settings, plan=plan
-                ),
-                path,
-            )
-            for division, path in divisions
-        ]
+        runs, reasons = asked.runs()
     # late: it imports PyTorch, for which the driver has no use
     from calib.training_runs.rank import run_as_rank
 

@@ -183,7 +183,7 @@ def _point(of: Accuracy) -> DatabaseRow:
 
 
 def _times(name: str, of: Estimate) -> DatabaseRow:
-    return dict(zip((f"{name}_s", f"{name}_low_s", f"{name}_high_s"), of.numbers, strict=True))
+    return dict(zip(Estimate.columns(name, "s"), of.numbers, strict=True))
 
 
 def _numbered(rows: list[DatabaseRow]) -> list[DatabaseRow]:

@@ -36,6 +36,7 @@ from calib.foundation.quantities import (
     MAX_RANKS,
     MAX_SECONDS,
 )
+from calib.foundation.records import Estimate
 from calib.reports.scoring.accuracy import CheckKind
 
 SCHEMA = 1  # the version of the tables below
@@ -111,8 +112,8 @@ def _times(name: str) -> tuple[Column[float], ...]:
     """Seconds with their 95% interval."""
     most = MAX_FLOPS if name == "predicted" else MAX_SECONDS  # oracle/projection.py, PhaseTime
     return tuple(
-        Column(f"{name}{end}_s", Double(), nullable=False, info=_time(most))
-        for end in ("", "_low", "_high")
+        Column(column, Double(), nullable=False, info=_time(most))
+        for column in Estimate.columns(name, "s")
     )
 
 

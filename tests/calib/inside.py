@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from signal import getsignal, signal
@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 from typing import Any, TextIO
 from unittest.mock import patch
 
+from tests.calib.running import split
 from typer.main import get_command
 
 from calib.app import built
@@ -39,20 +40,21 @@ def options() -> dict[str, set[str]]:
 def calib(cwd: Path, *arguments: str, **more: str) -> CompletedProcess[str]:
     """As tests/calib/running.py, without a process of its own (and so without its start-up).
 
-    `more` are environment variables.
+    `more` are environment variables. A single argument is a whole line.
     """
+    words = split(arguments)
     out, err = io.StringIO(), io.StringIO()
     before = Path.cwd()
     try:
         os.chdir(cwd)
         with patch.dict(os.environ, more):
-            code = ended(arguments, out, err)
+            code = ended(words, out, err)
     finally:
         os.chdir(before)
-    return CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
+    return CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def ended(arguments: tuple[str, ...], out: TextIO, err: TextIO) -> int:
+def ended(arguments: Sequence[str], out: TextIO, err: TextIO) -> int:
     """The exit code of a verb that prints to these, in the working directory."""
     try:
         with (

@@ -30,7 +30,7 @@ from calib.night.points import NightPoint, of_calibration, points_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted, predicted_of
-from calib.planning.plan import make_plan, specs_of
+from calib.planning.plan import draft, specs_of
 from calib.planning.request import QUICK, Request, request_of
 from calib.reports.night import Night
 from calib.training.models.specs import spec
@@ -57,7 +57,7 @@ def request(
 
 
 def cases_of(asked: Request, cluster: Cluster) -> tuple[Case, ...]:
-    return make_plan(asked, cluster, specs_of(asked)).cases
+    return draft(asked, cluster, specs_of(asked)).plan.cases
 
 
 def seconds_of(case: Case, count: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,8 +10,13 @@ from tests.training.launching import python
 
 
 def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb to its end; `more` are environment variables."""
-    return python(cwd, "-m", "calib", *arguments, **more)
+    """Run a verb to its end; `more` are environment variables. A single argument is a whole line."""
+    return python(cwd, "-m", "calib", *split(arguments), **more)
+
+
+def split(arguments: tuple[str, ...]) -> list[str]:
+    """The words of a call: as given, or of the one line that was given."""
+    return shlex.split(arguments[0]) if len(arguments) == 1 else list(arguments)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

@@ -263,10 +263,8 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     """The example of the issue: ResNet-50 on 64 ranks from what minis on one node gave."""
     call = inside.calib(
         done.home,
-        *words_of(
-            "predict --model resnet50 --strategy data -p 64 --batch-per-rank 64 --parameters "
-            "tmp/run/parameters.json --json"
-        ),
+        "predict --model resnet50 --strategy data -p 64 --batch-per-rank 64 --parameters "
+        "tmp/run/parameters.json --json",
     )
     assert call.returncode == 0, call.stderr
     (found,) = json.loads(call.stdout)

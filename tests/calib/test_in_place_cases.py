@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.calib.planning.clusters import cluster
+from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
@@ -126,8 +126,7 @@ def test_stages(vgg: ModelSpec) -> None:
 def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     request = Request(models=(VGG,), strategies=tuple(STRATEGIES), p=(1, 2, 4))
     plan = draft(request, cluster(4), {VGG: vgg}).plan
-    models = [case for case in plan.cases if isinstance(case, InPlaceCase)]
-    found = [case for case in models if not case.is_overlap]
+    found = cases(plan, InPlaceCase, is_overlap=False)
     both = ["data", "channel", "filter", "pipeline", "spatial"]
     expected = [("serial", 1), *((s, p) for p in (2, 4) for s in both)]
     expected += [("data+filter", 4), ("data+spatial", 4)]
@@ -136,7 +135,7 @@ def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     # more ranks than there are: no rank runs as many of them would
     beyond = Request(models=(VGG,), strategies=("filter",), p=(16,))
     plan = draft(beyond, cluster(4), {VGG: vgg}).plan
-    assert not [case for case in plan.cases if isinstance(case, InPlaceCase)]
+    assert not cases(plan, InPlaceCase)
 
 
 def test_gradients_from_cold_caches(vgg: ModelSpec) -> None:
@@ -144,13 +143,13 @@ def test_gradients_from_cold_caches(vgg: ModelSpec) -> None:
     strategies = ("serial", "data", "spatial", "filter", "data+filter")
     request = Request(models=(VGG,), strategies=strategies, p=(1, 2, 4), cold=True)
     plan = draft(request, cluster(4), {VGG: vgg}).plan
-    cold = [case for case in plan.cases if isinstance(case, CollectiveCase) and case.cold]
+    cold = cases(plan, CollectiveCase, cold=True)
     found = {(case.group_size, case.nbytes) for case in cold if case.tier == 0}
     assert found == {(p, 4 * vgg.parameter_items) for p in (2, 4)} and len(cold) > len(found)
     (segmented,) = gradient_messages(vgg, division_of(vgg, "data+filter", 4))
     assert segmented.stride == 2, "which is why it is not among them"
     without = draft(request.model_copy(update={"cold": False}), cluster(4), {VGG: vgg}).plan
-    kept = [c for c in without.cases if isinstance(c, CollectiveCase) and c.cold]
+    kept = cases(without, CollectiveCase, cold=True)
     assert kept == [case for case in cold if case.tier == 0]
 
 
@@ -159,11 +158,8 @@ def test_what_it_says_of_itself(vgg: ModelSpec) -> None:
     case = case_of(vgg, division_of(vgg, "spatial", 2))
     assert case.label == f"{VGG} spatial in place on 2 ranks"
     assert case.model_copy(update={"live_bytes": 1}).id == case.id
-    others = {
-        "division": Division("spatial", 2, 2 * case.batch),
-        "copies": (),
-        "meetings": (),
-        "layer_names": (),
+    others = dict.fromkeys(("copies", "meetings", "layer_names"), ()) | {
+        "division": Division("spatial", 2, 2 * case.batch)
     }
     ids = {case.model_copy(update={name: value}).id for name, value in others.items()}
     assert len(ids | {case.id}) == len(others) + 1

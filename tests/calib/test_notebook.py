@@ -191,6 +191,7 @@ def test_collectives_of_many_sizes(run: Run) -> None:
         (lambda run: run.predict(MODEL, p=[0]), "from 1"),
         (lambda run: run.predict(MODEL, "data", inner=2), "--inner is of data+filter"),
         (lambda run: run.predict(MODEL, optimizer="none"), "unknown optimizer"),
+        (lambda run: run.predict(MODEL, form="guess"), "unknown form 'guess'"),
         (lambda run: run.predict("lenet5", "serial"), "hold no forward"),
         (lambda run: run.collective("allsum", 8), "unknown operation 'allsum'; known: p2p"),
         (lambda run: run.collective("allreduce", [8, -1]), "nbytes must be from 0"),

@@ -91,21 +91,16 @@ def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPa
     )
     title, *lines = [line.split() for line in stdout.splitlines() if line.strip()]
     rows = [line for line in lines if line[0] in ("0", "1", "2")]
-    cases = [
-        float(line[i + 2])
+    numbers = [
+        tuple(map(float, line[i + 2 : i + 4]))  # behind the library and p: cases, seconds
         for line in rows
         for i in range(2, len(line))
         if line[i] in ("torch", "torch_mpi", "mpi") and line[i + 1].isdigit()
     ]
-    seconds = [
-        float(line[i + 3])
-        for line in rows
-        for i in range(2, len(line))
-        if line[i] in ("torch", "torch_mpi", "mpi") and line[i + 1].isdigit()
-    ]
-    assert sum(cases) == int(title[0])
-    assert len(cases) == len(rows) > 20
-    assert sum(seconds) == pytest.approx(240.0, abs=0.05 * len(rows))
+    assert len(numbers) == len(rows) > 20
+    cases, seconds = map(sum, zip(*numbers, strict=True))
+    assert cases == int(title[0])
+    assert seconds == pytest.approx(240.0, abs=0.05 * len(rows))
     assert "exactly the sizes that the strategies send" in stdout
     assert "allreduce, 2 at once, 2 apart" in stdout
     assert "duplicates dropped" in stderr
@@ -123,13 +118,8 @@ def test_times_of_an_earlier_run(machine: Path, tmp_path: Path) -> None:
     """Launches add up; a case that was left out there, or unknown, has no time."""
     arguments = ("--models", "vgg16-mini", "-p", "2", "--quick", "--cluster", machine)
     first, second, third = [case["id"] for case in content(*arguments)["cases"]][:3]
-    manifest = Manifest(
-        program_version="0",
-        cluster_name="c",
-        cluster_fingerprint="f",
-        seed=0,
-        target_half_width=0.025,
-    )
+    about = {"program_version": "0", "cluster_name": "c", "cluster_fingerprint": "f"}
+    manifest = Manifest(**about, seed=0, target_half_width=0.025)
     manifest.keep(
         [end(first, 0, 1.5), end(first, 1, 2.25), end(second, 0, 7.0), end("gone", 0, 9.0)]
     )

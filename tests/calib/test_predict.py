@@ -10,6 +10,7 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -17,16 +18,19 @@ from tests.calib.inside import calib
 from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
 from tests.helpers.filled import memory, of_two_clusters
-from tests.helpers.words import words_of
 from tests.oracle.handmade import conv, estimate, machine, mlp
 
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape
+from calib.options import numbers
 from calib.oracle.costs.machine import Machine
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
-from calib.oracle.sweep import EVERY, Choices, Variant, groups
-from calib.predicting.choices import Batch, batches, named, numbers, variants
+from calib.oracle.template import EVERY, DivisionTemplate, groups
+from calib.predicting.choices import Batch, batches, named, templates
 from calib.predicting.predictor import Predictor
 from calib.reports.tables.predictions import (
     fastest,
@@ -41,29 +45,24 @@ from calib.reports.tables.predictions import refused as refused_because
 from calib.terminal.explained import seconds as in_units
 from calib.terminal.printing import json_text, save
 
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A machine of nodes of 2 ranks and a net that all but the spatial strategies can divide."""
-    full_machine().write(tmp_path / "parameters.json")
-    NET.write(tmp_path / "model.json")
-    return tmp_path
+COMMAND = ("predict", "--model", "model.json", "--parameters", "parameters.json")
 
 
-def predict(here: Path, *more: str, strategy: str = "data") -> Any:
+def asked(here: Path, strategy: str, options: str, **more: str) -> CompletedProcess[str]:
+    return calib(here, *COMMAND, "--strategy", strategy, *options.split(), **more)
+
+
+def predict(here: Path, options: str, strategy: str = "data") -> Any:
     """What --json prints."""
-    done = calib(here, *COMMAND, "--strategy", strategy, *more, "--json")
+    done = asked(here, strategy, f"{options} --json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def predicted(here: Path, *more: str, strategy: str = "data") -> Any:
+def predicted(here: Path, options: str, strategy: str = "data") -> Any:
     """Of one prediction, which is a list too."""
-    (found,) = predict(here, *more, strategy=strategy)
+    (found,) = predict(here, options, strategy)
     return found
-
-
-COMMAND = ("predict", "--model", "model.json", "--parameters", "parameters.json")
 
 
 # numbers
@@ -139,9 +138,12 @@ def test_batch_of_the_model_and_of_one_option_only() -> None:
 
 
 def test_all_has_every_strategy_and_data_in_its_variants() -> None:
-    names = [variant.name for variant in variants("all")]
-    assert set(STRATEGIES) <= set(names) and len(names) == len(set(names)) == 10
+    names = [template.division(1, 4, 4).words for template in templates("all")]
+    assert len(names) == len(set(names)) == 10
+    assert {*STRATEGIES} == {template.strategy for template in templates("all")}
     assert {"data, overlapped", "data, sharded optimizer"} <= set(names)
+    both = templates("all", overlap=True, sharded_optimizer=True)
+    assert both[-1].division(1, 4, 4).words == "data, overlapped, sharded optimizer"
 
 
 @pytest.mark.parametrize(
@@ -165,56 +167,49 @@ def test_groups_of_a_hybrid(p: int, node: int, expected: tuple[int, ...]) -> Non
 
 def test_a_hybrid_takes_the_best_groups_that_are_possible() -> None:
     """p2 = 8 is the most in a node of 8, but a layer has 3 filters."""
-    division = Choices().division(NET, Variant("data+filter"), 16, 64, 8)
+    hybrid = DivisionTemplate("data+filter")
+    division = hybrid.division(16, 64, 8, NET)
     assert (division.inner, division.replicas) == (2, 8)
-    wide = mlp([8, 8, 8])
-    assert Choices().division(wide, Variant("data+filter"), 16, 64, 8).inner == 8
+    assert hybrid.division(16, 64, 8, mlp([8, 8, 8])).inner == 8
 
 
 def test_the_default_layouts_need_no_model() -> None:
-    found = [Choices().division(None, variant, 8, 64, 4) for variant in EVERY]
+    found = [template.division(8, 64, 4) for template in EVERY]
     assert [d.strategy for d in found].count("data") == 3
     assert {d.inner for d in found if d.strategy.startswith("data+")} == {4}
 
 
 @pytest.mark.parametrize(
-    ("options", "field", "expected"),
+    ("strategy", "options", "expected"),
     [
-        (("--overlap",), "division.overlap", True),
-        (("--optimizer", "adam"), "optimizer", "adam"),
-        (("--form", "paper"), "form", "paper"),
-        (("--batch-per-node", "6"), "division.batch", 12),
-        (("--batch", "8"), "division.batch", 8),
-        (("--samples", "1600"), "samples", 1600),
+        ("data", "-p 4 --overlap", {"overlap": True}),
+        ("data", "-p 4 --optimizer adam", {"optimizer": "adam"}),
+        ("data", "-p 4 --form paper", {"form": "paper"}),
+        ("data", "-p 4 --batch-per-node 6", {"batch": 12}),
+        ("data", "-p 4 --batch 8", {"batch": 8}),
+        ("data", "-p 4 --samples 1600", {"samples": 1600}),
+        ("data+filter", "-p 6 --inner 3", {"inner": 3, "batch": 24}),
+        (
+            "pipeline",
+            "-p 2 --segments 2 --schedule 1f1b --boundaries 3",
+            {"segments": 2, "schedule": "1f1b", "boundaries": [3]},
+        ),
     ],
 )
 def test_options_reach_the_oracle(
-    here: Path, options: tuple[str, ...], field: str, expected: object
+    here: Path, strategy: str, options: str, expected: dict[str, object]
 ) -> None:
-    batch = () if options[0].startswith("--batch") else ("--batch-per-rank", "4")
-    found = predicted(here, "-p", "4", *batch, *options)
-    for key in field.split("."):
-        found = found[key]
-    assert found == expected
-
-
-def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
-    found = predicted(
-        here, "-p", "6", "--inner", "3", "--batch-per-rank", "4", strategy="data+filter"
-    )
-    assert (found["division"]["inner"], found["division"]["batch"]) == (3, 24)
-    options = ("-p", "2", "--segments", "2", "--schedule", "1f1b", "--boundaries", "3")
-    found = predicted(here, *options, "--batch-per-rank", "4", strategy="pipeline")
-    of = found["division"]
-    assert (of["segments"], of["schedule"], of["boundaries"]) == (2, "1f1b", [3])
+    batch = "" if "--batch" in options else " --batch-per-rank 4"
+    found = predicted(here, options + batch, strategy)
+    found |= found["division"]
+    assert {name: found[name] for name in expected} == expected
 
 
 # answers
 
 
 def test_all_strategies_are_ranked(here: Path) -> None:
-    ask = (*COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-rank", "4")
-    done = calib(here, *ask, COLUMNS="200")
+    done = asked(here, "all", "-p 1,2 --batch-per-rank 4", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("on p = 2")
     assert "On one rank every strategy is serial training." in first and "data" not in first
@@ -236,7 +231,7 @@ def test_all_strategies_are_ranked(here: Path) -> None:
 
 
 def test_one_strategy_on_several_p(here: Path) -> None:
-    done = calib(here, *COMMAND, "--strategy", "data", "-p", "1:4", "--batch-per-rank", "4")
+    done = asked(here, "data", "-p 1:4 --batch-per-rank 4")
     rows = re.findall(r"^  (\d+) +(\d+) +", done.stdout, flags=re.MULTILINE)
     assert rows == [("1", "4"), ("2", "8"), ("4", "16")]
     total = project(NET, Division("data", 4, 16), full_machine()).total
@@ -244,26 +239,24 @@ def test_one_strategy_on_several_p(here: Path) -> None:
 
 
 def test_what_cannot_run_is_an_answer(here: Path) -> None:
-    found = predicted(here, "-p", "4", "--batch-per-rank", "4", strategy="filter")
+    found = predicted(here, "-p 4 --batch-per-rank 4", "filter")
     assert not found["feasible"] and found["total"] is None and "3" in found["limits"][0]
-    done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
+    done = asked(here, "data", "-p 2 --batch 7")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "hand, data: cannot run",
         "  p = 2 does not divide the batch of 7 samples",
         "",
     ]
-    done = calib(here, *COMMAND, "--strategy", "data,serial", "-p", "2", "--batch", "7")
+    done = asked(here, "data,serial", "-p 2 --batch 7")
     assert "  serial: serial runs on 1 rank, not on 2" in done.stdout.splitlines()
-    done = calib(
-        here, *COMMAND, "--strategy", "data,data+filter", "-p", "4", "--inner", "1", "--batch", "2"
-    )
+    done = asked(here, "data,data+filter", "-p 4 --inner 1 --batch 2")
     assert "over the batch of 2" in done.stdout and "None of them can run." in done.stdout
 
 
 def test_too_little_memory_is_an_answer(here: Path) -> None:
     full_machine(device_memory_bytes=1000).write(here / "parameters.json")
-    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-rank", "4")
+    done = asked(here, "data,filter", "-p 2 --batch-per-rank 4")
     assert done.returncode == 0
     assert "None of them can run." in done.stdout and "memory" in done.stdout
     assert not re.search(r"^  1 ", done.stdout, flags=re.MULTILINE)
@@ -271,38 +264,37 @@ def test_too_little_memory_is_an_answer(here: Path) -> None:
 
 def test_a_strategy_without_its_parameters_is_a_row_with_the_reason(here: Path) -> None:
     machine().write(here / "parameters.json")  # an allreduce and nothing else
-    options = ("-p", "2", "--batch-per-rank", "4")
-    found = predict(here, *options, strategy="data,pipeline")
+    options = "-p 2 --batch-per-rank 4"
+    found = predict(here, options, "data,pipeline")
     assert [x["total"] is None for x in found] == [False, True]
     assert found[1]["limits"][0].startswith("not predicted: ")
-    done = calib(here, *COMMAND, "--strategy", "pipeline", *options)
-    assert "`calib plan " in refused(done)
+    assert "`calib plan " in refused(asked(here, "pipeline", options))
 
 
 def test_nothing_predicted_is_told_from_nothing_missing() -> None:
     lacking = Predictor(Machine(machine(collectives=[])))
-    (found,) = lacking.points(NET, [Variant("data")], 2, Batch(4))
+    (found,) = lacking.points([(NET, [Batch(4)])], [2], [DivisionTemplate("data")])
     assert found.total is None and lacking.missing is not None
     whole = Predictor(Machine(machine()))
-    (found,) = whole.points(NET, [Variant("serial")], 2, Batch(4))
+    (found,) = whole.points([(NET, [Batch(4)])], [2], [DivisionTemplate("serial")])
     assert found.total is None and whole.missing is None
 
 
 def test_parameters_of_several_clusters_are_said_first(here: Path) -> None:
     of_two_clusters(full_machine()).write(here / "parameters.json")
-    notes = predicted(here, "-p", "2", "--batch-per-rank", "4")["notes"]
+    notes = predicted(here, "-p 2 --batch-per-rank 4")["notes"]
     assert notes[0].startswith("the parameter file was merged of different clusters: ")
 
 
 def test_what_if(here: Path) -> None:
     """Half of beta on a machine whose laws are all the line of an allreduce that was measured."""
     setting = "communication.all.beta_s_per_byte*=0.5"
-    common = ("-p", "2", "--batch-per-rank", "4")
-    before, after = predicted(here, *common), predicted(here, *common, "--set", setting)
+    common = "-p 2 --batch-per-rank 4"
+    before, after = predicted(here, common), predicted(here, f"{common} --set {setting}")
     assert after["notes"][0] == "what if: communication.all.beta_s_per_byte *= 0.5"
     assert after["phases"]["exchange"]["value"] < before["phases"]["exchange"]["value"]
     assert after["phases"]["forward"] == before["phases"]["forward"]
-    twice = predicted(here, *common, "--set", "update_s*=2", "--set", "update_s*=2")
+    twice = predicted(here, f"{common} --set update_s*=2 --set update_s*=2")
     assert twice["phases"]["update"]["value"] == pytest.approx(
         4 * before["phases"]["update"]["value"]
     )
@@ -312,8 +304,8 @@ def test_what_if(here: Path) -> None:
 
 
 def test_csv_has_a_row_a_projection(here: Path) -> None:
-    options = ("--strategy", "all", "-p", "1,4", "--batch-per-rank", "4")
-    done = calib(here, *COMMAND, *options, "--csv", "-")
+    options = "-p 1,4 --batch-per-rank 4"
+    done = asked(here, "all", f"{options} --csv -")
     assert done.returncode == 0 and "predicted iteration" not in done.stdout
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 20
@@ -322,27 +314,24 @@ def test_csv_has_a_row_a_projection(here: Path) -> None:
         assert parts == pytest.approx(float(row["total_s"]), rel=1e-9)
         assert float(row["total_low_s"]) <= float(row["total_s"]) <= float(row["total_high_s"])
     assert all(row["reason"] for row in rows if row["feasible"] == "False")
-    calib(here, *COMMAND, *options, "--csv", "rows.csv")
+    asked(here, "all", f"{options} --csv rows.csv")
     assert (here / "rows.csv").read_text() == done.stdout
 
 
 def test_explained_terms_sum_to_the_total(here: Path) -> None:
-    found = predict(here, "-p", "4", "--batch-per-rank", "4", "--explain", strategy="all")
+    options = "-p 4 --batch-per-rank 4 --explain"
+    found = predict(here, options, "all")
     timed = [x for x in found if x["total"] is not None]
     assert len(timed) >= 4
     for projection in timed:
         terms = [term["time"]["value"] for term in projection["terms"]]
         assert sum(terms) == pytest.approx(projection["total"]["value"], rel=1e-9)
-    done = calib(
-        here, *COMMAND, "--strategy", "data", "-p", "4", "--batch-per-rank", "4", "--explain"
-    )
+    done = asked(here, "data", options)
     assert "allreduce(p=4, W)" in done.stdout and "with W = " in done.stdout
 
 
 def test_a_page_of_the_phases(here: Path) -> None:
-    done = calib(
-        here, *COMMAND, *words_of("--strategy data,filter -p 2 --batch-per-rank 4 --plot out.html")
-    )
+    done = asked(here, "data,filter", "-p 2 --batch-per-rank 4 --plot out.html")
     assert done.returncode == 0, done.stderr
     page = (here / "out.html").read_text()
     assert "hand: predicted training" in page and '"barmode":"relative"' in page
@@ -360,9 +349,7 @@ def test_units_of_explained_terms(value: float, expected: str) -> None:
 def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
     """On a machine without concat and split --explain says so."""
     full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
-    done = calib(
-        here, *COMMAND, "--strategy", "filter", "-p", "2", "--batch-per-rank", "4", "--explain"
-    )
+    done = asked(here, "filter", "-p 2 --batch-per-rank 4 --explain")
     assert re.search(r"not measured  concat of y", done.stdout)
     assert re.search(r"not measured  split of dL/dy", done.stdout)
 
@@ -370,8 +357,10 @@ def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
 def test_few_columns_have_all_phases_or_none(here: Path) -> None:
     """Words are not cut: the phases go, all at once as they are shares, and a line says so."""
     full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
-    ask = (*COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-rank", "4")
-    wide, narrow = (calib(here, *ask, COLUMNS=columns).stdout for columns in ("200", "70"))
+    ask = "-p 2 --batch-per-rank 4"
+    wide, narrow = (
+        asked(here, "data,filter", ask, COLUMNS=columns).stdout for columns in ("200", "70")
+    )
     assert "forward  backward" in wide and "leave out" not in wide
     head = next(line for line in narrow.splitlines() if line.startswith("  #"))
     assert "ms [95%]" in head and "forward" not in head and "exchange" not in head
@@ -473,10 +462,10 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "spatial", "--grid", "2x0"), "not like"),
         (("--strategy", "spatial", "--grid", "1x2x3x4"), "too many"),
         (("--strategy", "pipeline", "--boundaries", "a"), "--boundaries 'a' is not like"),
-        (("--strategy", "filter", "--overlap"), "of data parallelism"),
-        (("--strategy", "pipeline", "--schedule", "zb"), "unknown schedule 'zb'"),
-        (("--strategy", "data", "--form", "guess"), "unknown form 'guess'"),
-        (("--strategy", "data", "--optimizer", "lion"), "unknown optimizer 'lion'"),
+        (("--strategy", "filter", "--overlap"), "--overlap is of data; choose it"),
+        (("--strategy", "pipeline", "--schedule", "zb"), "'zb' is not one of 'gpipe', '1f1b'"),
+        (("--strategy", "data", "--form", "guess"), "'guess' is not one of 'measured', 'paper'"),
+        (("--strategy", "data", "--optimizer", "lion"), "'lion' is not one of 'sgd', 'momentum',"),
         (("--strategy", "data", "--set", "beta*=2"), "unknown setting 'beta'"),
         (("--strategy", "data", "--samples", "0"), "--samples"),
         (("--strategy", "data", "--batch", "8", "--batch-per-node", "4"), "not both"),
@@ -491,8 +480,7 @@ def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
 
 def test_two_batches_are_refused_before_the_model_is_read(here: Path) -> None:
     (here / "model.json").unlink()
-    options = ("--strategy", "data", "--batch", "8", "--batch-per-rank", "4")
-    assert "not both" in refused(calib(here, *COMMAND, *options))
+    assert "not both" in refused(asked(here, "data", "--batch 8 --batch-per-rank 4"))
 
 
 @pytest.mark.parametrize("file", ["parameters.json", "few.json"])
@@ -570,16 +558,15 @@ def test_what_memory_is_of_stands_in_the_legend_alone() -> None:
 
 def test_spatial_options(tmp_path: Path) -> None:
     """A grid of an image, and where the split ends."""
-    from calib.foundation.layers import LayerShape
-    from calib.oracle.model.layer import Layer
-    from calib.oracle.model.spec import ModelSpec
-
     layers = [conv("c1", "input", 3, 4, 16, needs_input_grad=False), conv("c2", "c1", 4, 4, 16)]
     loss = LayerShape(kind="cross_entropy", input_shapes=((4, 16, 16),), output_shape=())
     layers.append(Layer(name="loss", shape=loss, inputs=("c2",), needs_input_grad=True))
     net = ModelSpec(name="img", input_shape=(3, 16, 16), classes=4, layers=tuple(layers))
-    grid = Choices(grid=(2, 2), split_until="c1")
-    division = grid.division(net, Variant("spatial"), 4, 8, 2)
+    spatial, hybrid, filters = templates(
+        "spatial,data+spatial,data+filter", grid="2x2", split_until="c1"
+    )
+    division = spatial.division(4, 8, 2, net)
     assert (division.grid, division.split_until) == ((2, 2), "c1")
-    hybrid = grid.division(net, Variant("data+spatial"), 8, 8, 2)
-    assert (hybrid.inner, hybrid.replicas) == (4, 2)
+    division = hybrid.division(8, 8, 2, net)
+    assert (division.inner, division.replicas) == (4, 2)
+    assert filters.why_no_groups(7) and not hybrid.why_no_groups(7)  # a grid says p2, of an image

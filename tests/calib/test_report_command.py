@@ -12,7 +12,6 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.nightly_runs import calibration, known_points, request, trained
 from tests.calib.running import refused
-from tests.helpers.words import words_of
 
 
 @pytest.fixture
@@ -26,10 +25,8 @@ def home(tmp_path: Path) -> Path:
 def test_every_form_of_a_report(home: Path) -> None:
     done = calib(
         home,
-        *words_of(
-            "report runs/one --csv out/points.csv --markdown out/report.md --junit out/report.xml "
-            "--least-accuracy 99.9% --json"
-        ),
+        "report runs/one --csv out/points.csv --markdown out/report.md --junit out/report.xml "
+        "--least-accuracy 99.9% --json",
     )
     assert done.returncode == 1, done.stderr  # no prediction made by hand is so good
     said = json.loads(done.stdout)

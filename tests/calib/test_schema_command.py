@@ -48,7 +48,7 @@ from calib.microbench.records.manifest import (
 )
 from calib.microbench.records.samples import read_table, schema
 from calib.night.steps import predict
-from calib.planning.plan import make_plan, specs_of
+from calib.planning.plan import draft, specs_of
 from calib.reports.drift.judge import drift
 from calib.reports.drift.trend import trend
 from calib.reports.drift.verdict import verdict
@@ -164,7 +164,7 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     projections = read(begun.run / "predictions.json")
     spec("cosmoflow-mini").write(home / "model.json")
     both = request(p=(1, 2))
-    plan = make_plan(both, here(2), specs_of(both))
+    plan = draft(both, here(2), specs_of(both)).plan
     kinds = {case.kind: case for case in plan.cases}
     assert set(kinds) == {"collective", "layer", "tensors", "in_place"}
     few = plan.model_copy(update={"cases": tuple(kinds.values())})

@@ -16,19 +16,12 @@ from tests.helpers.words import words_of
 
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
-from calib.oracle.sweep import Choices, Variant
-from calib.predicting.choices import Batch
-from calib.predicting.predictor import Predictor, points
+from calib.predicting.choices import Batch, templates
+from calib.predicting.predictor import Predictor
 from calib.predicting.rows import COLUMNS, table_of
 
 COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    full_machine().write(tmp_path / "parameters.json")
-    NET.write(tmp_path / "model.json")
-    return tmp_path
+PREDICT = "predict --parameters parameters.json --model model.json --csv - "
 
 
 def test_the_table_is_that_of_predict(here: Path) -> None:
@@ -36,33 +29,17 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 4 * 10 and tuple(rows[0]) == COLUMNS
-    asked = calib(
-        here,
-        "predict",
-        *COMMAND[3:],
-        *words_of("--model model.json --strategy all -p 1:8 --batch-per-rank 4 --csv -"),
-    )
+    asked = calib(here, PREDICT + "--strategy all -p 1:8 --batch-per-rank 4")
     assert asked.stdout == done.stdout
 
 
 def test_no_cell_is_a_formula(here: Path) -> None:
     """A model's name is another's; predict and sweep write the same rows."""
     NET.model_copy(update={"name": "=1+1"}).write(here / "model.json")
-    options = ("-p", "1", "--batch-per-rank", "4")
+    options = "-p 1 --batch-per-rank 4"
     for table in (
-        calib(here, *COMMAND, "--strategies", "serial", *options),
-        calib(
-            here,
-            "predict",
-            *COMMAND[3:],
-            "--model",
-            "model.json",
-            "--strategy",
-            "serial",
-            *options,
-            "--csv",
-            "-",
-        ),
+        calib(here, *COMMAND, *words_of(f"--strategies serial {options}")),
+        calib(here, f"{PREDICT} --strategy serial {options}"),
     ):
         assert table.returncode == 0, table.stderr
         (row,) = csv.DictReader(io.StringIO(table.stdout))
@@ -130,7 +107,7 @@ def test_nothing_is_left_of_a_sweep_that_failed(here: Path) -> None:
 @pytest.mark.parametrize("name", ["t.csv", "t.json", "t.parquet"])
 def test_a_table_is_whole_or_not_there(tmp_path: Path, name: str) -> None:
     predictor = Predictor(Machine(full_machine()))
-    rows = list(predictor.points(NET, [Variant("data"), Variant("serial")], 2, Batch(4)))
+    rows = list(predictor.points([(NET, [Batch(4)])], [2], templates("data,serial")))
     (tmp_path / name).write_text("what was there")
     with pytest.raises(ZeroDivisionError), table_of(tmp_path / name) as table:
         table.add(rows[0])
@@ -156,9 +133,8 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def totals() -> Iterator[float | None]:
         predictor = Predictor(Machine(full_machine()))
-        laid_out = [(Variant(name), Choices()) for name in ("data", "filter", "pipeline")]
         sizes = [(NET, [Batch(4), Batch(8)])]
-        for found in points(predictor, sizes, [1, 2, 4], laid_out):
+        for found in predictor.points(sizes, [1, 2, 4], templates("data,filter,pipeline")):
             yield found.total.value if found.total else None
 
     kept = list(totals())
@@ -180,6 +156,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
         (("--boundaries", "1,99"), "boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
+        (("--optimizer", "lion"), "'lion' is not one of"),
     ],
 )
 def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:

@@ -57,7 +57,7 @@ from calib.oracle.predict import project
 from calib.fitting.parameters.file import Parameters
 from calib.predicting.file import write_predictions
 from calib.scoring.findings import report_of
-from calib.training.job import Settings
+from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
@@ -67,7 +67,9 @@ division = Division("toy", 2, 4)
 write_predictions(run, [project(spec("vgg16-mini"), division, Machine(parameters))])
 path = run / "training" / "toy.jsonl"
 where = parameters.provenance.cluster_fingerprint
-train(path, "vgg16-mini", division, Settings(iterations=6), fingerprint=where)
+settings = Settings(iterations=6)
+job = TrainingJob(model="vgg16-mini", division=division, settings=settings, fingerprint=where)
+train(path, job)
 (scored,) = report_of([run]).findings.accuracies
 print(scored.strategy, scored.p, scored.complete, scored.total.accuracy is not None)
 """

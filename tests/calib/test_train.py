@@ -24,15 +24,18 @@ from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
+from calib.options import share_of
 from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.template import DivisionTemplate
+from calib.predicting.choices import templates
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training.teams import make_teams
-from calib.training_runs.options import MAX_SEED, Layout, model_layers, share_of
-from calib.training_runs.runs import TrainingRequest, fingerprint_beside, slug
+from calib.training_runs.options import MAX_SEED, in_groups, model_layers
+from calib.training_runs.runs import TrainingRequest, fingerprint_beside
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
 
@@ -40,31 +43,43 @@ VGG = model_layers("vgg16-mini")
 
 
 def asked(
-    strategy: str, p: int, batch: int = 8, output: Path | None = None, **layout: Any
+    strategy: str,
+    p: int,
+    batch: int = 8,
+    output: Path | None = None,
+    groups: int | None = None,
+    **layout: Any,
 ) -> TrainingRequest:
-    return TrainingRequest(
-        "vgg16-mini", strategy, p, batch, Layout(**layout), Settings(), output, "local"
-    )
+    chosen = templates(strategy, **layout)
+    if groups is not None:
+        chosen = in_groups(chosen, p, groups)
+    return TrainingRequest("vgg16-mini", strategy, chosen, p, batch, Settings(), output, "local")
 
 
 def only(strategy: str, p: int, batch: int = 8, **layout: Any) -> Division:
     """The one division that is asked for."""
-    ((division, _),), _ = asked(strategy, p, batch, **layout).runs()
-    return division
+    ((job, _),), _ = asked(strategy, p, batch, **layout).runs()
+    assert isinstance(job.division, Division)
+    return job.division
+
+
+def paths(strategy: str, p: int, **more: Any) -> list[Path]:
+    """The files of what is asked for."""
+    return [path for _, path in asked(strategy, p, **more).runs()[0]]
 
 
 def test_the_example_of_the_issue() -> None:
     """--groups is p1: two groups of two."""
     assert only("data+filter", 4, groups=2) == Division("data+filter", 4, 8, 2)
     assert only("data+filter", 8, groups=2) == Division("data+filter", 8, 8, 4)
-    assert only("data+filter", 8, inner=2) == only("data+filter", 8, groups=4)
+    assert only("data+filter", 8, inner=[2]) == only("data+filter", 8, groups=4)
 
 
 def test_everything_that_a_strategy_leaves_open_is_said() -> None:
     """Grid and stages are those that training takes: a rank must not choose again."""
     spatial = only("spatial", 2)
     assert spatial == fitted(VGG, Division("spatial", 2, 8))
-    pipeline = only("pipeline", 2, segments=2, schedule="1f1b")
+    pipeline = only("pipeline", 2, segments=[2], schedule="1f1b")
     assert (pipeline.segments, pipeline.schedule) == (2, "1f1b")
     (border,) = pipeline.boundaries
     flops = [0.0 if x.shape.is_free else x.shape.forward_flops(1) for x in VGG.layers]
@@ -77,26 +92,26 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs, reasons = asked("all", 4).runs()
-    names = {division.strategy for division, _ in runs}
+    names = {job.division.strategy for job, _ in runs}
     assert names == set(STRATEGIES) - {"serial"} and reasons == []
     assert len({path for _, path in runs}) == len(runs) == 9  # data in its three variants
-    for division, _ in runs:
-        assert why_impossible(VGG, division) == []
+    for job, _ in runs:
+        assert isinstance(job.division, Division) and why_impossible(VGG, job.division) == []
     runs, reasons = asked("all", 32, 32).runs()
-    names = {division.strategy for division, _ in runs}
+    names = {job.division.strategy for job, _ in runs}
     assert "filter" not in names and "channel" not in names and "data" in names
     said = capsys.readouterr().err
     for reason in reasons:
         assert f"not run: {reason}" in said
     # 16 filters in the first convolution, and in the second as many channels
     assert any("features.0 has only 16 filters" in reason for reason in reasons)
-    runs, _ = asked("all", 1).runs()
-    assert [division for division, _ in runs] == [Division("serial", 1, 8)]
+    ((job, _),), _ = asked("all", 1).runs()
+    assert job.division == Division("serial", 1, 8)
 
 
 def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
-    runs, reasons = asked("data,filter", 3, 8).runs()
-    assert [division.strategy for division, _ in runs] == ["filter"]
+    ((job, _),), reasons = asked("data,filter", 3, 8).runs()
+    assert job.division.strategy == "filter"
     assert reasons == ["data: p = 3 does not divide the batch of 8 samples"]
     with pytest.raises(InputError, match="p = 3 does not divide"):
         asked("data", 3, 8).runs()
@@ -105,60 +120,40 @@ def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
 def test_where_runs_are_written(tmp_path: Path) -> None:
     """A file for one; a directory for several, of a run directory the place where report looks."""
     file = tmp_path / "x.jsonl"
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
-    assert [path for _, path in asked("data", 2).runs()[0]] == [Path("run.jsonl")]
-    names = [path for _, path in asked("data,filter", 2, output=tmp_path, overlap=True).runs()[0]]
+    assert paths("data", 2, output=file) == [file]
+    assert paths("data", 2) == [Path("run.jsonl")]
+    names = paths("data,filter", 2, output=tmp_path, overlap=True)
     assert names == [
         tmp_path / "vgg16-mini-data-overlapped-p2.jsonl",
         tmp_path / "vgg16-mini-filter-p2.jsonl",
     ]
     (tmp_path / "parameters.json").write_text("{}")
-    ((_, path),), _ = asked("data", 2, output=tmp_path).runs()
-    assert path == tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
+    file = tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
+    assert paths("data", 2, output=tmp_path) == [file]
 
 
-@given(
-    strategy=st.sampled_from(list(STRATEGIES)),
-    p=st.sampled_from([1, 2, 3, 4, 6, 8]),
-    batch=st.sampled_from([1, 6, 8, 24]),
+TEMPLATES = st.builds(
+    DivisionTemplate,
+    st.sampled_from(list(STRATEGIES)),
     inner=st.sampled_from([1, 2, 3, 4]),
     segments=st.sampled_from([1, 2, 4]),
-    f1b=st.booleans(),
+    schedule=st.sampled_from(["gpipe", "1f1b"]),
     overlap=st.booleans(),
-    sharded=st.booleans(),
-    everybody=st.booleans(),
+    sharded_optimizer=st.booleans(),
+    gradients=st.sampled_from(["leaders", "all"]),
 )
-def test_a_rank_is_given_the_same_division(
-    strategy: str,
-    p: int,
-    batch: int,
-    inner: int,
-    segments: int,
-    f1b: bool,
-    overlap: bool,
-    sharded: bool,
-    everybody: bool,
-) -> None:
+
+
+@given(TEMPLATES, st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 6, 8, 24]))
+def test_a_rank_is_given_the_same_division(template: DivisionTemplate, p: int, batch: int) -> None:
     """As JSON: in the job.json of a driver, and between the ranks of a person's own launch."""
-    hybrid, data, pipeline = "+" in strategy, strategy == "data", strategy == "pipeline"
-    division = Division(
-        strategy,
-        p,
-        batch,
-        inner if hybrid else 1,
-        segments if pipeline else 1,
-        schedule="1f1b" if pipeline and f1b else "gpipe",
-        overlap=data and overlap,
-        sharded_optimizer=data and sharded,
-        gradients="all" if strategy == "data+spatial" and everybody else "leaders",
-    )
-    division = fitted(VGG, division)
+    division = fitted(VGG, template.division(p, batch, 4))
     assume(not why_impossible(VGG, division))
-    given(division)
+    assert_told(division)
 
 
-def given(division: Division) -> None:
-    """Assert that a rank has the job that it is told of."""
+def assert_told(division: Division) -> None:
+    """A rank has the job that it is told of."""
     own = Own((3, 32, 32), "mse", 10, "mine:step")
     settings = Settings(dtype="float64", precision=0.01, seed=7, own=own)
     job = TrainingJob(
@@ -168,8 +163,8 @@ def given(division: Division) -> None:
 
 
 def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
-    given(Division("spatial", 2, 8, grid=(2,), split_until="features.4"))
-    given(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
+    assert_told(Division("spatial", 2, 8, grid=(2,), split_until="features.4"))
+    assert_told(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
 
 
 @pytest.mark.parametrize(
@@ -216,21 +211,27 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
             ("--strategy", "filter", "-p", "2", "--gradients", "all"),
             "--gradients is of data+spatial",
         ),
-        (("--strategy", "data+spatial", "-p", "4", "--gradients", "some"), "known: leaders, all"),
+        (
+            ("--strategy", "data+spatial", "-p", "4", "--gradients", "some"),
+            "not one of 'leaders', 'all'",
+        ),
         (("--strategy", "spatial", "-p", "2", "--split-until", "conv9"), "no such layer"),
-        (("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"), "known: gpipe, 1f1b"),
+        (
+            ("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"),
+            "not one of 'gpipe', '1f1b'",
+        ),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
         (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "numbers must rise"),
         (
             ("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
             "bn1 normalises one micro-batch after the other",
         ),
-        (("--overlap",), "of data parallelism"),
+        (("--overlap",), "--overlap is of data; choose it"),
         (("--ddp",), "DistributedDataParallel is for data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
         (("--dtype", "float16"), "known: float32, bfloat16, float64"),
-        (("--optimizer", "lion"), "known: sgd, momentum, adam"),
+        (("--optimizer", "lion"), "'lion' is not one of"),
         (("--precision", "1"), "is not a share"),
         (("--precision", "little"), "is not a share"),
         (("--precision", "0%"), "is not a share"),
@@ -316,9 +317,9 @@ def test_a_table_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_names_of_files() -> None:
-    assert slug(Division("data", 2, 4, overlap=True)) == "data-overlapped"
-    assert slug(Division("data", 2, 4, sharded_optimizer=True)) == "data-sharded"
-    assert slug(Division("data+filter", 4, 4, 2)) == "data+filter"
+    assert Division("data", 2, 4, overlap=True).slug == "data-overlapped"
+    assert Division("data", 2, 4, sharded_optimizer=True).slug == "data-sharded"
+    assert Division("data+filter", 4, 4, 2).slug == "data+filter"
 
 
 # where runs are written, and what is there already
@@ -327,13 +328,13 @@ def test_names_of_files() -> None:
 def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "vgg16-mini-data-p2.jsonl").write_text("a run\n")
     (tmp_path / "vgg16-mini-data-p2-2.jsonl").write_text("another\n")
-    names = [path.name for _, path in asked("data,filter", 2, output=tmp_path).runs()[0]]
+    names = [path.name for path in paths("data,filter", 2, output=tmp_path)]
     assert names == ["vgg16-mini-data-p2-3.jsonl", "vgg16-mini-filter-p2.jsonl"]
     file = tmp_path / "run.jsonl"
     file.write_text("")
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    assert paths("data", 2, output=file) == [file]
     file.write_text(run([]).header.model_dump_json() + "\n")  # failed before anything was timed
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    assert paths("data", 2, output=file) == [file]
     file.write_text("a run\n")
     with pytest.raises(FileError, match=r"run.jsonl exists; choose another with -o"):
         asked("data", 2, output=file).runs()
@@ -399,8 +400,8 @@ def test_ranks_that_end_early(
         path.write_text(before)
 
     def trained() -> TrainingRun:
-        launcher = f"{sys.executable} ranks.py {{n}}"
-        return train(path, "vgg16-mini", Division("data", 2, 16), Settings(), launcher)
+        job = TrainingJob(model="vgg16-mini", division=Division("data", 2, 16), settings=Settings())
+        return train(path, job, f"{sys.executable} ranks.py {{n}}")
 
     if said:
         with pytest.raises(CalibError, match=re.escape(said)):
@@ -516,7 +517,7 @@ def test_a_precision_that_was_not_reached_is_said(
     found = ended(run(totals, precision=0.01), stopped=stopped)
     summarize(found, Path("x.jsonl"))
     half = serial_half_width(totals)
-    assert f"; +-{100 * half:.3g}% where they hang together, {said}" in capsys.readouterr().err
+    assert f"; +-{100 * half:.3g}% with autocorrelation, {said}" in capsys.readouterr().err
     assert summary(found)["half_width"] == pytest.approx(half)
     summarize(ended(run(totals), stopped="iterations"), Path("x.jsonl"))
     assert "asked for" not in capsys.readouterr().err

@@ -20,7 +20,7 @@ from calib.search.plan import Certificate, PlanLayer, PlanStage, Searched, Searc
 from calib.training.job import Settings, TrainingJob
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, model_layers
+from calib.training_runs.options import model_layers
 from calib.training_runs.plan import PlanFile, comparison
 from calib.training_runs.runs import TrainingRequest
 
@@ -77,24 +77,11 @@ def plan_of(p: int, **more: Any) -> SearchedPlan:
     return SearchedPlan(**(given | more))
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 def asked(plan: SearchedPlan, path: Path) -> TrainingRequest:
     plan.write(path)
     found = PlanFile.read(path)
     return TrainingRequest(
-        "vgg16-mini",
-        "serial",
-        plan.p,
-        plan.batch or 1,
-        Layout(),
-        Settings(),
-        None,
-        "local",
-        plan=found,
+        "vgg16-mini", "serial", [], plan.p, plan.batch or 1, Settings(), None, "local", plan=found
     )
 
 
@@ -102,21 +89,21 @@ def by_samples(layer: Any) -> Configuration:
     return Configuration(2)
 
 
-def test_a_plan_is_the_division(here: Path) -> None:
+def test_a_plan_is_the_division(tmp_path: Path) -> None:
     plan = layerwise(lambda layer: Configuration(channel=2))
-    ((division, path),), reasons = asked(plan, here / "plan.json").runs()
+    ((job, path),), reasons = asked(plan, tmp_path / "plan.json").runs()
+    division = job.division
     assert isinstance(division, LayerwiseDivision) and not reasons and path.name == "run.jsonl"
     assert (division.p, division.batch, division.strategy) == (2, 8, "layerwise")
     assert division.configurations[0] == Configuration(channel=2)
     assert division.configurations[-1] == Configuration(2)
-    job = TrainingJob(model="vgg16-mini", division=division, settings=Settings())
     assert TrainingJob.model_validate_json(job.model_dump_json()) == job
 
 
-def test_a_pipeline_is_the_strategy(here: Path) -> None:
-    ((division, _),), _ = asked(pipeline(), here / "plan.json").runs()
+def test_a_pipeline_is_the_strategy(tmp_path: Path) -> None:
+    ((job, _),), _ = asked(pipeline(), tmp_path / "plan.json").runs()
     expected = Division("pipeline", 2, 8, segments=4, schedule="1f1b", boundaries=(10,))
-    assert division == expected
+    assert job.division == expected
 
 
 STAGE = PlanStage(first=0, stop=len(VGG.layers), replicas=2, seconds=0.02)
@@ -141,13 +128,13 @@ STAGE = PlanStage(first=0, stop=len(VGG.layers), replicas=2, seconds=0.02)
     ],
 )
 def test_a_plan_that_cannot_be_trained_is_refused_in_one_line(
-    here: Path, plan: SearchedPlan, words: str
+    tmp_path: Path, plan: SearchedPlan, words: str
 ) -> None:
-    plan.write(here / "plan.json")
-    assert words in refused(inside.calib(here, "train", "--plan", "plan.json"))
+    plan.write(tmp_path / "plan.json")
+    assert words in refused(inside.calib(tmp_path, "train --plan plan.json"))
 
 
-def test_uneven_and_unknown_cuts_are_refused(here: Path) -> None:
+def test_uneven_and_unknown_cuts_are_refused(tmp_path: Path) -> None:
     content = layerwise(by_samples).model_dump(mode="json")
     for degrees, words in (
         ({"channel": 3}, "cannot be cut by channel=3: 3 does not divide its"),
@@ -156,20 +143,16 @@ def test_uneven_and_unknown_cuts_are_refused(here: Path) -> None:
     ):
         content["layers"][0]["degrees"] = degrees
         content["devices_per_node"] = 3
-        (here / "plan.json").write_text(json.dumps(content))
-        assert words in refused(inside.calib(here, "train", "--plan", "plan.json"))
+        (tmp_path / "plan.json").write_text(json.dumps(content))
+        assert words in refused(inside.calib(tmp_path, "train --plan plan.json"))
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"space": "layerwise"}', '{"format_version": 99}']
 )
-def test_what_is_no_plan_is_refused_in_one_line(here: Path, content: str) -> None:
-    (here / "plan.json").write_text(content)
-    assert "plan.json" in refused(inside.calib(here, "train", "--plan", "plan.json"))
-
-
-def test_a_missing_plan_is_refused(here: Path) -> None:
-    assert "does not exist" in refused(inside.calib(here, "train", "--plan", "no.json"))
+def test_what_is_no_plan_is_refused_in_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    assert "plan.json" in refused(inside.calib(tmp_path, "train --plan plan.json"))
 
 
 @pytest.mark.parametrize(
@@ -186,20 +169,21 @@ def test_a_missing_plan_is_refused(here: Path) -> None:
     ],
 )
 def test_options_that_a_plan_leaves_no_room_for(
-    here: Path, arguments: list[str], words: str
+    tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    layerwise(by_samples).write(here / "plan.json")
-    assert words in refused(inside.calib(here, "train", "--plan", "plan.json", *arguments))
+    layerwise(by_samples).write(tmp_path / "plan.json")
+    assert words in refused(inside.calib(tmp_path, "train", "--plan", "plan.json", *arguments))
 
 
-def test_neither_a_model_nor_a_plan(here: Path) -> None:
-    assert "give a --model, or a --plan" in refused(inside.calib(here, "train"))
+def test_no_plan_and_no_model(tmp_path: Path) -> None:
+    assert "does not exist" in refused(inside.calib(tmp_path, "train --plan no.json"))
+    assert "give a --model, or a --plan" in refused(inside.calib(tmp_path, "train"))
 
 
 @pytest.mark.mpi
 @pytest.mark.waits
 @needs_mpiexec
-def test_a_plan_is_run_and_its_prediction_told(here: Path) -> None:
+def test_a_plan_is_run_and_its_prediction_told(tmp_path: Path) -> None:
     """From plan.json to run.jsonl, and predicted beside measured."""
 
     def choose(layer: Any) -> Configuration:
@@ -207,24 +191,24 @@ def test_a_plan_is_run_and_its_prediction_told(here: Path) -> None:
         return Configuration(spatial=(2,)) if spatial else Configuration(channel=2)
 
     plan = layerwise(choose)
-    plan.write(here / "plan.json")
-    done = calib(here, "train", "--plan", "plan.json", "--iterations", "6", "--json")
+    plan.write(tmp_path / "plan.json")
+    done = calib(tmp_path, "train", "--plan", "plan.json", "--iterations", "6", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    run = TrainingRun.read(here / "run.jsonl")
+    run = TrainingRun.read(tmp_path / "run.jsonl")
     head = run.header
     assert (head.strategy, head.exchange, len(head.plan)) == ("layerwise", "flat", 64)
     assert head.layout == "31 x height=2; 8 x channel=2; sample=2"
     assert head.gradient_difference is not None and head.gradient_difference < 1e-10
-    file = PlanFile.read(here / "plan.json")
+    file = PlanFile.read(tmp_path / "plan.json")
     assert found["plan"] == json.loads(json.dumps(comparison(file, run)))
     measured = found["plan"]["measured_s"]
     assert found["plan"]["accuracy"] == pytest.approx(1.0 - abs(0.05 - measured) / measured)
 
-    content = json.loads((here / "plan.json").read_text())
+    content = json.loads((tmp_path / "plan.json").read_text())
     content["total"].update(value=measured, low=measured, high=measured)
-    (here / "plan.json").write_text(json.dumps(content))
-    edited = comparison(PlanFile.read(here / "plan.json"), run)
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    edited = comparison(PlanFile.read(tmp_path / "plan.json"), run)
     assert edited["predicted_s"] == measured and edited["accuracy"] is None
     assert edited["edited"] == "its signature is not that of its content"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 from calib.oracle.predict import project
 from calib.oracle.projection import Form
-from calib.oracle.sweep import EVERY, Choices
+from calib.oracle.template import EVERY
 from calib.training.models.specs import spec
 
 
@@ -85,9 +86,9 @@ def test_what_was_asked_before_changes_no_prediction(form: Form) -> None:
     parameters, text = machine(), spec("resnet50-mini").model_dump_json()
     known, shared = Machine(parameters), ModelSpec.model_validate_json(text)
     asked = [
-        Choices(segments=2).division(None, variant, p, batch, 4)
+        replace(template, segments=2).division(p, batch, 4)
         for p, batch in ((4, 16), (1, 16), (8, 32), (2, 16))
-        for variant in EVERY
+        for template in EVERY
     ]
     for division in (*asked, *reversed(asked)):
         project(shared, division, known, form, explain=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from calib.microbench.cases import Case, Plan
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 
@@ -15,3 +18,16 @@ def cluster(ranks_per_node: int, nodes_per_rack: int = 0, nodes: int = 1) -> Clu
     cpu = Device(kind="cpu", name="hand-made", count=ranks_per_node, memory_bytes=2**33)
     hosts = [Host(name=f"n{i}", kernel="Linux", devices=[cpu]) for i in range(nodes)]
     return Cluster(name="hand", hosts=hosts, levels=levels)
+
+
+Kind = TypeVar("Kind", bound=Case)
+
+
+def cases(plan: Plan, kind: type[Kind], **fields: object) -> list[Kind]:
+    """The cases of a kind whose fields are these."""
+    return [
+        case
+        for case in plan.cases
+        if isinstance(case, kind)
+        and all(getattr(case, name) == value for name, value in fields.items())
+    ]

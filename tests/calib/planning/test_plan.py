@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.calib.planning.clusters import cluster
+from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
@@ -25,13 +25,14 @@ from calib.microbench.cases import (
     TensorsCase,
 )
 from calib.microbench.groups import fits
+from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
 from calib.oracle.model.spec import ModelSpec, tensors_key
-from calib.oracle.sweep import groups
+from calib.oracle.template import groups
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
-from calib.planning.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
+from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
 from calib.planning.points import batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
 from calib.training.models import entry
@@ -52,10 +53,14 @@ def default(
     return draft(request_of(effort, p=p, seed=3, **more), cluster(4), specs)
 
 
-def every(specs: dict[str, ModelSpec]) -> Draft:
+def vgg(on: Cluster, specs: dict[str, ModelSpec], p: tuple[int, ...], **more: Any) -> Draft:
+    """vgg16-mini alone, measured as a request has it by default."""
+    return draft(Request(models=("vgg16-mini",), p=p, **more), on, specs)
+
+
+def every(specs: dict[str, ModelSpec]) -> Plan:
     """vgg16-mini under every strategy."""
-    request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 4))
-    return draft(request, cluster(4), specs)
+    return vgg(cluster(4), specs, (1, 2, 4), strategies=tuple(STRATEGIES)).plan
 
 
 @pytest.fixture(scope="module", params=[FULL, QUICK], ids=["full", "quick"])
@@ -64,13 +69,7 @@ def plan(request: pytest.FixtureRequest, specs: dict[str, ModelSpec]) -> Plan:
 
 
 def collectives(plan: Plan, **fields: object) -> list[CollectiveCase]:
-    """The collectives whose fields are these."""
-    return [
-        case
-        for case in plan.cases
-        if isinstance(case, CollectiveCase)
-        and all(getattr(case, name) == value for name, value in fields.items())
-    ]
+    return cases(plan, CollectiveCase, **fields)
 
 
 def plain(plan: Plan, operation: str, p: int) -> set[int]:
@@ -100,22 +99,11 @@ def test_grid(factor: int) -> None:
 
 
 def test_small_helpers() -> None:
-    assert [powers(n) for n in (0, 1, 2, 3, 8, 12)] == [
-        [],
-        [],
-        [2],
-        [2, 3],
-        [2, 4, 8],
-        [2, 4, 8, 12],
-    ]
+    assert [*map(powers, (0, 1, 2, 3))] == [[], [], [2], [2, 3]]
+    assert [*map(powers, (8, 12))] == [[2, 4, 8], [2, 4, 8, 12]]
     assert [two_dimensional(p) for p in (2, 4, 6, 7, 12)] == [None, (2, 2), (3, 2), None, (4, 3)]
-    assert [list(groups(p, 4)) for p in (2, 3, 4, 8, 24)] == [
-        [],
-        [],
-        [2],
-        [4, 2],
-        [4, 2, 3, 6, 8, 12],
-    ]
+    assert [groups(p, 4) for p in (2, 3, 4, 8)] == [(), (), (2,), (4, 2)]
+    assert groups(24, 4) == (4, 2, 3, 6, 8, 12)
     assert joined(["a", "b", "a"]) == "a; b"
     assert joined(["a", "b", "c", "d"]) == "a; b; and 2 more"
 
@@ -124,11 +112,7 @@ def test_every_layer_of_every_model_is_measured_at_every_size(
     plan: Plan, specs: dict[str, ModelSpec]
 ) -> None:
     for size in (1, 2, 4):
-        keys = {
-            case.key
-            for case in plan.cases_for(size)
-            if isinstance(case, LayerCase) and case.passes == "whole"
-        }
+        keys = {case.key for case in cases(plan, LayerCase, ranks=size, passes="whole")}
         needed = {
             layer.shape.key(entry(name).batch_per_rank, "float32", layer.needs_input_grad)
             for name, model in specs.items()
@@ -186,10 +170,10 @@ def test_extras_of_the_full_plan(plan: Plan) -> None:
         (collectives(plan, operation="allreduce", group_size=2, background_nbytes=2**20), coarse),
         (collectives(plan, operation="allreduce", group_size=2, groups=2), coarse),
     ]
-    for cases, sizes in variants:
-        assert {case.nbytes for case in cases} == (sizes if full else set())
-        assert all(case.tier == 2 for case in cases)
-    apart = [case for case in plan.cases if isinstance(case, LayerCase) and case.passes == "parts"]
+    for those, sizes in variants:
+        assert {case.nbytes for case in those} == (sizes if full else set())
+        assert all(case.tier == 2 for case in those)
+    apart = cases(plan, LayerCase, passes="parts")
     assert bool(apart) == full
     assert {case.layer.kind for case in apart} <= {"conv", "linear"}
     assert all(case.tier == 2 for case in apart)
@@ -198,24 +182,25 @@ def test_extras_of_the_full_plan(plan: Plan) -> None:
 def test_tensor_lists(plan: Plan, specs: dict[str, ModelSpec]) -> None:
     """The update of every model at every size; its packing where there is somebody to send to."""
     for size in (1, 2, 4):
-        cases = [case for case in plan.cases_for(size) if isinstance(case, TensorsCase)]
+        lists = cases(plan, TensorsCase, ranks=size)
         for model in specs.values():
             key = tensors_key(model.parameter_shapes)
-            mine = {case.operation: case for case in cases if case.key == key}
+            mine = {case.operation: case for case in lists if case.key == key}
             expected = {"update", "zero_grad"} | ({"pack"} if size > 1 else set())
             assert set(mine) == expected
             assert mine["update"].shapes == model.parameter_shapes
             assert (mine["update"].tier, mine["zero_grad"].tier) == (0, 2)
-        assert all(case.key == tensors_key(case.shapes) for case in cases)
+        assert all(case.key == tensors_key(case.shapes) for case in lists)
 
 
 def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
     """Its parts are what the other cases measure: one layer key for each layer that runs."""
     for size in (1, 2, 4):
-        cases = plan.cases_for(size)
-        keys = {case.key for case in cases if isinstance(case, LayerCase | TensorsCase)}
-        models = [case for case in cases if isinstance(case, InPlaceCase)]
-        found = {case.model: case for case in models if not case.is_overlap}
+        parts = [*cases(plan, LayerCase, ranks=size), *cases(plan, TensorsCase, ranks=size)]
+        keys = {case.key for case in parts}
+        found = {
+            case.model: case for case in cases(plan, InPlaceCase, ranks=size, is_overlap=False)
+        }
         assert set(found) == set(MINIS)
         for name, model in specs.items():
             case = found[name]
@@ -230,10 +215,9 @@ def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
 def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
     """A small one in the full plan; one that is asked for by every method, on 2 ranks and more."""
     full = plan.budget_seconds == FULL.budget_s
-    assert sum(isinstance(case, SparseCase) for case in plan.cases) == (2 * 6 if full else 0)
+    assert len(cases(plan, SparseCase)) == (2 * 6 if full else 0)
     asked = Sparse(rows=100, width=2, shares=(0.1, 0.5), partitions=(1, 2, 4, 100))
-    found = default(QUICK, specs, (1, 2, 4, 64), sparse=asked).plan.cases
-    sparse = [case for case in found if isinstance(case, SparseCase)]
+    sparse = cases(default(QUICK, specs, (1, 2, 4, 64), sparse=asked).plan, SparseCase)
     server = [("server", p) for p in asked.partitions]
     assert [(c.ranks, c.share, c.method, c.partitions) for c in sparse] == [
         (ranks, share, *way)
@@ -244,12 +228,8 @@ def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
 
 
 def overlapping(drafted: Draft) -> list[tuple[str, str, int]]:
-    cases = drafted.plan.cases
-    return [
-        (case.model, case.exchange, case.ranks)
-        for case in cases
-        if isinstance(case, InPlaceCase) and case.is_overlap
-    ]
+    found = cases(drafted.plan, InPlaceCase, is_overlap=True)
+    return [(case.model, case.exchange, case.ranks) for case in found]
 
 
 def test_overlap(specs: dict[str, ModelSpec]) -> None:
@@ -287,13 +267,9 @@ def test_the_default_plan_stays_small(specs: dict[str, ModelSpec]) -> None:
 
 def test_every_strategy_finds_its_layers_and_messages(specs: dict[str, ModelSpec]) -> None:
     """Each shard of each point has its case in the launch of p, each message its case in that of 4."""
-    plan, model = every(specs).plan, specs["vgg16-mini"]
-    keys = {(case.ranks, case.key) for case in plan.cases if isinstance(case, LayerCase)}
-    lists = {
-        (case.ranks, case.operation, case.key): case.tier
-        for case in plan.cases
-        if isinstance(case, TensorsCase)
-    }
+    plan, model = every(specs), specs["vgg16-mini"]
+    keys = {(case.ranks, case.key) for case in cases(plan, LayerCase)}
+    lists = {(c.ranks, c.operation, c.key): c.tier for c in cases(plan, TensorsCase)}
     sent = {
         (c.operation, c.nbytes, c.group_size, c.stride, c.groups, c.grid, c.inner)
         for c in collectives(plan, ranks=4, tier=0)
@@ -325,8 +301,8 @@ def test_cut_and_join_at_the_sizes_of_filter_and_channel() -> None:
 
     def found(strategy: str) -> set[tuple[str, tuple[int, ...], int]]:
         request = Request(models=("hand.json",), strategies=(strategy,), p=(4,), batch=8)
-        plan = make_plan(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])})
-        cuts = [case for case in plan.cases if isinstance(case, TensorsCase) and case.parts > 1]
+        plan = draft(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])}).plan
+        cuts = [case for case in cases(plan, TensorsCase) if case.parts > 1]
         assert {case.tier for case in cuts} == {0}
         return {(case.operation, case.shapes[0], case.parts) for case in cuts}
 
@@ -340,7 +316,7 @@ def test_what_a_strategy_uses_is_interpolated_in_before_the_rest(
     specs: dict[str, ModelSpec],
 ) -> None:
     """With filter and the hybrids, allgather, halo and contention are of tier 1."""
-    plan = every(specs).plan
+    plan = every(specs)
     for operation in ("allgather", "halo", "hierarchical_allreduce"):
         assert {case.tier for case in collectives(plan, operation=operation)} == {0, 1}
     assert {case.tier for case in collectives(plan, background_nbytes=2**20)} == {1}
@@ -368,9 +344,7 @@ def test_layers_that_cost_most_come_first(specs: dict[str, ModelSpec]) -> None:
 
 def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
     """2 racks of 2 nodes of 4: pairs and fours in a node, two nodes of a rack, a node of each rack."""
-    machine = cluster(4, nodes_per_rack=2, nodes=4)
-    request = Request(models=("vgg16-mini",), p=(1, 16))
-    plan = make_plan(request, machine, specs)
+    plan = vgg(cluster(4, nodes_per_rack=2, nodes=4), specs, (1, 16)).plan
     assert plan.sizes == [1, 16]
     single = collectives(
         plan, operation="allreduce", groups=1, cold=False, start="barrier", background_nbytes=0
@@ -384,8 +358,7 @@ def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
 
 def test_contention_on_nodes(specs: dict[str, ModelSpec]) -> None:
     """2 nodes of 4: one and two pairs in a node; across the nodes 1, 2 and 4 pairs share the link."""
-    request = Request(models=("vgg16-mini",), strategies=("data+filter",), p=(8,))
-    plan = make_plan(request, cluster(4, nodes=2), specs)
+    plan = vgg(cluster(4, nodes=2), specs, (8,), strategies=("data+filter",)).plan
     pairs = {
         (case.stride, case.groups)
         for case in collectives(plan, operation="allreduce", group_size=2, tier=1)
@@ -414,8 +387,8 @@ def test_every_group_fits_its_launch(
         batch_per_rank=2,
         grid_factor=512,
     )
-    plan = make_plan(request, machine, {"hand.json": mlp([4, 3, 2])})
-    found = [case for case in plan.cases if isinstance(case, CollectiveCase)]
+    plan = draft(request, machine, {"hand.json": mlp([4, 3, 2])}).plan
+    found = collectives(plan)
     assert bool(found) == (ranks > 1)
     assert all(fits(case.ranks, case.group_size, case.stride, case.groups) for case in found)
     if ranks > 1:
@@ -424,18 +397,13 @@ def test_every_group_fits_its_launch(
 
 def test_more_ranks_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
     """Shapes of p = 64 are measured in the launch of 4; its messages are left out, and that is said."""
-    request = Request(
-        models=("vgg16-mini",), strategies=("data", "filter"), p=(1, 16, 64), batch=64
-    )
-    made = draft(request, cluster(4), specs)
+    made = vgg(cluster(4), specs, (1, 16, 64), strategies=("data", "filter"), batch=64)
     assert made.plan.sizes == [1, 4]
-    assert {case.batch for case in made.plan.cases if isinstance(case, LayerCase)} == {64, 4, 1}
-    assert any(
-        "features.0 has only 16 filters, so p is at most 16" in line for line in made.left_out
-    )
+    assert {case.batch for case in cases(made.plan, LayerCase)} == {64, 4, 1}
+    said = "\n".join(made.left_out)
+    assert "features.0 has only 16 filters, so p is at most 16" in said
     assert (
-        "messages of vgg16-mini filter 16: the largest launch has 4 ranks; they will be extrapolated"
-        in (made.left_out)
+        "messages of vgg16-mini filter 16: the largest launch has 4 ranks; they will be ex" in said
     )
     assert all(case.group_size <= 4 for case in collectives(made.plan))
 
@@ -453,34 +421,23 @@ def test_the_largest_launch() -> None:
 def test_a_launch_of_its_own_size_alone() -> None:
     """Under a launcher there is one size: nothing is planned for another."""
     request = Request(models=("hand.json",), p=(3,), ranks=3, batch_per_rank=2)
-    assert make_plan(request, cluster(1), {"hand.json": mlp([4, 2])}).sizes == [3]
+    assert draft(request, cluster(1), {"hand.json": mlp([4, 2])}).plan.sizes == [3]
 
 
 def test_libraries(specs: dict[str, ModelSpec]) -> None:
     """The first has the exact sizes and the grid, the others allreduce, allgather, p2p at the end."""
-    request = Request(models=("vgg16-mini",), p=(2,), libraries=("mpi", "torch_gloo", "torch_mpi"))
-    plan = make_plan(request, cluster(2), specs)
+    plan = vgg(cluster(2), specs, (2,), libraries=("mpi", "torch_gloo", "torch_mpi")).plan
     for library in ("torch_gloo", "torch_mpi"):
-        cases = collectives(plan, library=library)
-        assert Counter(case.operation for case in cases) == {
-            "allreduce": 8,
-            "allgather": 8,
-            "p2p": 8,
-        }
-        assert {(case.tier, case.device) for case in cases} == {(2, "cpu")}
-    gpu = Request(
-        models=("vgg16-mini",),
-        p=(2,),
-        libraries=("nccl", "mpi"),
-        device="cuda",
-        dtypes=("float32", "bfloat16"),
-        channels_last=True,
-    )
-    plan = make_plan(gpu, cluster(2), specs)
+        found = collectives(plan, library=library)
+        compared = dict.fromkeys(("allreduce", "allgather", "p2p"), 8)
+        assert Counter(case.operation for case in found) == compared
+        assert {(case.tier, case.device) for case in found} == {(2, "cpu")}
+    gpu: dict[str, Any] = {"libraries": ("nccl", "mpi"), "device": "cuda", "channels_last": True}
+    plan = vgg(cluster(2), specs, (2,), dtypes=("float32", "bfloat16"), **gpu).plan
     exact = collectives(plan, tier=0)
     assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
     assert {case.device for case in collectives(plan, library="mpi")} == {"cpu", "cuda"}
-    layers = [case for case in plan.cases if isinstance(case, LayerCase)]
+    layers = cases(plan, LayerCase)
     assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
     assert {case.dtype for case in layers} == {"float32", "bfloat16"}
     assert {(case.mode, case.cold) for case in layers if case.passes == "whole"} == {
@@ -488,21 +445,15 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
         ("graph", False),
         ("eager", True),
     }
-    assert not any(isinstance(case, InPlaceCase) for case in plan.cases)
+    assert not cases(plan, InPlaceCase)
 
 
 def test_optimizers(specs: dict[str, ModelSpec]) -> None:
-    request = Request(models=("vgg16-mini",), p=(1,), optimizers=("sgd", "adam"))
-    plan = make_plan(request, cluster(1), specs)
+    plan = vgg(cluster(1), specs, (1,), optimizers=("sgd", "adam")).plan
     for optimizer in ("sgd", "adam"):
-        updates = [
-            c
-            for c in plan.cases
-            if isinstance(c, TensorsCase) and (c.operation, c.optimizer) == ("update", optimizer)
-        ]
+        updates = cases(plan, TensorsCase, operation="update", optimizer=optimizer)
         assert len(updates) == len({c.key for c in updates}) > 10
-    in_place = [case for case in plan.cases if isinstance(case, InPlaceCase)]
-    assert [case.optimizer for case in in_place] == ["sgd", "adam"]
+    assert [case.optimizer for case in cases(plan, InPlaceCase)] == ["sgd", "adam"]
 
 
 def test_models_that_share_layers_share_cases() -> None:
@@ -516,7 +467,7 @@ def test_models_that_share_layers_share_cases() -> None:
     assert [case.id for case in two.plan.cases] == [case.id for case in one.plan.cases]
     large = 2  # of no model
     assert two.duplicates == 2 * one.duplicates + len(one.plan.cases) - large
-    first = next(case for case in two.plan.cases if isinstance(case, LayerCase))
+    first, *_ = cases(two.plan, LayerCase)
     assert first.purpose == "fc1 of a serial 1; fc1 of b serial 1"
 
 
@@ -525,14 +476,11 @@ def test_the_smallest_tier_is_kept() -> None:
     big = {"a.json": mlp([40, 40], "a"), "b.json": mlp([40, 40, 4000, 4000], "b")}
     request = Request(models=("b.json", "a.json"), p=(1,), batch_per_rank=4)
     for chosen, tier in ((("b.json",), 1), (("b.json", "a.json"), 0)):
-        plan = make_plan(request.model_copy(update={"models": chosen}), cluster(1), big)
+        plan = draft(request.model_copy(update={"models": chosen}), cluster(1), big).plan
         found = [
             case.tier
-            for case in plan.cases
-            if isinstance(case, LayerCase)
-            and case.passes == "whole"
-            and case.layer.parameter_shapes == ((40, 40), (40,))
-            and not case.needs_input_grad
+            for case in cases(plan, LayerCase, passes="whole", needs_input_grad=False)
+            if case.layer.parameter_shapes == ((40, 40), (40,))
         ]
         assert found == [tier]
 
@@ -542,22 +490,10 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
     machine = machine_of(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
-    labels = [point.label.removeprefix("vgg16-mini ") for point in points]
-    assert labels == [
-        "serial 1",
-        "data 2",
-        "spatial 2",
-        "pipeline 2",
-        "filter 2",
-        "channel 2",
-        "data 8",
-        "spatial 8",
-        "pipeline 8",
-        "filter 8",
-        "channel 8",
-        "data+filter 2x4",
-        "data+spatial 2x4",
-    ]
+    single = ("data", "spatial", "pipeline", "filter", "channel")
+    expected = ["serial 1", *(f"{strategy} {p}" for p in (2, 8) for strategy in single)]
+    expected += ["data+filter 2x4", "data+spatial 2x4"]
+    assert [point.label for point in points] == [f"vgg16-mini {label}" for label in expected]
     assert left_out == [
         f"{strategy} 2: p = 2 is not p1 x p2 with both at least 2"
         for strategy in ("data+filter", "data+spatial")
@@ -573,21 +509,17 @@ def test_a_hybrid_falls_back_to_smaller_groups(specs: dict[str, ModelSpec]) -> N
 
 def test_nothing_to_plan(specs: dict[str, ModelSpec]) -> None:
     with pytest.raises(InputError, match="serial runs on 1 rank: add 1 to p"):
-        make_plan(
-            Request(models=("vgg16-mini",), strategies=("serial",), p=(2,)), cluster(2), specs
-        )
+        vgg(cluster(2), specs, (2,), strategies=("serial",))
     with pytest.raises(InputError, match="so p is at most 16"):
-        make_plan(
-            Request(models=("vgg16-mini",), strategies=("filter",), p=(32,)), cluster(2), specs
-        )
+        vgg(cluster(2), specs, (32,), strategies=("filter",))
 
 
 def test_effort_and_seed_are_in_the_plan(specs: dict[str, ModelSpec]) -> None:
     request = request_of(QUICK, p=(2,), seed=9, budget_s=7.5, target=0.05)
-    plan = make_plan(request, cluster(2), specs)
+    plan = draft(request, cluster(2), specs).plan
     assert (plan.budget_seconds, plan.launches, plan.seed, plan.sizes) == (7.5, 3, 9, [2])
     assert plan.target_half_width == 0.05
-    assert plan == make_plan(request, cluster(2), specs)
+    assert plan == draft(request, cluster(2), specs).plan
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
 

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib.foundation.errors import FileError, InputError
-from calib.planning.request import (
-    FULL,
-    QUICK,
-    Request,
-    Sparse,
-    make_request,
-    request_of,
-    seconds_of,
-)
+from calib.planning.request import FULL, QUICK, Request, Sparse, request_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -109,7 +101,9 @@ def test_any_request_survives(
     target: float,
 ) -> None:
     path = tmp_path_factory.mktemp("request") / "plan.toml"
-    request = make_request(p=p, batch_per_rank=per_rank, budget_s=budget, seed=seed, target=target)
+    request = request_of(
+        FULL, p=p, batch_per_rank=per_rank, budget_s=budget, seed=seed, target=target
+    )
     request.write(path)
     assert Request.read(path) == request
     assert request.p == tuple(sorted(set(p)))
@@ -170,11 +164,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_mistakes_in_options() -> None:
     with pytest.raises(InputError, match="unknown key pp"):
-        make_request(pp=(1,))
+        request_of(FULL, pp=(1,))
     with pytest.raises(
         InputError, match="optimizers = 'lamb': must be 'sgd', 'momentum' or 'adam'"
     ):
-        make_request(p=(1,), optimizers=("lamb",))
+        request_of(FULL, p=(1,), optimizers=("lamb",))
 
 
 def test_efforts() -> None:

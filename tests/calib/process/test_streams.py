@@ -18,8 +18,10 @@ from tests.oracle.handmade import machine, mlp
 from tests.training.launching import completed
 
 from calib.app import VERBS, built, starts_ranks
-from calib.commands import sweep
 from calib.foundation.errors import MachineError
+from calib.foundation.text import Cell
+from calib.oracle.projection import Projection
+from calib.predicting.rows import row_of
 from calib.process.streams import Outlet
 from calib.process.surroundings import MIB, AddressSpace, used_bytes
 
@@ -111,12 +113,12 @@ def test_a_sweep_that_nobody_reads_ends(here: Path, monkeypatch: pytest.MonkeyPa
     """It would go on for a million rows."""
     counted = 0
 
-    class Counting(sweep.Advance):
-        def __call__(self, label: str) -> None:
-            nonlocal counted
-            counted += 1
+    def row(of: Projection) -> list[Cell]:
+        nonlocal counted
+        counted += 1
+        return row_of(of)
 
-    monkeypatch.setattr(sweep, "Advance", Counting)
+    monkeypatch.setattr("calib.predicting.rows.row_of", row)
     reader, writer = os.pipe()
     os.close(reader)
     options = ("-p", "1:200", "--strategies", "all", "--batch-per-rank", "4")
