@@ -16,7 +16,7 @@ from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, com
 from calib.foundation.words import estimate_words
 from calib.options import Across, Json, Output
 from calib.terminal.printing import print_json, save, say, table
-from calib.terminal.ratios import percent, share, without_infinity
+from calib.terminal.ratios import percent, share
 
 WORST = 10
 
@@ -40,8 +40,8 @@ def command(
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """For --json: all pairs, the farthest apart first; null where a ratio is infinite."""
     return {
-        "whole": without_infinity(asdict(comparison.whole)),
-        "kinds": {kind: without_infinity(asdict(each)) for kind, each in comparison.kinds.items()},
+        "whole": asdict(comparison.whole),
+        "kinds": {kind: asdict(each) for kind, each in comparison.kinds.items()},
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
         "notes": comparison.notes,
@@ -53,7 +53,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "label": pair.label,
                 "first_s": pair.first.model_dump(),
                 "second_s": pair.second.model_dump(),
-                **without_infinity({"log_ratio": pair.log_ratio}),
+                "log_ratio": pair.log_ratio,
                 "agreements": pair.agreements,
             }
             for pair in comparison.pairs

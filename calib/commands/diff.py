@@ -20,7 +20,7 @@ from calib.foundation.text import plain
 from calib.foundation.words import estimate_words
 from calib.options import Across, Json
 from calib.terminal.printing import print_json, say, table
-from calib.terminal.ratios import percent, share, without_infinity
+from calib.terminal.ratios import percent, share
 
 LARGEST = 20
 # how a person reads a unit: (factor, name)
@@ -48,8 +48,8 @@ def command(
 def as_dict(found: Differences) -> dict[str, Any]:
     """For --json, in SI units: what differs, the farthest apart first; null for an infinite ratio."""
     return {
-        "whole": without_infinity(asdict(found.whole)),
-        "sections": {name: without_infinity(asdict(each)) for name, each in found.sections.items()},
+        "whole": asdict(found.whole),
+        "sections": {name: asdict(each) for name, each in found.sections.items()},
         "only_first": found.only_first,
         "only_second": found.only_second,
         "notes": found.notes,
@@ -61,7 +61,7 @@ def as_dict(found: Differences) -> dict[str, Any]:
                 "unit": pair.unit,
                 "first": pair.first.model_dump(),
                 "second": pair.second.model_dump(),
-                **without_infinity({"log_ratio": pair.log_ratio}),
+                "log_ratio": pair.log_ratio,
             }
             for pair in found.changed
         ],

@@ -42,7 +42,7 @@ from calib.options import (
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Projection
 from calib.oracle.template import DivisionTemplate
-from calib.predicting.choices import batches, check_layers, named, refuse_two_batches, templates
+from calib.predicting.choices import batches, check_layers, refuse_two_batches, templates
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.tables.predictions import legend, like_notes, ranking, scaling
@@ -152,7 +152,7 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
         print_table(table)
     if explain:
         for projection in found:
-            typer.echo(f"{projection.model}, {named(projection)}, p = {projection.p}:")
+            typer.echo(f"{projection.model}, {projection.division.words}, p = {projection.p}:")
             for line in lines(projection):
                 typer.echo(f"  {line}")
             typer.echo()
@@ -168,8 +168,8 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
 def tables_of(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[Table]:
     """One table for a single strategy, else one for each p."""
     if len(chosen) == 1:
-        return [scaling(found, named)]
-    return [ranking(group, named) for group in by_p(found, chosen)]
+        return [scaling(found)]
+    return [ranking(group) for group in by_p(found, chosen)]
 
 
 def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[list[Projection]]:
@@ -205,5 +205,5 @@ def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path
     from calib.reports.page.predictions import render
 
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
-    write_whole(destination(file_of(page, "--plot")), render(shown, named))
+    write_whole(destination(file_of(page, "--plot")), render(shown))
     say(f"page: {page}")

@@ -10,7 +10,6 @@ from calib.foundation.division import STRATEGIES, Gradients, Schedule, taking
 from calib.foundation.errors import InputError
 from calib.oracle.layout.shards import why_no_layers
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.projection import Projection
 from calib.oracle.template import EVERY, DivisionTemplate
 from calib.planning.points import batch_of
 
@@ -128,11 +127,6 @@ def check_layers(template: DivisionTemplate, model: ModelSpec) -> None:
     reasons = why_no_layers(model, template.split_until, template.boundaries)
     if reasons:
         raise InputError(reasons[0])
-
-
-def named(projection: Projection) -> str:
-    """Strategy and layout: data+filter, 16 groups of 4; data, overlapped; spatial, grid 4x2."""
-    return projection.division.words
 
 
 def whole_numbers(text: str | None, between: str, option: str, example: str) -> tuple[int, ...]:

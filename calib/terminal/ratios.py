@@ -1,17 +1,8 @@
-"""Ratios of two runs or two parameter files, for people and for JSON."""
+"""Ratios of two runs or two parameter files, in words."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-
-def without_infinity(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers as JSON has them: null for an infinite one, and for what is not known."""
-    return {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in numbers.items()
-    }
 
 
 def share(value: float | None) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
-from calib.microbench.layers.work import LayerWork, check_case, start_work
+from calib.microbench.layers.work import RunnableLayer, check_case, start_work
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import HeldStopwatch, held_block, kernel_names, on_gpu
@@ -31,7 +31,7 @@ def measure_layer(
     device_index: int = 0,
     clock: Clock | None = None,
 ) -> Repetitions:
-    """Repetitions of a layer's passes, in seconds; LayerWork.stretches says which.
+    """Repetitions of a layer's passes, in seconds; RunnableLayer.stretches says which.
 
     All ranks start each repetition together, so that they disturb one another as in training. One
     timing holds one call: each backward needs a forward of its own, and gradients are dropped
@@ -57,7 +57,7 @@ def measure_layer(
         work, first_s = start_work(communicator, case, seed, device, torch.cuda.synchronize)
         attempts = Attempts(case.label)
         stretches: list[CallStretch] = []
-        make = graph_stretches if case.mode == "graph" else LayerWork.stretches
+        make = graph_stretches if case.mode == "graph" else RunnableLayer.stretches
         attempts.run(lambda: stretches.extend(make(work, case.passes)))
         watches: list[HeldStopwatch] = []
         attempts.run(lambda: watches.append(HeldStopwatch(case.cold)))
@@ -69,8 +69,8 @@ def measure_layer(
     return result
 
 
-def graph_stretches(work: LayerWork, passes: str) -> list[CallStretch]:
-    """What LayerWork.stretches gives, as replays of captured CUDA graphs.
+def graph_stretches(work: RunnableLayer, passes: str) -> list[CallStretch]:
+    """What RunnableLayer.stretches gives, as replays of captured CUDA graphs.
 
     Forward and backward are captured apart, from one forward with static tensors, as
     torch.cuda.make_graphed_callables does. Backward is the gradient of every leaf.

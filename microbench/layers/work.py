@@ -20,7 +20,7 @@ from calib.microbench.timing.watchdog import beat
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-class LayerWork:
+class RunnableLayer:
     """A layer, its inputs and the gradient of its output, on one device.
 
     `forward` keeps the output, and with it what a backward needs, until `drop`.
@@ -113,7 +113,7 @@ def _input_has_gradient(case: LayerCase) -> bool:
     return case.needs_input_grad and case.layer.kind != "embedding"
 
 
-def make_work(case: LayerCase, seed: int, device: torch.device) -> LayerWork:
+def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer:
     """The layer of a case with random inputs; `first_call` comes next.
 
     Raises InputError where the shape contradicts itself, and what torch raises where it has no such
@@ -127,11 +127,11 @@ def make_work(case: LayerCase, seed: int, device: torch.device) -> LayerWork:
         for tensor in (*layer.parameters, *inputs):
             if tensor.dim() in _CHANNELS_LAST:
                 tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
-    return LayerWork(layer, inputs)
+    return RunnableLayer(layer, inputs)
 
 
 def first_call(
-    work: LayerWork, case: LayerCase, seed: int, synchronize: Callable[[], None]
+    work: RunnableLayer, case: LayerCase, seed: int, synchronize: Callable[[], None]
 ) -> float:
     """Seconds of the very first forward and backward: lazy loading, choice of kernels.
 
@@ -166,13 +166,13 @@ def start_work(
     seed: int,
     device: torch.device,
     synchronize: Callable[[], None],
-) -> tuple[LayerWork, float]:
+) -> tuple[RunnableLayer, float]:
     """The work of a case after its first call, and the seconds of that on the slowest rank.
 
     Collective. Raises InputError and MeasurementError.
     """
 
-    def begin() -> tuple[LayerWork, float]:
+    def begin() -> tuple[RunnableLayer, float]:
         work = make_work(case, seed, device)
         return work, first_call(work, case, seed, synchronize)
 

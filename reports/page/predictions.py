@@ -10,27 +10,25 @@ from collections.abc import Sequence
 from calib.oracle.projection import PHASES, Projection
 from calib.reports.figures.basics import PHASE_COLOURS, Figure, Plot, plot_text, total_marks
 from calib.reports.page.report import fill
-from calib.reports.tables.predictions import Named, legend, like_notes, ranked, ranking, scaling
+from calib.reports.tables.predictions import legend, like_notes, ranked, ranking, scaling
 from calib.reports.tables.table import Table
 from calib.reports.words import ms_words
 
 TEMPLATE = "predictions.html.j2"
 
 
-def render(projections: Sequence[Projection], named: Named) -> str:
+def render(projections: Sequence[Projection]) -> str:
     """The page as one HTML text: a plot and a table of each p, or of one strategy on several p."""
     groups: dict[int, list[Projection]] = {}
     for projection in projections:
         groups.setdefault(projection.p, []).append(projection)
     alone = all(len(group) == 1 for group in groups.values())
     tables = (
-        [(scaling(projections, named), [x for x in projections if x.total])]
+        [(scaling(projections), [x for x in projections if x.total])]
         if alone
-        else [(ranking(group, named), ranked(group)) for group in groups.values()]
+        else [(ranking(group), ranked(group)) for group in groups.values()]
     )
-    plots = [
-        _plot(k, table, order, named, alone) for k, (table, order) in enumerate(tables) if order
-    ]
+    plots = [_plot(k, table, order, alone) for k, (table, order) in enumerate(tables) if order]
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
@@ -43,8 +41,8 @@ def render(projections: Sequence[Projection], named: Named) -> str:
     )
 
 
-def _plot(index: int, table: Table, order: Sequence[Projection], named: Named, alone: bool) -> Plot:
-    words = [f"p = {x.p}" if alone else _words(x, named) for x in order]
+def _plot(index: int, table: Table, order: Sequence[Projection], alone: bool) -> Plot:
+    words = [f"p = {x.p}" if alone else _words(x) for x in order]
     return Plot(
         id=f"prediction-{index}",
         title=table.title.partition(", phases")[0],
@@ -54,8 +52,8 @@ def _plot(index: int, table: Table, order: Sequence[Projection], named: Named, a
     )
 
 
-def _words(projection: Projection, named: Named) -> str:
-    return named(projection) + ("" if projection.feasible else " (does not fit)")
+def _words(projection: Projection) -> str:
+    return projection.division.words + ("" if projection.feasible else " (does not fit)")
 
 
 def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figure:

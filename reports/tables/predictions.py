@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
@@ -34,8 +34,6 @@ SHARES = "phases in % of it"
 LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
 WORDS = {"strategy", "layout", "fits", "main bottleneck"}
 
-Named = Callable[[Projection], str]
-
 
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
     """Those with a time: feasible ones first, the fastest first; equal ones keep their order."""
@@ -47,7 +45,7 @@ def _seconds(projection: Projection) -> float:
     return projection.total.value if projection.total is not None else 0.0
 
 
-def ranking(projections: Sequence[Projection], named: Named) -> Table:
+def ranking(projections: Sequence[Projection]) -> Table:
     """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
     first, order = projections[0], ranked(projections)
     title = (
@@ -55,34 +53,34 @@ def ranking(projections: Sequence[Projection], named: Named) -> Table:
         f"({_each(first)} per rank){_form(first)}"
     )
     feasible = [x for x in order if x.feasible]
-    remarks = [fastest(feasible, named), *refused(projections, named)]
+    remarks = [fastest(feasible), *refused(projections)]
     rank = {id(x): str(k) for k, x in enumerate(feasible, 1)}
-    lead = [{"#": rank.get(id(x), "-"), "strategy": named(x)} for x in order]
+    lead = [{"#": rank.get(id(x), "-"), "strategy": x.division.words} for x in order]
     return _table(title, lead, order, remarks)
 
 
-def refused(projections: Sequence[Projection], named: Named) -> list[str]:
+def refused(projections: Sequence[Projection]) -> list[str]:
     """Every reason once, with those that it keeps from running."""
     reasons: dict[str, list[str]] = {}
     for x in projections:
         for reason in x.limits:
-            reasons.setdefault(reason, []).append(named(x))
+            reasons.setdefault(reason, []).append(x.division.words)
     return [
         f"{'All' if len(names) == len(projections) > 1 else '; '.join(names)}: {reason}"
         for reason, names in reasons.items()
     ]
 
 
-def scaling(projections: Sequence[Projection], named: Named) -> Table:
+def scaling(projections: Sequence[Projection]) -> Table:
     """One strategy on several p, in their order."""
     first = projections[0]
     timed = [x for x in projections if x.total is not None]
-    names = list(dict.fromkeys(map(named, timed or projections)))
+    names = list(dict.fromkeys(x.division.words for x in timed or projections))
     title = f"{first.model}, {names[0] if len(names) == 1 else first.strategy}{_form(first)}"
     remarks = [_at(x.p, reason) for x in projections for reason in x.limits]
     lead = [
         {"p": str(x.p)}
-        | ({"layout": named(x)} if len(names) > 1 else {})
+        | ({"layout": x.division.words} if len(names) > 1 else {})
         | {"B": str(x.division.batch)}
         for x in timed
     ]
@@ -103,7 +101,7 @@ def _each(projection: Projection) -> str:
     return f"{each:.3g}" if isinstance(each, float) else str(each)
 
 
-def fastest(order: Sequence[Projection], named: Named) -> str:
+def fastest(order: Sequence[Projection]) -> str:
     """Which of the ranked, feasible projections is fastest, and which cannot be told apart from it."""
     if not order:
         return "None of them can run."
@@ -111,13 +109,13 @@ def fastest(order: Sequence[Projection], named: Named) -> str:
     if first.p == 1:
         return "On one rank every strategy is serial training."
     if not others:
-        return f"Only {named(first)} can run."
-    near = [named(x) for x in others if may_be_faster(x, first)]
+        return f"Only {first.division.words} can run."
+    near = [x.division.words for x in others if may_be_faster(x, first)]
     if not near:
-        return f"Fastest: {named(first)}."
+        return f"Fastest: {first.division.words}."
     which = "all others" if len(near) == len(others) > 2 else "; ".join(near)
     return (
-        f"Fastest: {named(first)}, but the intervals of what differs overlap with {which}: they "
+        f"Fastest: {first.division.words}, but the intervals of what differs overlap with {which}: they "
         "cannot be told apart."
     )
 

@@ -30,7 +30,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.template import EVERY, DivisionTemplate, groups
-from calib.predicting.choices import Batch, batches, named, templates
+from calib.predicting.choices import Batch, batches, templates
 from calib.predicting.predictor import Predictor
 from calib.reports.tables.predictions import (
     fastest,
@@ -546,7 +546,7 @@ def test_groups_and_grids_are_told_apart() -> None:
     of = answer(1, 0.1).model_copy(
         update={"division": Division("data+spatial", 8, 8, 4, grid=(2, 2))}
     )
-    assert named(of) == "data+spatial, 2 groups of 4, grid 2x2"
+    assert of.division.words == "data+spatial, 2 groups of 4, grid 2x2"
 
 
 def test_what_memory_is_of_stands_in_the_legend_alone() -> None:

@@ -14,7 +14,7 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.layers.timing import graph_stretches, measure_layer
-from calib.microbench.layers.work import LayerWork, start_work
+from calib.microbench.layers.work import RunnableLayer, start_work
 from calib.microbench.probe import gpu_devices
 from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
 from calib.microbench.timing.repeat import Repetitions
@@ -68,12 +68,12 @@ def on_gpu(shape: LayerShape, **more: Any) -> LayerCase:
     )
 
 
-def started(case: LayerCase) -> LayerWork:
+def started(case: LayerCase) -> RunnableLayer:
     cuda = torch.device("cuda")
     ((work, _),) = results(
         run_ranks(1, lambda comm: start_work(comm, case, 3, cuda, torch.cuda.synchronize))
     )
-    assert isinstance(work, LayerWork)
+    assert isinstance(work, RunnableLayer)
     return work
 
 

@@ -25,7 +25,7 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import BuiltLayer
 from calib.microbench.layers.timing import measure_layer
-from calib.microbench.layers.work import LayerWork, make_work, start_work
+from calib.microbench.layers.work import RunnableLayer, make_work, start_work
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 from calib.microbench.timing.stretches import Attempts, CallStretch, host_block, nothing
 
@@ -99,9 +99,9 @@ def test_the_parts_are_the_gradients_of_the_whole(name: str) -> None:
         assert all(leaf.grad is None for leaf in (*work.inputs, *work.layer.parameters))
 
 
-def start(case: LayerCase) -> tuple[LayerWork, float]:
+def start(case: LayerCase) -> tuple[RunnableLayer, float]:
     (made,) = results(run_ranks(1, lambda comm: start_work(comm, case, 3, CPU, lambda: None)))
-    found: tuple[LayerWork, float] = made
+    found: tuple[RunnableLayer, float] = made
     return found
 
 
@@ -120,7 +120,7 @@ def test_gradients_of_a_linear_layer_by_hand() -> None:
     torch.testing.assert_close(of_bias, gradient.sum(0))
 
 
-class Recording(LayerWork):
+class Recording(RunnableLayer):
     """Notes what is called, in order."""
 
     def __init__(self) -> None:

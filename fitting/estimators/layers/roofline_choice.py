@@ -93,7 +93,8 @@ class WorkPoints:
         Fresh pages cannot be judged by layers that had none.
         """
         known = (self.x[held, FRESH] == 0) | bool(self.x[kept, FRESH].any())
-        return np.log(seconds(self.x[held], prices, form) / self.t[held]), known
+        with np.errstate(divide="ignore"):  # prices of 0 say 0 s, which is infinitely far off
+            return np.log(seconds(self.x[held], prices, form) / self.t[held]), known
 
     @property
     def places(self) -> Floats:
