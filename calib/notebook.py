@@ -43,7 +43,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predicted import Predicted
 from calib.oracle.projection import Form, Projection
-from calib.predicting.choices import batches, named, templates
+from calib.predicting.choices import batches, templates
 from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import COLUMNS as PREDICTED_COLUMNS
 from calib.predicting.rows import row_of
@@ -391,7 +391,7 @@ def _frame(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFram
 
 def _projections(found: Sequence[Projection]) -> pd.DataFrame:
     table = _frame(map(row_of, found), PREDICTED_COLUMNS)
-    table.insert(2, "label", [named(projection) for projection in found])
+    table.insert(2, "label", [projection.division.words for projection in found])
     return table
 
 
