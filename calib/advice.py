@@ -12,7 +12,7 @@ from calib.oracle.projection import Projection
 MOST_RANKS = 16  # in a command
 # of an argument without a line here: give --NAME
 WORDS = {
-    "across": "--across does it all the same",
+    "across": "use --across to do it anyway",
     "allocation": "`calib sbatch` writes one",
     "history": "`calib report` makes one",
     "p": "give -p",

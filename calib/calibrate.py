@@ -29,7 +29,7 @@ from calib.oracle.projection import Projection
 from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
 from calib.predicting.file import spec_of, write_predictions
-from calib.reports.writers.plain import as_dict
+from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
 from calib.terminal.calibrated import show as show_end

@@ -76,7 +76,7 @@ def load(verb: str) -> Any:
 
 
 def new_app(**attributes: Any) -> typer.Typer:
-    """A Typer as all of ours: nothing to install for completion, no colours, errors as one line."""
+    """A Typer app with calib's defaults: no completion to install, no colours, errors as one line."""
     return typer.Typer(
         add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **attributes
     )

@@ -120,7 +120,7 @@ ENTRIES = (
         "report",
         "report.json",
         "all that a report says, as `calib report --json` prints it",
-        "calib.reports.writers.plain:ReportDocument",
+        "calib.reports.writers.json:ReportDocument",
         written=True,
     ),
     SchemaEntry(

@@ -72,8 +72,6 @@ def possible(what: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise InputError(
-            f"{what} comes out beyond what any machine does: {first_error(error)}"
-        ) from error
+        raise InputError(f"{what} is outside plausible bounds: {first_error(error)}") from error
     except OverflowError as error:
-        raise InputError(f"{what} comes out beyond what any machine does: {error}") from error
+        raise InputError(f"{what} is outside plausible bounds: {error}") from error

@@ -91,7 +91,7 @@ def cores(ranks: int) -> DoctorFinding:
         return _warn(
             "cores",
             f"{found}: oversubscribed",
-            "rows will be marked and never calibrate anything; use one rank per core",
+            "samples will be marked and not used for calibration; use one rank per core",
         )
     if usable == 1:
         return _warn(

@@ -124,18 +124,18 @@ def option_words(option: Option) -> str:
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:
-    """How far the short check is off the parameters: per kind, the median and the furthest case."""
+    """How far the short check is off the parameters: per kind, the median and the farthest case."""
     lines = []
     for kind in dict.fromkeys(check.kind for check in checks):
         of = [check for check in checks if check.kind == kind and check.expected.value > 0]
         changes = [check.measured.value / check.expected.value - 1.0 for check in of]
         if not changes:
             continue
-        change, furthest = max(zip(changes, of, strict=True), key=lambda pair: abs(pair[0]))
+        change, farthest = max(zip(changes, of, strict=True), key=lambda pair: abs(pair[0]))
         lines.append(
             f"Check of {kind} ({counted(len(of), 'case')}): {signed_percent(median(changes))} against "
-            f"the parameters in the median; furthest {plain(furthest.what)}, "
-            f"{plain(furthest.case)}: {signed_percent(change)}."
+            f"the parameters in the median; farthest {plain(farthest.what)}, "
+            f"{plain(farthest.case)}: {signed_percent(change)}."
         )
     return lines
 

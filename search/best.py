@@ -41,7 +41,8 @@ class BestSoFar:
         """Raise the `price` of a byte until the cheapest plan fits, then bisect it.
 
         `fits` keeps the plan where it fits and raises the bound. The bisection ends where the gap, or
-        the price, is known to the share `close`; a budget that ends before leaves it incomplete.
+        the price, is known to the relative tolerance `close`; a budget that ends before leaves it
+        incomplete.
         """
         try:
             self.complete = self._bisected(fits, price, close)

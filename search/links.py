@@ -16,7 +16,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Form
 from calib.search.request import Devices
 
-OTHER_NODES = "the parameters are of nodes of {} devices; nodes of {} were asked for"
+OTHER_NODES = "parameters were measured with {} devices per node; {} were asked for"
 Collective = Literal["allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast"]
 
 

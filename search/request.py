@@ -35,7 +35,7 @@ class Devices:
         if self.p > MOST_DEVICES:
             raise InputError(f"{self.p} devices are more than {MOST_DEVICES}")
         if self.memory_bytes < 0:
-            raise InputError("the memory of a device is not below 0")
+            raise InputError("device memory cannot be negative")
 
     @property
     def p(self) -> int:

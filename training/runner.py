@@ -307,7 +307,7 @@ def header_of(
         gpus=placement.gpus if on_gpu else [],
         order=list(order),
         threads_per_rank=1,
-        # ranks that share a GPU are as good as more ranks than cores
+        # ranks that share a GPU count as more ranks than cores
         oversubscribed=placement.oversubscribed or (on_gpu and placement.ranks_share_gpus),
         cluster_fingerprint=job.fingerprint,
         started=utc_now(),

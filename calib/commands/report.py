@@ -18,9 +18,9 @@ from calib.foundation.run_files import REPORT_HTML
 from calib.options import Json, share_of
 from calib.reports.findings import Findings
 from calib.reports.writers.csv import csv_text
+from calib.reports.writers.json import as_dict
 from calib.reports.writers.junit import junit_text
 from calib.reports.writers.markdown import markdown_text
-from calib.reports.writers.plain import as_dict
 from calib.scoring.findings import LEAST_ACCURACY, report_of
 from calib.terminal.printing import print_json, say
 from calib.terminal.report import show

@@ -22,7 +22,7 @@ from calib.foundation.names import ClusterName, Fingerprint
 from calib.foundation.quantities import FormatVersion
 from calib.foundation.text import plain
 from calib.foundation.words import bytes_words
-from calib.reports.writers.plain import values
+from calib.reports.writers.json import values
 
 SIDE_SUFFIX = ".about.json"  # after the name of a file, or of the target in a directory
 WIDTH = 100

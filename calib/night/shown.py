@@ -16,7 +16,7 @@ from calib.night.options import Begun
 from calib.reports.findings import Findings
 from calib.reports.night import Check
 from calib.reports.sentences import VERDICTS, summary_lines
-from calib.reports.writers.plain import as_dict
+from calib.reports.writers.json import as_dict
 from calib.terminal.printing import say, table
 
 CHECK_COLUMNS = ["what", "cases", "change", "farthest case"]

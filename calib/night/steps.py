@@ -175,14 +175,14 @@ def measured(begun: Begun) -> bool:
         train_all(begun)
     except (Interrupted, KeyboardInterrupt):
         INTERRUPTS.ignore(SIGTERM)
-        say("stopped: interrupted")  # the steps' own advice is of other verbs
+        say("stopped: interrupted")  # the step's own advice names another verb
         return False
     return True
 
 
 @contextmanager
 def report_first() -> Iterator[None]:
-    """In the block, which makes the report, SIGTERM and one Ctrl-C only say so.
+    """In the block, which makes the report, SIGTERM and the first Ctrl-C only print a message.
 
     The second Ctrl-C ends it: a remote history may not answer. After the block both are ignored: only
     the end of the process follows, and its exit code says what was found.

@@ -72,7 +72,7 @@ class Interrupts:
         return noted
 
     def hold_back(self, said: str) -> dict[signal.Signals, Handler]:
-        """From here on SIGTERM and one Ctrl-C only say so, and the second Ctrl-C raises.
+        """From here on SIGTERM and the first Ctrl-C only print a message; the second raises.
 
         Returns the handlers that were there, for `put_back`.
         """

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from calib.foundation.errors import InputError, MachineError
 
-# libraries that, without room, end or hang the process in C code (OpenBLAS), or import by halves
+# libraries that, without room, crash or hang the process in C code (OpenBLAS), or import only partly
 LARGE = frozenset({"numpy", "scipy", "sklearn", "pyarrow", "mpi4py", "torch", "cupy"})
 MIB = 2**20
 # address space that the largest of them takes when it is imported, and that of a thread of OpenBLAS

@@ -26,7 +26,7 @@ from calib.reports.scoring.choice import choices
 from calib.reports.scoring.layer_pairs import LayerPair, layer_pairs
 from calib.reports.scoring.paper import paper_rows
 from calib.reports.scoring.summary import summary
-from calib.reports.writers.plain import as_dict
+from calib.reports.writers.json import as_dict
 from calib.rundir import history_beside
 from calib.scoring.run import ScoredRun, scored
 from calib.terminal.progress import Bar

@@ -2,7 +2,7 @@
 
 A structural law extrapolates the collectives that it was fitted with, phi multiplies their beta, a work
 law was fitted to the layers of its own file, and a composition law corrects their sums and those of its
-loops and exchanges. Collectives of several libraries never meet: predictions take those of one alone.
+loops and exchanges. Predictions use the collectives of one library alone.
 """
 
 from __future__ import annotations

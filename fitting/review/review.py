@@ -136,8 +136,8 @@ def _launches(source: Provenance) -> Iterator[Remark]:
     if source.launches == 1:
         yield warning(
             LAUNCHES,
-            "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
-            "more, or fit several runs together",
+            "one launch of the ranks, so no interval includes launch-to-launch variation; measure in 3 "
+            "or more, or fit several runs together",
         )
 
 

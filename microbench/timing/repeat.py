@@ -151,7 +151,7 @@ def repeat(
     """Time blocks of growing size until the median is precise enough or the budget is spent.
 
     Collective: all ranks pass the same arguments, and all go by rank 0's clock. The budget is exceeded
-    by one repetition at most, or by what a block takes longer than the one before it suggests.
+    by one repetition at most, or by as much as a block overruns the estimate from the one before it.
 
     Parameters
     ----------

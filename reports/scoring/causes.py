@@ -27,6 +27,7 @@ LEAST_SHARE = 0.005  # of an iteration: a phase that is off by less is no cause
 LEAST_CASE = 0.01  # of a phase's error
 BOTH_WAYS = 1 / 3  # of the error: a smaller mean with sign has no direction
 OffDirection = Literal["too little", "too much", "both ways"]
+UNDER_OR_OVER = {"too little": "under-predicted", "too much": "over-predicted"}
 SIGNS: dict[OffDirection, int] = {"too little": -1, "too much": 1, "both ways": 0}
 
 
@@ -210,15 +211,16 @@ def _words(of: ErrorCause) -> str:
     off = (
         f"off by {percent(of.error)} of the iteration, in both directions"
         if of.direction == "both ways"
-        else f"{percent(of.error)} of the iteration {of.direction} on average"
+        else f"{UNDER_OR_OVER[of.direction]} by {percent(of.error)} of the iteration on average"
     )
     places = ", ".join(f"{case.what} ({_share(case.share)})" for case in of.cases)
     where = f"; most in {places}" if places else ""
     words = [f"{of.phase}: {off}, {_share(of.share)} of the error of all phases{where}."]
     if of.layers:
         layers = "; ".join(
-            f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), alone and "
-            f"corrected {number(1e3 * kind.predicted_s)} ms, measured {number(1e3 * kind.measured_s)} ms"
+            f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), predicted "
+            f"{number(1e3 * kind.predicted_s)} ms from times alone, measured "
+            f"{number(1e3 * kind.measured_s)} ms"
             for kind in of.layers[:MOST_IN_WORDS]
         )
         words.append(f"In place, on one rank: {layers}.")

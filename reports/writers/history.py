@@ -18,7 +18,7 @@ from calib.reports.history.records import Acceptance, Past, PastPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import Worst
 from calib.reports.writers.csv import written
-from calib.reports.writers.plain import values
+from calib.reports.writers.json import values
 
 COLUMNS = (
     "id",

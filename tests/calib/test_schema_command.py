@@ -55,7 +55,7 @@ from calib.reports.drift.verdict import verdict
 from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance
 from calib.reports.writers.history import in_json
-from calib.reports.writers.plain import as_dict
+from calib.reports.writers.json import as_dict
 from calib.schema import ENTRIES, all_texts, schema_text
 from calib.scoring.findings import report_of
 from calib.scoring.run import scored

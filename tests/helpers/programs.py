@@ -42,7 +42,7 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
 
 
 def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """layer_program(module, about), traced at the first call for a model of this name, without weights."""
+    """layer_program(module, about), traced without weights at the first call for this name."""
     if about.name not in _TRACED:
         _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about)
     found = _TRACED[about.name]

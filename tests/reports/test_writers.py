@@ -23,8 +23,8 @@ from calib.reports.scoring.choice import StrategyChoices
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import Summary
 from calib.reports.writers.csv import COLUMNS, csv_text
+from calib.reports.writers.json import as_dict
 from calib.reports.writers.markdown import markdown_text
-from calib.reports.writers.plain import as_dict
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 

@@ -78,7 +78,7 @@ def test_a_group_that_is_no_part_is_refused(group: LinkGroup) -> None:
 def test_other_nodes_than_the_parameters_are_told() -> None:
     machine, notes = machine_of(Machine(nominal("p100")), Devices(2, 8))
     assert machine.parameters.ranks_per_node == 8
-    assert notes == ("the parameters are of nodes of 4 devices; nodes of 8 were asked for",)
+    assert notes == ("parameters were measured with 4 devices per node; 8 were asked for",)
 
 
 def test_nominal_parameters_are_a_file(tmp_path: pytest.TempPathFactory) -> None:

@@ -206,7 +206,7 @@ def test_checks_and_verdicts_in_words() -> None:
     wrong = Verdict(1, ("accuracy of data: 70.0%, under 80.0%", "drift: links", "missing: x: y"))
     lines = text_of(made([point(1.0, 1.0)], checks=checks, verdict=wrong)).splitlines()
     assert (
-        "Check of network (3 cases): +1.0% against the parameters in the median; furthest allreduce, "
+        "Check of network (3 cases): +1.0% against the parameters in the median; farthest allreduce, "
         "4 KiB: -10.0%."
     ) in lines
     first = lines.index("Verdict: not right:")

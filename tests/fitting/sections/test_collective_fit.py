@@ -226,7 +226,7 @@ def test_times_in_other_units_are_a_note() -> None:
     fits, notes = collective_fits(as_samples(hours), 0)
     assert fits == []
     assert notes == [
-        "allreduce on 2 ranks: its law comes out beyond what any machine does: alpha of 100 s is over "
+        "allreduce on 2 ranks: its law is outside plausible bounds: alpha of 100 s is over "
         "10 s: other units?"
     ]
 

@@ -154,8 +154,8 @@ def test_layers_of_models_without_a_point_are_left_out() -> None:
 def test_words() -> None:
     words = causes([LONG, SHORT])[0].words
     assert words == (
-        "backward: 10.0% of the iteration too little on average, 50% of the error of all phases; "
-        "most in vgg16_mini data p=2 (100%)."
+        "backward: under-predicted by 10.0% of the iteration on average, 50% of the error of all "
+        "phases; most in vgg16_mini data p=2 (100%)."
     )
     hostile = LONG.model_copy(update={"model": "\x1b[31mred\n"})
     assert "\x1b" not in causes([hostile])[0].words and "\n" not in causes([hostile])[0].words
@@ -174,5 +174,5 @@ def test_of_very_many_equal_cases_none_is_named() -> None:
     many = [LONG.model_copy(update={"model": f"m{k}"}) for k in range(101)]
     assert causes(many)[0].cases == []
     assert causes(many)[0].words == (
-        "backward: 20.0% of the iteration too little on average, 80% of the error of all phases."
+        "backward: under-predicted by 20.0% of the iteration on average, 80% of the error of all phases."
     )
