@@ -32,7 +32,7 @@ class LinkGroup(NamedTuple):
         return self.nodes * self.per_node
 
 
-def machine_of(machine: Machine, devices: Devices) -> tuple[Machine, tuple[str, ...]]:
+def adapted(machine: Machine, devices: Devices) -> tuple[Machine, tuple[str, ...]]:
     """The machine with nodes of as many devices as asked for, and a note where its own differ."""
     parameters = machine.parameters
     if devices.nodes == 1 and devices.per_node <= parameters.ranks_per_node:
@@ -44,14 +44,14 @@ def machine_of(machine: Machine, devices: Devices) -> tuple[Machine, tuple[str, 
 
 
 class Links:
-    """Operations on a cluster of `devices`; `machine` and `notes` are those of `machine_of`.
+    """Operations on a cluster of `devices`; `machine` and `notes` are those of `adapted`.
 
     measured: the calibrated laws, with contention between groups that work at once. paper: Hockney's
     alpha-beta form of formulas.md, "Collectives", without contention.
     """
 
     def __init__(self, machine: Machine, devices: Devices, form: Form) -> None:
-        self.machine, self.notes = machine_of(machine, devices)
+        self.machine, self.notes = adapted(machine, devices)
         self._network, self.devices, self.form = self.machine.network, devices, form
         self._known: dict[tuple[str, int, LinkGroup, int], Cost] = {}
 

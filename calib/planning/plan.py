@@ -14,7 +14,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
-from calib.planning.points import PlannedLaunches, machine_of, points_of
+from calib.planning.points import PlannedLaunches, planned_launches, points_of
 from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
 from calib.terminal.printing import say
@@ -38,7 +38,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
 
     Raises InputError where no point can be run.
     """
-    machine = machine_of(request, cluster)
+    machine = planned_launches(request, cluster)
     points, left_out = points_of(request, machine, specs)
     collectives, unsent = collective_cases(request, machine, points)
     cases = [

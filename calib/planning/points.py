@@ -47,7 +47,7 @@ class Point:
         return f"{self.model.name} {division.strategy} {division.replicas}x{division.inner}"
 
 
-def machine_of(request: Request, cluster: Cluster) -> PlannedLaunches:
+def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
     """How the largest launch is placed: `ranks`, else the largest p that the cluster has ranks for.
 
     More ranks than cores share the nodes' cores; such rows are marked.

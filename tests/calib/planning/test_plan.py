@@ -33,7 +33,7 @@ from calib.oracle.template import groups
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
-from calib.planning.points import batch_of, machine_of, points_of
+from calib.planning.points import batch_of, planned_launches, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
 from calib.training.models import entry
 
@@ -411,10 +411,10 @@ def test_more_ranks_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
 def test_the_largest_launch() -> None:
     """The largest p that there are ranks for, or what is asked for, crowded if need be."""
     machine = cluster(4, nodes=2)
-    assert machine_of(Request(p=(1, 2)), machine).ranks == 2
-    assert machine_of(Request(p=(1, 6)), machine).ranks == 6
-    assert machine_of(Request(p=(1, 64)), machine).ranks == 8
-    crowded = machine_of(Request(p=(1, 64), ranks=16), machine)
+    assert planned_launches(Request(p=(1, 2)), machine).ranks == 2
+    assert planned_launches(Request(p=(1, 6)), machine).ranks == 6
+    assert planned_launches(Request(p=(1, 64)), machine).ranks == 8
+    crowded = planned_launches(Request(p=(1, 64), ranks=16), machine)
     assert (crowded.ranks, crowded.ranks_per_node) == (16, 8)
 
 
@@ -488,7 +488,7 @@ def test_the_smallest_tier_is_kept() -> None:
 def test_points(specs: dict[str, ModelSpec]) -> None:
     """One rank is serial whatever the strategy; a hybrid takes the largest group of a node."""
     request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
-    machine = machine_of(request, cluster(4, nodes=2))
+    machine = planned_launches(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
     single = ("data", "spatial", "pipeline", "filter", "channel")
     expected = ["serial 1", *(f"{strategy} {p}" for p in (2, 8) for strategy in single)]
@@ -503,7 +503,7 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
 def test_a_hybrid_falls_back_to_smaller_groups(specs: dict[str, ModelSpec]) -> None:
     """cosmoflow-mini ends in 4 outputs: groups of 8 cannot share them, groups of 4 can."""
     request = Request(models=("cosmoflow-mini",), strategies=("data+filter",), p=(16,))
-    points, _ = points_of(request, machine_of(request, cluster(8, nodes=2)), specs)
+    points, _ = points_of(request, planned_launches(request, cluster(8, nodes=2)), specs)
     assert [point.label for point in points] == ["cosmoflow-mini data+filter 4x4"]
 
 
