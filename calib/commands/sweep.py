@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.garbage import rare_collections
 from calib.options import (
     Boundaries,
     FormName,
@@ -104,7 +105,7 @@ def command(
         check_layers(chosen[0], model)
     count = len(ranks) * len(chosen) * sum(len(each) for _, each in sizes)
     kinds: Counter[str] = Counter()
-    with table_of(output) as rows, Bar("sweep", count) as bar:
+    with rare_collections(), table_of(output) as rows, Bar("sweep", count) as bar:
         for done, projection in enumerate(predictor.points(sizes, ranks, chosen), start=1):
             rows.add(projection)
             if output is None and STREAMS.lost:

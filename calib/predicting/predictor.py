@@ -22,8 +22,6 @@ from calib.predicting.choices import Batch
 from calib.rundir import LATEST_PARAMETERS
 
 NOT_PREDICTED = "not predicted: "
-# points after which looked-up costs are forgotten: many p have many message sizes
-FORGET_AFTER = 20_000
 
 
 @dataclass
@@ -48,18 +46,13 @@ class Predictor:
 
         One that lacks a parameter says so in its limits, and has no time.
         """
-        asked = (
-            (model, batch, p, template)
+        return (
+            self._point(model, batch, p, template)
             for model, batches in models
             for batch in batches
             for p in ranks
             for template in templates
         )
-        for done, (model, batch, p, template) in enumerate(asked, start=1):
-            yield self._point(model, batch, p, template)
-            if done % FORGET_AFTER == 0:
-                self.machine = Machine(self.machine.parameters)
-                model.cache.clear()
 
     def _point(
         self, model: ModelSpec, batch: Batch, p: int, template: DivisionTemplate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
+from calib.foundation.garbage import rare_collections
 from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
 from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
 from calib.oracle.layout.shards import rank_shards
@@ -34,7 +34,6 @@ from calib.training.models.specs import spec
 
 LEAST_ACCURACY = 0.8
 FEW_RUNS = 10
-FEW_COLLECTIONS = (100_000, 50, 100)
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class Report:
         write_json(page.with_name(REPORT_JSON), as_dict(self.findings))
 
 
+@rare_collections()
 def report_of(
     runs: Sequence[Path],
     history: str | None = None,
@@ -77,7 +77,6 @@ def report_of(
     remembered there first. A history that cannot be written is said in the notes. Raises what
     `scored` does, and InputError for runs that are named twice.
     """
-    gc.set_threshold(*FEW_COLLECTIONS)  # what is read stays; looking through it takes half the time
     found = _scored(runs, parameters_file)
     _refuse_twice(found)
     accuracies = [accuracy for each in found for accuracy in each.accuracies]

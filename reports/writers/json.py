@@ -7,15 +7,14 @@ command, so `past` is left out.
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from calib.foundation.garbage import rare_collections
 from calib.reports.drift.records import Drift
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
@@ -108,21 +107,9 @@ def as_dict(findings: Findings) -> dict[str, Any]:
         notes=findings.notes,
     )
     content: dict[str, Any] = values(document)
-    with _no_collection():  # a year has too many for `values`, and all their numbers are finite
+    with rare_collections():  # a year has too many for `values`, and all their numbers are finite
         content["accuracies"] = [accuracy.model_dump() for accuracy in findings.accuracies]
     return content
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection: it takes half the time of the half million dicts of a year."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def values(of: Any) -> Any:

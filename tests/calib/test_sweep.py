@@ -138,7 +138,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
             yield found.total.value if found.total else None
 
     kept = list(totals())
-    monkeypatch.setattr("calib.predicting.predictor.FORGET_AFTER", 2)
+    monkeypatch.setattr("calib.oracle.once.MOST", 2)
     assert list(totals()) == kept and sum(x is not None for x in kept) > 10
 
 
