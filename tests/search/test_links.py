@@ -10,7 +10,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.cost import NOTHING
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Form
-from calib.search.links import Collective, LinkGroup, Links, machine_of
+from calib.search.links import Collective, LinkGroup, Links, adapted
 from calib.search.nominal import FACTOR, NOMINAL, nominal
 from calib.search.request import Devices
 
@@ -21,7 +21,7 @@ M = float(1 << 24)  # a power of two, where no law is interpolated
 def links(name: str, form: Form) -> Links:
     of = NOMINAL[name]
     devices = Devices(of.nodes, of.per_node)
-    machine, notes = machine_of(Machine(nominal(name)), devices)
+    machine, notes = adapted(Machine(nominal(name)), devices)
     assert notes == ()
     return Links(machine, devices, form)
 
@@ -76,7 +76,7 @@ def test_a_group_that_is_no_part_is_refused(group: LinkGroup) -> None:
 
 
 def test_other_nodes_than_the_parameters_are_told() -> None:
-    machine, notes = machine_of(Machine(nominal("p100")), Devices(2, 8))
+    machine, notes = adapted(Machine(nominal("p100")), Devices(2, 8))
     assert machine.parameters.ranks_per_node == 8
     assert notes == ("parameters were measured with 4 devices per node; 8 were asked for",)
 
