@@ -18,7 +18,7 @@ from calib.microbench.importers.lines.reading import Log, NoLogError, failure_in
 from calib.microbench.importers.mpi import imb, osu
 from calib.microbench.importers.nccl import json_runs as nccl_tests_json
 from calib.microbench.importers.nccl import rccl_results
-from calib.microbench.importers.nccl import text as nccl_tests
+from calib.microbench.importers.nccl import text_logs as nccl_tests
 from calib.microbench.importers.plain import tables as plain
 from calib.microbench.importers.plain.header import lacking
 from calib.microbench.importers.said import UNSAID, Flags, remark

@@ -12,7 +12,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
-from calib.search.links import machine_of
+from calib.search.links import adapted
 from calib.search.pipelines.antichains import States, states_of
 from calib.search.pipelines.candidates import (
     NoRoom,
@@ -189,7 +189,7 @@ def row_of(request: SearchRequest, found: PipelineCandidate) -> StageRow:
     }
     division = division_of(request, found)
     if division is not None:
-        machine, _ = machine_of(request.machine, request.devices)
+        machine, _ = adapted(request.machine, request.devices)
         total = project(request.spec, division, machine, request.form, request.optimizer).total
         row["projected_s"] = total.value if total is not None else "-"
     return row

@@ -27,7 +27,7 @@ from calib.oracle.layout.workload import activation_items
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
-from calib.search.links import machine_of
+from calib.search.links import adapted
 from calib.search.pipelines.antichains import States, states_of
 from calib.search.pipelines.partition import PartitionLevel, bandwidth_levels, between
 from calib.search.pipelines.profile import PipelineProfile
@@ -166,7 +166,7 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     count, ratio = len(model.layers), compression_of(request) or 1.0
     per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
-    machine, _ = machine_of(request.machine, devices)
+    machine, _ = adapted(request.machine, devices)
     costs = machine.costs(
         min(devices.per_node, machine.parameters.ranks_per_node), request.optimizer
     )

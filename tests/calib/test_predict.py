@@ -383,7 +383,7 @@ def test_memory_that_may_not_do_is_a_maybe() -> None:
     kinds = {}
     for room in (1000, 6000, 10**6):
         found = project(NET, division, full_machine(memory=[reuse], device_memory_bytes=room))
-        kinds[room] = ranking([found], lambda x: x.strategy).rows[0]
+        kinds[room] = ranking([found]).rows[0]
     assert ["maybe" in kinds[6000], "no" in kinds[1000], "yes" in kinds[10**6]] == [True] * 3
     short = project(NET, division, full_machine(memory=[reuse], device_memory_bytes=2000))
     assert "though not by all of its interval" in short.limits[0]
@@ -396,29 +396,30 @@ def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
     total = PhaseTime(value=seconds, low=seconds - margin, high=seconds + margin, basis="measured")
     return Projection(
         model="m",
-        division=Division("data", 2, 2),
+        division=Division("pipeline", 2, 2, segments=round(1000 * seconds)),  # tells them apart
         phases={},
         total=total,
         bytes_per_rank=0,
         bytes_by_part={},
         feasible=feasible,
-        optimizer=f"{seconds:g}",  # what it is called by here
         notes=[f"an allreduce of {seconds:g} B"],
     )
 
 
-def test_order_verdict_and_notes() -> None:
-    def name(x: Projection) -> str:
-        return x.optimizer
+def named(seconds: float) -> str:
+    """As the answer of so many seconds is called."""
+    return f"pipeline, {round(1000 * seconds)} micro-batches"
 
+
+def test_order_verdict_and_notes() -> None:
     all_four = [answer(3, 0.1), answer(1, 0.1, feasible=False), answer(2, 0.1), answer(2.1, 0.2)]
     order = ranked(all_four)
-    assert [name(x) for x in order] == ["2", "2.1", "3", "1"]
-    assert fastest(order[:3], name).startswith(
-        "Fastest: 2, but the intervals of what differs overlap with 2.1:"
+    assert [x.total and x.total.value for x in order] == [2, 2.1, 3, 1]
+    assert fastest(order[:3]).startswith(
+        f"Fastest: {named(2)}, but the intervals of what differs overlap with {named(2.1)}:"
     )
-    assert fastest([order[0], order[2]], name) == "Fastest: 2."
-    assert fastest(order[:1], name) == "Only 2 can run."
+    assert fastest([order[0], order[2]]) == f"Fastest: {named(2)}."
+    assert fastest(order[:1]) == f"Only {named(2)} can run."
     assert like_notes(all_four) == ["an allreduce of 3 B (and 3 more like it)"]
 
 
@@ -436,7 +437,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
     slow, quick = phases(0.020), phases(0.010)
     assert not may_be_faster(slow, quick)
     assert may_be_faster(phases(0.0115), quick)
-    assert fastest([quick, slow], lambda x: x.optimizer) == "Fastest: 1.01."
+    assert fastest([quick, slow]) == f"Fastest: {named(1.01)}."
 
 
 # mistakes
@@ -539,7 +540,7 @@ def test_a_reason_of_several_is_said_once() -> None:
         answer(k, 0.1, feasible=False).model_copy(update={"limits": ["too large", *more]})
         for k, more in ((1, []), (2, ["odd"]), (3, []))
     ]
-    assert refused_because(three, lambda x: x.optimizer) == ["All: too large", "2: odd"]
+    assert refused_because(three) == ["All: too large", f"{named(2)}: odd"]
 
 
 def test_groups_and_grids_are_told_apart() -> None:
