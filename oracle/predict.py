@@ -1,4 +1,4 @@
-"""Predict one iteration: the oracle's one question."""
+"""Predict one training iteration."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def project(
 ) -> Projection:
     """Predict one iteration of a model under a strategy, and an epoch.
 
-    What cannot run (numbers that do not divide, too many ranks, too little memory) is an answer, not
-    an error: `feasible` is False and `limits` has the reasons.
+    A configuration that cannot run (numbers that do not divide, too many ranks, too little memory) is
+    an answer, not an error: `feasible` is False and `limits` has the reasons.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def project(
     strategy
         How training is divided.
     parameters
-        What was fitted on the machine. For many predictions, make the `Machine` once and pass that.
+        The fit of the machine. For many predictions, make the `Machine` once and pass that.
     form
-        "measured" has everything that was measured; "paper" the equations of ParaDL as written.
+        "measured" uses all measurements; "paper" evaluates the equations of ParaDL as written.
     optimizer
         sgd, momentum or adam.
     samples
-        D, the samples of an epoch; without it no epoch is predicted.
+        D, the samples of an epoch; None predicts no epoch.
     explain
         Whether to add the terms of the formula.
 
@@ -59,7 +59,7 @@ def project(
     InputError
         An unknown optimizer.
     MissingParameter
-        The parameters lack something that this prediction needs.
+        The parameters lack something this prediction needs.
 
     References
     ----------
@@ -89,7 +89,7 @@ def _possible(
     samples: int | None,
     explain: bool,
 ) -> Projection:
-    """The answer where nothing forbids the division."""
+    """Predict a division that the model and the rank count allow."""
     chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
     phases = by_phase(terms)
@@ -128,9 +128,9 @@ def _terms(
     form: Form,
     optimizer: str,
 ) -> tuple[list[Term], Division]:
-    """The terms, and the division: of a pipeline with the boundaries of its balanced stages.
+    """The terms, and the division with the boundaries of a balanced pipeline.
 
-    What a stage holds depends on the balance of times.
+    The balance depends on the times, and a stage's memory on the balance.
     """
     if form == "paper":
         paper = paper_costs(machine, model, division, optimizer)
@@ -154,7 +154,7 @@ def without_time(
     reasons: list[str],
     limit: Limit | None = None,
 ) -> Projection:
-    """The answer where nothing can be computed."""
+    """The projection of a division that cannot run."""
     return Projection(
         **_about(model, division, form, optimizer),
         phases={},

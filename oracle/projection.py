@@ -1,4 +1,4 @@
-"""The Projection record: predicted seconds of an iteration, phase by phase, with intervals."""
+"""The Projection record: predicted seconds of an iteration by phase, with intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, Who
 from calib.foundation.records import BytesEstimate, Estimate
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
-# from the surest to the least sure; a sum is as sure as its worst part
+# surest first; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
-# layerwise: outputs and input gradients of layers between ranks (filter, channel, pipeline, and where a
-# spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
+# layerwise: outputs and input gradients sent between ranks (filter, channel, pipeline, and the end of a
+# spatial split); pack: packing, unpacking, split, concat; exchange: of weight gradients
 PHASES: tuple[Phase, ...] = (
     "forward",
     "backward",

@@ -8,7 +8,7 @@ from calib.foundation.layers import LayerShape
 
 
 class Layer(BaseModel):
-    """One layer and the layers that it reads from ("input" is the model's input)."""
+    """One layer and the names of the layers it reads ("input" is the model's input)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -23,7 +23,7 @@ class Layer(BaseModel):
 
 
 def contents(shape: LayerShape) -> tuple[object, ...]:
-    """Equal for equal shapes, hashable and quick to make."""
+    """A hashable key of a shape, quick to make."""
     return (
         shape.kind,
         shape.input_shapes,

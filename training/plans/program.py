@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
+from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
-from calib.oracle.trace.tracing import INPUT
 from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers, summers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
 from calib.training.plans.gradients import PlanGroups, SharedGradients

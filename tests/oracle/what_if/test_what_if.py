@@ -332,7 +332,7 @@ def test_factors_of_one_path_are_bounded_together() -> None:
 
 def test_links_change_nothing_where_contention_was_measured_and_that_is_said() -> None:
     (note,) = notes_of(apply(machine(contention=[contention()]), ["links_per_node=2"]))
-    assert note == "what if: links_per_node = 2 (where contention was measured, that stands)"
+    assert note == "what if: links_per_node = 2 (measured contention stays)"
     (plain,) = notes_of(apply(machine(), ["links_per_node=2"]))
     assert plain == "what if: links_per_node = 2"
 
