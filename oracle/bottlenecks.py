@@ -7,7 +7,7 @@ communication, and every rank repeats the layers after it (both are missing in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -174,14 +174,10 @@ def _balance(found: Evidence) -> Answer:
     if share < MATTERS:
         return None
     why = "stages wait for others while the pipeline fills and drains"
-    uneven = max(_numbers(found.terms, "max/mean stage"), default=1.0)
+    ratios = (term.values.get("max/mean stage") for term in found.terms)
+    uneven = max((x for x in ratios if isinstance(x, float)), default=1.0)
     more = f"; the slowest stage takes {uneven:.3g} times the mean" if uneven > 1 + MATTERS else ""
     return share, why + more
-
-
-def _numbers(terms: Iterable[Term], symbol: str) -> list[float]:
-    values = (term.values.get(symbol) for term in terms)
-    return [float(value) for value in values if isinstance(value, float | int)]
 
 
 def _number_of_ranks(found: Evidence) -> Answer:

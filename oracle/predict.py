@@ -10,14 +10,14 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
-from calib.oracle.cost import Cost, total
+from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
-from calib.oracle.projection import Form, Limit, PhaseTime, Projection
+from calib.oracle.projection import Form, Limit, Projection
 from calib.oracle.strategies import Strategy, strategy_named
 from calib.oracle.strategies.pipeline import placed
 from calib.oracle.terms import Term, by_phase
@@ -98,8 +98,9 @@ def _possible(
     peak, about = peak_bytes(
         machine.parameters, division, parts, lambda: live_bytes(model, division, optimizer)
     )
-    reasons = why_no_room(machine.parameters, sum(parts.values()), peak)
-    room = room_used(machine.parameters, sum(parts.values()), peak)
+    naive = sum(parts.values())
+    reasons = why_no_room(machine.parameters, naive, peak)
+    room = room_used(machine.parameters, naive, peak)
     limit = chosen.limit(model, division)
     return Projection(
         **_about(model, asked, form, optimizer),
@@ -107,8 +108,9 @@ def _possible(
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         samples=samples,
-        epoch=_epoch(whole, samples, division.batch),
-        bytes_per_rank=sum(parts.values()),
+        # D / B iterations: the last, incomplete mini-batch counts by its share (formulas.md)
+        epoch=None if samples is None else whole.times(samples / division.batch).record(),
+        bytes_per_rank=naive,
         bytes_by_part=parts,
         peak_bytes=peak,
         limit=limit,
@@ -164,8 +166,3 @@ def without_time(
         feasible=False,
         limits=reasons,
     )
-
-
-def _epoch(whole: Cost, samples: int | None, batch: int) -> PhaseTime | None:
-    """D / B iterations; as formulas.md, a last incomplete mini-batch counts by its share."""
-    return None if samples is None else whole.times(samples / batch).record()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.cost import Cost, total
 from calib.oracle.projection import PHASES, Phase, TermTime
 
 # what takes the time, as ParaDL's Table 6 names it (oracle/bottlenecks.py)
@@ -52,6 +52,5 @@ def by_phase(terms: Iterable[Term]) -> dict[Phase, Cost]:
     """The cost of every phase, in the order of PHASES."""
     costs: dict[Phase, list[Cost]] = {phase: [] for phase in PHASES}
     for term in terms:
-        if term.cost is not NOTHING:
-            costs[term.phase].append(term.cost)
-    return {phase: total(parts) if parts else NOTHING for phase, parts in costs.items()}
+        costs[term.phase].append(term.cost)
+    return {phase: total(parts) for phase, parts in costs.items()}

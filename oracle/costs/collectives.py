@@ -70,13 +70,14 @@ class CollectiveCosts:
     """Looks up collectives, structural laws, contention and overlap in a parameter file."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
         self.levels = Levels.of(parameters)
         self._library, self._about = library_of(parameters)
         self._fits: dict[tuple[str, str], list[CollectiveFit]] = {}
         for fit in parameters.collectives:
             if fit.library == self._library and fit.at_home:
                 self._fits.setdefault((fit.operation, fit.level), []).append(fit)
+        overlaps = [law for law in parameters.overlap if law.library == self._library]
+        self._overlaps = overlaps or parameters.overlap
         device = next((fit.device for fits in self._fits.values() for fit in fits), "")
         self._laws = {
             (law.operation, law.level): law
@@ -104,11 +105,9 @@ class CollectiveCosts:
 
         Outside the measured range of p anything from none to all may be hidden: eta is 0 to 1.
         """
-        records = self._parameters.overlap
-        mine = [record for record in records if record.library == self._library] or records
-        if not mine:
+        if not self._overlaps:
             return None
-        nearest = min(mine, key=lambda record: abs(math.log(record.ranks / p)))
+        nearest = min(self._overlaps, key=lambda law: abs(math.log(law.ranks / p)))
         if self.knows_overlap(p):
             return nearest
         anything = Estimate(value=nearest.eta.value, low=0.0, high=1.0)
@@ -116,9 +115,7 @@ class CollectiveCosts:
 
     def knows_overlap(self, p: int) -> bool:
         """Whether p lies within the range of measured overlap."""
-        records = self._parameters.overlap
-        mine = [record for record in records if record.library == self._library] or records
-        ranks = [record.ranks for record in mine]
+        ranks = [law.ranks for law in self._overlaps]
         return bool(ranks) and min(ranks) <= p <= max(ranks)
 
     def contention_of(self, flows: float, span: int) -> Phi:
@@ -126,7 +123,7 @@ class CollectiveCosts:
 
         1 inside a node, as the paper's phi is of the links between nodes.
         """
-        inside = span <= self._parameters.ranks_per_node
+        inside = span <= self.levels.ranks_per_node
         return Phi.exactly(1.0) if inside else self._contention.share(flows)
 
     @once

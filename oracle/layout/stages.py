@@ -81,10 +81,9 @@ def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
     for index, last in sorted(last_read.items()):
         layer = model.layers[index]
         items = layer.shape.output_items
-        has_gradient = layer.needs_input_grad or bool(layer.shape.parameter_shapes)
         for border in range(index + 1, last + 1):
             forward[border].append(items)
-            if has_gradient:
+            if layer.has_gradient:
                 backward[border].append(items)
     found = (Crossing(tuple(f), tuple(b)) for f, b in zip(forward, backward, strict=True))
     same: dict[Crossing, Crossing] = {}

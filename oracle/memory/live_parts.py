@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
-from calib.oracle.layout.shards import largest_part, split_flags, split_places
+from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
@@ -55,22 +55,19 @@ class SharedLayers(WholeLayers):
 
     def __init__(self, model: ModelSpec, division: Division) -> None:
         super().__init__(model)
-        self._of = model
         self._is_filter = division.traits.cuts != "channels"
-        self._parts: dict[int, LayerShape] = {}
-        known: dict[int, LayerShape] = {}
-        for index, is_split in enumerate(split_flags(model, division)):
-            if is_split:
-                first = model.alike[index]
-                if first not in known:
-                    known[first] = largest_part(self._layers[index].shape, division)
-                self._parts[index] = known[first]
+        split = split_places(model, division)
+        parts = {  # equal layers have equal parts
+            first: largest_part(self._layers[first].shape, division)
+            for first in {model.alike[index] for index in split}
+        }
+        self._parts = {index: parts[model.alike[index]] for index in split}
         landed = [line(of) for index in self._parts for of in self._landed(index)]
         self.landing = max(landed, default=NOTHING)
 
     def _landed(self, index: int) -> list[tuple[int, ...]]:
         """What the layer's allgather receives: y under filter, dL/dx under channel."""
-        layer = self._of.layers[index]
+        layer = self._layers[index]
         if self._is_filter:
             return [layer.shape.output_shape]
         return [layer.shape.input_shapes[0]] if layer.needs_input_grad else []
@@ -80,8 +77,8 @@ class SharedLayers(WholeLayers):
         part = self._parts.get(index)
         if part is None:
             return super().run(tape, index, inputs)
-        of = _filters if self._is_filter else _channels
-        return of(tape, self._layers[index].shape, part, inputs[0])
+        run = _filters if self._is_filter else _channels
+        return run(tape, self._layers[index].shape, part, inputs[0])
 
 
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:

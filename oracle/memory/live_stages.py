@@ -52,10 +52,10 @@ def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[in
     """Peak live bytes of every stage; balanced by FLOPs if there are no boundaries."""
     boundaries = division.boundaries or balanced(operations(model), division.p)
     borders = stage_borders(model, boundaries)
-    found = []
-    for waves, (first, end) in zip(stages_waves(division), borders, strict=True):
-        found.append(_peak(model, (first, end), division, waves, optimizer))
-    return found
+    return [
+        _peak(model, layers, division, waves, optimizer)
+        for waves, layers in zip(stages_waves(division), borders, strict=True)
+    ]
 
 
 def _peak(
@@ -120,7 +120,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
         given = [(part, ledger.hold(number))]
     tape.backward(given, again)
     for of in sent:
-        if of < first and has_gradient(model, of):  # passed on: autograd copies the gradient
+        if of < first and model.layers[of].has_gradient:  # passed on: autograd copies the gradient
             ledger.make(_size(model, of))
     peaks = highest(ledger.peaks)
     for tensor in (number, *(variables[name].tensor for name in set(logits))):
@@ -128,7 +128,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     gradients = 0 if again else weights_of(model, first, end).nbytes
     left = ByteLine(ledger.each, ledger.fixed - gradients)
     held = [_size(model, of) for of in received]
-    held += [_size(model, of) for of in sent if has_gradient(model, of)]
+    held += [_size(model, of) for of in sent if model.layers[of].has_gradient]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
     every = functools.reduce(ByteLine.plus, held, NOTHING)
@@ -142,7 +142,7 @@ def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, H
     tensors = {}
     for of in of_border[first]:
         size = _size(model, of)
-        is_leaf = has_gradient(model, of)
+        is_leaf = model.layers[of].has_gradient
         tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else HeldTensor(UNCOUNTED, size)
     read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
     variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
@@ -151,12 +151,6 @@ def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, H
 
 def _size(model: ModelSpec, index: int) -> ByteLine:
     return line(model.layers[index].shape.output_shape)
-
-
-def has_gradient(model: ModelSpec, index: int) -> bool:
-    """Whether the gradient of a layer's output comes back."""
-    layer = model.layers[index]
-    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
 
 
 @once

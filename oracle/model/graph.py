@@ -75,7 +75,7 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        weighted[layer.name] = needed or bool(layer.shape.parameter_shapes)
+        weighted[layer.name] = layer.has_gradient
 
 
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:

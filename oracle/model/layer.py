@@ -21,6 +21,11 @@ class Layer(BaseModel):
         description="false where no layer before it has weights: its dL/dx is never computed"
     )
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether dL/dy is computed: this layer or one before it has weights."""
+        return self.needs_input_grad or bool(self.shape.parameter_shapes)
+
 
 def contents(shape: LayerShape) -> tuple[object, ...]:
     """A hashable key of a shape, quick to make."""

@@ -98,7 +98,7 @@ class _Builder:
         before = self.spec.layers[j]
         theirs = self.division.configurations[j]
         between = route((before.shape, theirs), here, which, batch, self.rank)
-        carries = before.needs_input_grad or bool(before.shape.parameter_shapes)
+        carries = before.has_gradient
         fetch = None
         if between.talks or (between.whole is not None and not between.is_direct):
             same_cells = of == theirs and math.prod(of.spatial) > 1
