@@ -179,6 +179,11 @@ def network(filters: Sequence[int], size: int, widths: Sequence[int], channels: 
     return Network(model, tuple(weighted))
 
 
+def cuttable() -> Network:
+    """A network that spatial can cut."""
+    return network([8, 12], 8, [10, 6], channels=4)
+
+
 def networks() -> st.SearchStrategy[Network]:
     """Small random networks of one to four convolutions and one to three fully connected layers."""
     wide = st.integers(2, 12)

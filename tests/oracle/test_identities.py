@@ -12,9 +12,8 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.cut import NET, fresh
-from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
-from tests.oracle.simulated import Network, Tables, networks, tables
+from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loops
+from tests.oracle.simulated import Network, Tables, cuttable, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -28,6 +27,7 @@ from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
 
 SOME = settings(max_examples=15, deadline=None)
+NET = cuttable()
 BETWEEN_PES = ("halo", "layerwise", "exchange")
 
 
@@ -59,13 +59,11 @@ def fits(scale: float = 1.0) -> list[CollectiveFit]:
 
 def calibrated(scale: float = 1.0) -> Parameters:
     """A machine that knows all passes and what an iteration adds to the sum of its parts."""
-    operations = ("update", "pack", "unpack", "concat", "split")
     phases = ("forward", "backward", "pack", "exchange", "unpack", "update")
-    active = (1, 2)
     return machine(
         collectives=fits(scale),
-        tensor_loops=[tensor_loop(name, n) for n in active for name in operations],
-        composition=[law(name, n, 1e-7, 1e-12) for n in active for name in phases],
+        tensor_loops=tensor_loops("update", "pack", "unpack", "concat", "split"),
+        composition=[law(name, n, 1e-7, 1e-12) for n in (1, 2) for name in phases],
     )
 
 
@@ -160,7 +158,7 @@ def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in changed:
         monkeypatch.setattr(module, "ITEM_BYTES", 8)
     monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
-    found = communication(strategy, tables(fresh(), node=2))  # a model remembers its bytes
+    found = communication(strategy, tables(cuttable(), node=2))  # a model remembers its bytes
     assert found == pytest.approx(expected, rel=1e-12)
 
 

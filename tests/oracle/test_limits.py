@@ -10,7 +10,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, allreduce_fit, machine
+from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, machine, operations
 
 from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
@@ -21,7 +21,6 @@ from calib.training.models.specs import spec
 
 GIB = 2**30
 V100_BYTES = 16 * GIB  # of the paper's GPUs
-OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
 # 512^3, one sample (GiB): 4 -> 16 channels and a ReLU on 510^3, a pooling to 255^3, and so on
 COSMOFLOW_FIRST_LAYER = 2 * 4 * (4 * 512**3 + 16 * 510**3)
 
@@ -29,7 +28,7 @@ COSMOFLOW_FIRST_LAYER = 2 * 4 * (4 * 512**3 + 16 * 510**3)
 @functools.cache
 def hand(room: int = V100_BYTES) -> Machine:
     """Laws for every layer and operation, all on one level, and no memory reuse (gamma = 1)."""
-    fits = [allreduce_fit().model_copy(update={"operation": name}) for name in OPERATIONS]
+    fits = operations("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
     parameters = machine(collectives=fits, device_memory_bytes=room, ranks_per_node=1024)
     laws = [law.model_copy(update={"active_ranks": 1}) for law in parameters.work]
     loops = [loop.model_copy(update={"active_ranks": 1}) for loop in parameters.tensor_loops]
