@@ -25,8 +25,6 @@ SGD_AS_MOMENTUM = (
 )
 OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"
 CUT_ALONE = "concat and split of shards were measured alone; in an iteration they may take longer"
-INSIDE: Basis = "interpolated"
-OUTSIDE: Basis = "extrapolated"
 
 
 class TensorCosts:
@@ -140,10 +138,12 @@ class TensorCosts:
             cost = measured(found, basis="interpolated" if self._about else "measured")
             return cost.noted(*notes) if notes else cost
         seconds = loop.call_s + tensors.ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
-        factor, basis = loop.error_factor, INSIDE
+        factor = loop.error_factor
+        basis: Basis = "interpolated"
         if not loop.min_bytes <= nbytes <= loop.max_bytes:
             factor = widened(factor, nbytes, loop.max_bytes)
-            factor, basis = widened(factor, loop.min_bytes, max(nbytes, 1)), OUTSIDE
+            factor = widened(factor, loop.min_bytes, max(nbytes, 1))
+            basis = "extrapolated"
         error = (f"{loop.operation} law", seconds - seconds / factor, seconds * factor - seconds)
         return Cost(seconds, basis, (error,), notes)
 

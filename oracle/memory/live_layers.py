@@ -67,23 +67,18 @@ def kept_by(shape: LayerShape) -> Kept:
     return Kept(tuple(held[:-1]), held[-1], beside, is_view)
 
 
-def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+def _keeps_input(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[x.tensor])
 
 
-def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    (x,) = inputs
-    statistics = ByteLine(0.0, ITEM_BYTES * shape.input_shapes[0][0])
-    back = Back((x.size,), weight_bytes(shape))
-    return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
-
-
-def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    (x,), over = inputs, shape.attributes["normalized_shape"]
-    assert isinstance(over, tuple)
-    statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
+def _norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+    (x,), over = inputs, shape.attributes.get("normalized_shape")
+    if isinstance(over, tuple):  # a layer norm
+        statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
+    else:
+        statistics = ByteLine(0.0, ITEM_BYTES * shape.input_shapes[0][0])
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 
@@ -100,18 +95,13 @@ def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
     return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
 
 
-def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    (x,) = inputs
-    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=[x.tensor])
-
-
 def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if shape.is_free:
         return _view(tape, shape, inputs)
-    (x,) = inputs
-    is_mean = math.prod(shape.output_shape[1:]) == 1
-    saves = [] if is_mean else [x.tensor]
-    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=saves)
+    if math.prod(shape.output_shape[1:]) > 1:
+        return _keeps_input(tape, shape, inputs)
+    # a mean
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((inputs[0].size,)))
 
 
 def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
@@ -120,12 +110,6 @@ def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldT
 
 def _view(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     return tape.run(inputs, None, Back((None,)))
-
-
-def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    (indices,) = inputs
-    back = Back((indices.size,), weight_bytes(shape))
-    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[indices.tensor])
 
 
 def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
@@ -162,19 +146,19 @@ def _squares(tape: Tape, x: HeldTensor) -> HeldTensor:
 
 
 _KINDS: dict[str, Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]] = {
-    "conv": _weighted,
-    "linear": _weighted,
-    "batch_norm": _batch_norm,
-    "layer_norm": _layer_norm,
+    "conv": _keeps_input,
+    "linear": _keeps_input,
+    "embedding": _keeps_input,
+    "avg_pool": _keeps_input,
+    "batch_norm": _norm,
+    "layer_norm": _norm,
     "relu": _keeps_output,
     "softmax": _keeps_output,
     "max_pool": _max_pool,
-    "avg_pool": _avg_pool,
     "adaptive_avg_pool": _adaptive,
     "add": _joins,
     "concat": _joins,
     "flatten": _view,
-    "embedding": _embedding,
     "dropout": _dropout,
     "cross_entropy": _losses,
     "mse": _losses,
