@@ -86,7 +86,7 @@ class Levels:
         return max(self._shape_from(layout, offset) for offset in offsets)
 
     def _shape_from(self, layout: GroupLayout, offset: int) -> tuple[int, int]:
-        """That of the group whose first rank is so many after the first of a node."""
+        """The shape of a group that starts `offset` ranks after the first rank of a node."""
         each, stride, size = self.ranks_per_node, layout.stride, layout.size
         if stride >= each:
             return size, 1

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import (
     Composition,
@@ -17,11 +19,13 @@ from calib.fitting.parameters.file import (
 )
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
+from calib.oracle.cost import Cost
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.terms import Term, by_phase
 
+EXACT = 1e-12  # relative, of closed forms
 ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
 INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1
 # (bytes, seconds) of the measured allreduce on 2 ranks; a parabola's worth off the line on purpose
@@ -262,6 +266,12 @@ def flatten(name: str = "flatten", source: str = "input") -> Layer:
 def seconds(terms: Sequence[Term]) -> dict[str, float]:
     """What terms come to, by phase."""
     return {str(phase): cost.seconds for phase, cost in by_phase(terms).items()}
+
+
+def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
+    """Whether a cost is what was computed by hand."""
+    found = (cost.seconds, cost.low, cost.high)
+    return found == pytest.approx((seconds, low, high), rel=EXACT, abs=0)
 
 
 def rank_of(layers: Sequence[Layer], split: Collection[str] = ()) -> Workload:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.oracle.handmade import allreduce_fit
-from tests.oracle.networks import close, line, network
+from tests.oracle.handmade import allreduce_fit, close
+from tests.oracle.networks import line, network
 
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.foundation.collectives import Operation

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
-from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit
-from tests.oracle.networks import close, contention, line, network, structural
+from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit, close
+from tests.oracle.networks import contention, line, network, structural
 
 from calib.fitting.fit import fit_runs
 from calib.foundation.collectives import Operation

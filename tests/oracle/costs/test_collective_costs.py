@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
+    EXACT,
     INTERPOLATION_FACTOR,
     LINE_FACTOR,
     allreduce_fit,
+    close,
     machine,
 )
-from tests.oracle.networks import close, line, network, overlap, structural
+from tests.oracle.networks import line, network, overlap, structural
 
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
@@ -26,8 +28,6 @@ from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
-
-EXACT = 1e-12
 
 
 def allreduce(costs: CollectiveCosts, ranks: int, nbytes: int) -> Cost:
