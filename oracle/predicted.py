@@ -37,10 +37,10 @@ class Predicted(BaseModel):
     models_sha256: dict[str, str] = Field(
         default_factory=dict, description="model -> sha256 of its model.json, as RFC 8785 JSON"
     )
-    program_version: str = Field(default="", description="of calib, which predicted")
+    program_version: str = Field(default="", description="version of calib")
     made: str = Field(default="", description="UTC, ISO 8601")
     projections: tuple[Projection, ...] = Field(
-        description="of what was to be trained; of two of one case the later counts"
+        description="one for each planned training; of two for one case the later counts"
     )
 
     def write(self, path: Path) -> None:

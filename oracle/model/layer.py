@@ -13,12 +13,12 @@ class Layer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(description="its name in the model")
-    shape: LayerShape = Field(description="what a device sees of it")
+    shape: LayerShape = Field(description="kind, sizes and attributes")
     inputs: tuple[str, ...] = Field(
-        description='names of the layers that it reads from; "input" is the model\'s input'
+        description='names of the layers it reads; "input" is the model\'s input'
     )
     needs_input_grad: bool = Field(
-        description="false where no layer before it has weights: its dL/dx is never computed"
+        description="false if no layer before it has weights: dL/dx is then not computed"
     )
 
     @property
