@@ -102,7 +102,7 @@ def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Laye
     """Check a layer's name and edges; `outputs` are the shapes of all earlier layers."""
     _check_name("a layer's name", layer.name)
     if layer.name in outputs:
-        what = "the name of the model's input" if layer.name == INPUT else "there twice"
+        what = "the name of the model's input" if layer.name == INPUT else "used twice"
         raise InputError(f"the layer name {layer.name!r} is {what}")
     if not layer.inputs:
         raise InputError(f"the layer {layer.name!r} reads nothing: the input does not reach it")
@@ -133,7 +133,7 @@ def _check_loss(layers: Sequence[Layer]) -> None:
     last = layers[-1]
     if last.shape.kind not in LOSSES:
         raise InputError(
-            f"the last layer, {last.name!r}, is of kind {last.shape.kind} and no loss "
+            f"the last layer, {last.name!r}, is of kind {last.shape.kind} and not a loss "
             f"({' or '.join(LOSSES)})"
         )
     reached = {last.name}

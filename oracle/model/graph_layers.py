@@ -173,7 +173,7 @@ def _layer_norm(shape: LayerShape) -> str:
 def _concat(shape: LayerShape) -> str:
     first = shape.input_shapes[0]
     if any(x[1:] != first[1:] for x in shape.input_shapes):
-        return "its inputs have unlike sizes"
+        return "its inputs differ in size"
     return _unlike(shape, (sum(x[0] for x in shape.input_shapes), *first[1:]))
 
 

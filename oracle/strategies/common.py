@@ -53,7 +53,7 @@ def _of_direction(
         Term(
             direction,
             of_compute,
-            "in an iteration beside alone",
+            "what an iteration adds to isolated layers",
             extra,
             "layers a + bytes b",
             {"layers": count, "bytes": nbytes},

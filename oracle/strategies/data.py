@@ -71,7 +71,7 @@ def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
     return Term(
         "backward",
         "gradient exchange",
-        "slower beside the exchange",
+        "slowdown by the overlapped exchange",
         Cost(value, basis, (("overlap", value - low, high - value),), (note,) if value else ()),
         "slowdown T",
         {"slowdown": slowdown.value, "T": seconds},
@@ -127,4 +127,4 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= B."""
-    return Limit(ranks=division.batch, why="one sample at least on every rank: p <= B")
+    return Limit(ranks=division.batch, why="at least one sample per rank: p <= B")

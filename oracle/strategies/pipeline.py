@@ -154,4 +154,4 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= G."""
-    return Limit(ranks=len(model.layers), why="one layer at least on every rank: p <= G")
+    return Limit(ranks=len(model.layers), why="at least one layer per rank: p <= G")

@@ -35,7 +35,7 @@ def build_module(words: str) -> nn.Module:
     with _from_here(), aside():
         module = found if isinstance(found, nn.Module) else _called(found, words)
     if not isinstance(module, nn.Module):
-        raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
+        raise InputError(f"{words} gives {type(module).__name__}, which is not a torch.nn.Module")
     return module
 
 

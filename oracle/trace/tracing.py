@@ -307,7 +307,7 @@ def trace_nodes(
     try:
         sample = torch.empty((BATCH, *input_shape), dtype=dtype, device="meta")
     except RuntimeError as error:
-        raise InputError(f"an input of {input_shape} is no tensor: {line_of(error)}") from None
+        raise InputError(f"an input of {input_shape} is not a tensor: {line_of(error)}") from None
     with torch.no_grad():
         recorder.run(sample)
     _require_every_parameter(recorder, module, meta, name)

@@ -85,12 +85,12 @@ def parse(text: str) -> Assignment:
     found = SETTING.fullmatch(text)
     if found is None:
         raise InputError(
-            f"{text!r} is no setting; write PATH OP NUMBER with OP one of = *= /= +=, such as "
+            f"{text!r} is not a setting; write PATH OP NUMBER with OP one of = *= /= +=, such as "
             "communication.inter_node.beta_s_per_byte*=0.5"
         )
     path, operator, number = found[1], found[2], float(found[3])
     if not math.isfinite(number) or (operator == "/=" and number == 0):
-        raise InputError(f"{text!r}: that number cannot be")
+        raise InputError(f"{text!r}: that number is impossible")
     if operator != "+=" and number < 0:
         raise InputError(f"{text!r}: no time or size is negative")
     if operator in ("*=", "/=") and number and not LEAST_FACTOR <= number <= MOST_FACTOR:
@@ -127,7 +127,7 @@ def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
         factors[setting.path] = factor
         if not LEAST_FACTOR * (1 - 1e-9) <= factor <= MOST_FACTOR * (1 + 1e-9):
             raise InputError(
-                f"what if {setting.text}: all factors of it together are {factor:g}; they are from "
+                f"what if {setting.text}: its factors together are {factor:g}; they may be from "
                 f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}"
             )
         try:
@@ -172,7 +172,7 @@ def _some(found: Sequence[AnyLaw], setting: Assignment, has: str = "") -> Sequen
     """What a setting applies to. Raises InputError if the file has none of it."""
     if not found:
         raise InputError(
-            f"what if {setting.text}: the parameter file has nothing of that{has}, so nothing changes"
+            f"what if {setting.text}: the parameter file has none of it{has}, so nothing changes"
         )
     return found
 
@@ -330,5 +330,5 @@ def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
         raise InputError(f"what if {setting.text}: that number is too large")
     whole = round(value)
     if not math.isclose(value, whole) and name != "device_memory_bytes":
-        raise InputError(f"what if {setting.text}: {value:g} is no whole number")
+        raise InputError(f"what if {setting.text}: {value:g} is not a whole number")
     return {name: getattr(renewed(parameters, **{name: whole}), name)}

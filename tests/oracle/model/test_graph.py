@@ -114,7 +114,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
         both(shape_of("relu", kind="gelu"), lambda c: at(c, "relu").pop("name")),
         ["'number 3'"],
     ),
-    "name twice": (lambda c: at(c, "norm").update(name="conv"), ["'conv'", "there twice"]),
+    "name twice": (lambda c: at(c, "norm").update(name="conv"), ["'conv'", "used twice"]),
     "name of the input": (
         lambda c: at(c, "conv").update(name="input"),
         ["'input'", "model's input"],
@@ -175,7 +175,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     "relu that changes the size": (shape_of("drop", output_shape=[95]), ["'drop'", "95, not 96"]),
     "no loss": (
         lambda c: c["layers"].pop(),
-        ["'fc'", "linear and no loss", "cross_entropy or mse"],
+        ["'fc'", "linear and not a loss", "cross_entropy or mse"],
     ),
     "loss before the end": (
         lambda c: c["layers"].insert(9, {"name": "early", **layer("mse", {"fc": [7]}, [])}),
@@ -183,7 +183,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     ),
     "layer after the loss": (
         lambda c: c["layers"].append({"name": "late", **LATE_LOSS}),
-        ["'late'", "no loss"],
+        ["'late'", "not a loss"],
     ),
     "loss of two outputs": (
         both(reads("loss", "fc", "fc"), shape_of("loss", input_shapes=[[7], [7]])),
@@ -535,7 +535,7 @@ def test_a_layer_that_is_left_out_is_missed(layers: list[Layer], data: st.DataOb
     number = data.draw(st.integers(0, len(layers) - 1))
     left = layers[:number] + layers[number + 1 :]
     readers = [x.name for x in left if layers[number].name in x.inputs]
-    said = f"{readers[0]!r} reads {layers[number].name!r}" if readers else "no loss"
+    said = f"{readers[0]!r} reads {layers[number].name!r}" if readers else "not a loss"
     with pytest.raises(InputError) as caught:
         check_graph((4,), left)
     assert said in str(caught.value)
