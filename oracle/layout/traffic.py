@@ -242,13 +242,11 @@ def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
     if shape.kind not in WINDOWED:
         return 0, 0
     rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]
-    x, dy = (
-        0 if not any(taken) else max(map(operator.mul, taken, _faces(whole, grid)))
-        for taken, whole in zip(
-            zip(*rows, strict=True), (shape.input_shapes[0], shape.output_shape), strict=True
-        )
-    )
-    return x, dy if shape.kind == "conv" else x
+    of_x, of_dy = zip(*rows, strict=True)
+    x = max(map(operator.mul, of_x, _faces(shape.input_shapes[0], grid)))
+    if shape.kind != "conv":
+        return x, x
+    return x, max(map(operator.mul, of_dy, _faces(shape.output_shape, grid)))
 
 
 def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
