@@ -64,30 +64,49 @@ def stage_names(model: ModelSpec, boundaries: tuple[int, ...]) -> str:
     )
 
 
+class TensorGraph(NamedTuple):
+    """Where tensors are made and read.
+
+    `place`: the index of each layer by name; `sources`: for each layer the one whose tensor its output
+    is, another for a view; `borders`: the sources before each border that are read after it.
+    """
+
+    place: dict[str, int]
+    sources: list[int]
+    borders: list[list[int]]
+
+
+@once
+def tensor_graph(model: ModelSpec) -> TensorGraph:
+    """The graph of a model's tensors; a view of the model's input is its own source."""
+    place = {layer.name: index for index, layer in enumerate(model.layers)}
+    sources: list[int] = []
+    last_read: dict[int, int] = {}
+    for index, layer in enumerate(model.layers):
+        read = [sources[place[name]] for name in layer.inputs if name in place]
+        last_read.update(dict.fromkeys(read, index))
+        sources.append(read[0] if layer.shape.is_free and read else index)
+    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
+    for index, last in sorted(last_read.items()):
+        for border in range(index + 1, last + 1):
+            borders[border].append(index)
+    return TensorGraph(place, sources, borders)
+
+
 @once
 def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
     """The tensors across each border; none cross border 0, before the first layer."""
-    made: dict[str, int] = {}  # name of a layer, or of a view of its output -> the layer's index
-    last_read: dict[int, int] = {}
-    for index, layer in enumerate(model.layers):
-        sources = [made[name] for name in layer.inputs if name in made]
-        last_read.update(dict.fromkeys(sources, index))
-        if not layer.shape.is_free:
-            made[layer.name] = index
-        elif sources:
-            made[layer.name] = sources[0]
-    forward: list[list[int]] = [[] for _ in model.layers]
-    backward: list[list[int]] = [[] for _ in model.layers]
-    for index, last in sorted(last_read.items()):
-        layer = model.layers[index]
-        items = layer.shape.output_items
-        for border in range(index + 1, last + 1):
-            forward[border].append(items)
-            if layer.has_gradient:
-                backward[border].append(items)
-    found = (Crossing(tuple(f), tuple(b)) for f, b in zip(forward, backward, strict=True))
     same: dict[Crossing, Crossing] = {}
-    return tuple(same.setdefault(crossing, crossing) for crossing in found)
+    found = []
+    for sources in tensor_graph(model).borders[:-1]:
+        layers = [model.layers[index] for index in sources]
+        sent = [layer for layer in layers if not layer.shape.is_free]  # the input is not sent
+        crossing = Crossing(
+            tuple([layer.shape.output_items for layer in sent]),
+            tuple([layer.shape.output_items for layer in sent if layer.has_gradient]),
+        )
+        found.append(same.setdefault(crossing, crossing))
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)

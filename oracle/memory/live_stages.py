@@ -12,7 +12,14 @@ import functools
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves, weights_of
+from calib.oracle.layout.stages import (
+    balanced,
+    operations,
+    stage_borders,
+    stages_waves,
+    tensor_graph,
+    weights_of,
+)
 from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import WholeLayers
@@ -95,7 +102,8 @@ def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
 
 
 def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBytes:
-    received, sent = _graph(model)[0][first], _graph(model)[0][end]
+    borders = tensor_graph(model).borders
+    received, sent = borders[first], borders[end]
     names = {of: model.layers[of].name for of in sent}
     ledger = Ledger()
     tape, parts = Tape(ledger), WholeLayers(model)
@@ -138,9 +146,9 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
 
 def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, HeldTensor]:
     """The earlier variables that a stage reads or passes on; several may be views of one tensor."""
-    of_border, place, sources = _graph(model)
+    place, sources, borders = tensor_graph(model)
     tensors = {}
-    for of in of_border[first]:
+    for of in borders[first]:
         size = _size(model, of)
         is_leaf = model.layers[of].has_gradient
         tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else HeldTensor(UNCOUNTED, size)
@@ -151,23 +159,3 @@ def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, H
 
 def _size(model: ModelSpec, index: int) -> ByteLine:
     return line(model.layers[index].shape.output_shape)
-
-
-@once
-def _graph(model: ModelSpec) -> tuple[list[list[int]], dict[str, int], list[int]]:
-    """The layers whose tensors cross each border, the index of each name, and the source of each layer.
-
-    The source is the layer whose tensor the output is; of a view it is another.
-    """
-    place = {layer.name: index for index, layer in enumerate(model.layers)}
-    sources: list[int] = []
-    last_read: dict[int, int] = {}
-    for index, layer in enumerate(model.layers):
-        read = [sources[place[name]] for name in layer.inputs if name in place]
-        last_read.update(dict.fromkeys(read, index))
-        sources.append(read[0] if layer.shape.is_free and read else index)
-    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
-    for index, last in sorted(last_read.items()):
-        for border in range(index + 1, last + 1):
-            borders[border].append(index)
-    return borders, place, sources
