@@ -1,6 +1,6 @@
-"""Rings of ranks simulated message by message, small networks with known sizes, and a machine of tables.
+"""Rings simulated message by message, small networks of known sizes, and a machine of tables.
 
-What closed forms are held against: nothing here is computed by oracle/.
+References for closed forms: nothing here is computed by oracle/.
 """
 
 from __future__ import annotations

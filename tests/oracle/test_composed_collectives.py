@@ -1,4 +1,4 @@
-"""Halos, hierarchies and operations that stand in for others; libraries; what is missing."""
+"""Composed operations: halos, hierarchies, stand-ins; libraries; missing parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data+spatial: two levels of rings simulated, and what it has in common with data and spatial."""
+"""Data+spatial against two simulated levels of rings, and against data and spatial."""
 
 from __future__ import annotations
 

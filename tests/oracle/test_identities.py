@@ -1,6 +1,6 @@
-"""What must be equal whatever the numbers: one rank is serial, hybrids of one kind are that kind, units.
+"""Identities for all strategies and both forms: one rank is serial, one-sided hybrids, units.
 
-Of all strategies and both forms, on hand-made machines and random small networks.
+On hand-made machines and random small networks.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ def test_compute_is_linear_in_its_times(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "pipeline"])
 def test_measured_network_of_half_the_speed(strategy: str) -> None:
-    """All times between ranks are twice as long; what an iteration adds to them is not the network's.
+    """All times between ranks double.
 
-    A pipeline's are not in it: what its stages wait for depends on both.
+    Not of a pipeline, whose stages wait for compute and network.
     """
     parameters = calibrated().model_copy(update={"composition": []})
     slow = parameters.model_copy(update={"collectives": fits(2.0)})

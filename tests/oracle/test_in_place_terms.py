@@ -1,4 +1,4 @@
-"""Times and laws in place, as a projection adds them up: layers, copies, calls between layers."""
+"""Times and laws in place in a projection: layers, copies, calls between layers."""
 
 from __future__ import annotations
 

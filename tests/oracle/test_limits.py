@@ -1,4 +1,4 @@
-"""The limits of the paper, and what memory and communication do as ranks are added, by `project`.
+"""The limits of the paper, and how memory and communication change with the ranks.
 
 ParaDL, sections 5.3.2 and 5.3.4, and formulas.md, "PE limits" and "Memory per PE".
 """
@@ -91,7 +91,7 @@ def test_channel_parallelism_starts_at_the_second_layer(name: str, first: str) -
 def test_cosmoflow_512_fits_no_strategy_that_keeps_a_whole_sample(
     strategy: str, ranks: list[int], form: Form
 ) -> None:
-    """Up to the limit of each there is a time but no room; the reason has both numbers."""
+    """Up to its limit each has a time but does not fit; the reason has both numbers."""
     for p in ranks:
         batch = p if strategy == "data" else 1
         found = predict("cosmoflow", strategy, p, batch, form=form)
@@ -134,7 +134,7 @@ def parts_at(strategy: str, p: int, batch: int = 64, inner: int = 1) -> dict[str
 
 
 def test_memory_falls_as_the_formulas_say() -> None:
-    """data: activations by p; filter: weights by p; data+filter: each by its own; data+spatial: by p."""
+    """1/p of the activations (data), of the weights (filter), of both (hybrids)."""
     one = parts_at("serial", 1)
     assert one["activations"] > one["weights"] > 0
     for p in (2, 4, 8):

@@ -1,4 +1,4 @@
-"""predictions.json: what a projection says of itself is enough to make it again."""
+"""predictions.json: a projection holds what is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_strategy_is_predicted_again(
 
 
 def test_what_is_the_same() -> None:
-    """All numbers that a score takes, and what they rest on, each to 1e-9; not the words."""
+    """All numbers that a score takes and their bases, to 1e-9; not the words."""
     of = project(CUT.model, DIVISIONS[1], everything())
     assert of.total is not None
     assert same(of, of.model_copy(update={"notes": ["otherwise"], "terms": []}))

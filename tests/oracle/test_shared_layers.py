@@ -1,4 +1,4 @@
-"""What filter, channel and data+filter have in common: layers that stay whole, split and concat."""
+"""Filter, channel and data+filter: layers that stay whole, split and concat."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def machine_of_loops() -> Machine:
 
 
 class Recorder(TensorCosts):
-    """Remembers what it was asked for."""
+    """Counts what it is asked for."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.parameters, 2)

@@ -1,4 +1,4 @@
-"""Costs of layers against closed forms, on parameters whose numbers are chosen (handmade.py)."""
+"""Costs of layers against closed forms, on hand-made parameters."""
 
 from __future__ import annotations
 

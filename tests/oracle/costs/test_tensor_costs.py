@@ -1,4 +1,4 @@
-"""Costs of passes over tensors against closed forms, on parameters made by hand (handmade.py)."""
+"""Costs of passes over tensors against closed forms, on hand-made parameters."""
 
 from __future__ import annotations
 

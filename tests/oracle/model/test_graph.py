@@ -1,4 +1,4 @@
-"""What is no model is refused with a line that says what and where; what is one is taken."""
+"""Graphs that are not models are refused with a line that says what and where."""
 
 from __future__ import annotations
 
@@ -443,7 +443,7 @@ def test_layers_that_torch_does_not_have_are_refused(case: str, change: Content,
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_registered_model_is_a_model(name: str) -> None:
-    """Made anew of its own content, every layer of it checked; one inverted gradient is found."""
+    """It validates again; one inverted needs_input_grad is found."""
     content = spec(name).model_dump()
     assert ModelSpec(**content) == spec(name)
     content["layers"][-2]["needs_input_grad"] ^= True
@@ -531,7 +531,7 @@ def test_random_graphs_are_taken(layers: list[Layer]) -> None:
 @settings(max_examples=60)
 @given(layers=nets(), data=st.data())
 def test_a_layer_that_is_left_out_is_missed(layers: list[Layer], data: st.DataObject) -> None:
-    """Whoever read it is named, or, of the loss, that there is none."""
+    """The error names its reader, or says that the loss is missing."""
     number = data.draw(st.integers(0, len(layers) - 1))
     left = layers[:number] + layers[number + 1 :]
     readers = [x.name for x in left if layers[number].name in x.inputs]

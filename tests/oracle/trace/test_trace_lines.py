@@ -1,4 +1,4 @@
-"""A module that cannot be traced is refused with the file and the line of its code that does it."""
+"""A module that cannot be traced is refused with the file and line at fault."""
 
 from __future__ import annotations
 

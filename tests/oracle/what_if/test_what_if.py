@@ -1,4 +1,4 @@
-"""What if: settings against closed forms of the hand-made machine, and what is no setting."""
+"""What if: settings against closed forms of the hand-made machine, and ill-formed settings."""
 
 from __future__ import annotations
 
