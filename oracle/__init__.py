@@ -16,7 +16,7 @@ __all__ = ["Division", "project"]
 
 
 def __getattr__(name: str) -> Any:
-    """The two names of the library's use, imported when they are wanted: start-up stays short."""
+    """Import the public names on first use, so that start-up stays short."""
     if name == "project":
         from calib.oracle.predict import project
 

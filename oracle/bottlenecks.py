@@ -1,13 +1,13 @@
 """Limitations (L) and bottlenecks (B) of ParaDL's Table 6 that apply to a prediction.
 
-Of time by the causes of the terms (oracle/terms.py). The columns of the table are kept, but for what a
-spatial strategy has as well: the allgather where its split ends is layer-wise, and what lies behind it
-is computed again by every rank (both are missing in the paper's Table 3).
+Shares of time come from the causes of the terms (oracle/terms.py). The table's columns are kept, with
+two additions for spatial strategies: the allgather at the end of the split is layer-wise
+communication, and every rank repeats the layers after it (both are missing in the paper's Table 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,12 +17,11 @@ from calib.oracle.cost import Cost
 from calib.oracle.projection import Bottleneck, Limit
 from calib.oracle.terms import Term, TermCause
 
-# a share of the time, or of a rank's naive bytes, below which nothing is said
+# a smaller share of the time, or of a rank's naive bytes, is not reported
 MATTERS = 0.01
-# a device that is fuller has its allocator wait for memory to come free (ParaDL, section 5.3.2)
+# on a fuller device the allocator waits for free memory (ParaDL, section 5.3.2)
 NEARLY_FULL = 0.9
-# the source of errors of costs that contention is in (oracle/costs/contention.py), and what notes of
-# it speak of
+# the error source of contention (oracle/costs/contention.py), and words that its notes contain
 CONTENTION = "contention"
 WORDS = ("contention", "flows", "groups at once")
 
@@ -39,7 +38,7 @@ SHARED = _named(lambda of: of.cuts in ("filters", "channels"))
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a prediction is judged by. `room` is the share of the device's memory; None: unknown."""
+    """What a prediction is judged by; `room` is the share of the device's memory, None if unknown."""
 
     division: Division
     terms: Sequence[Term]
@@ -50,11 +49,11 @@ class Evidence:
     by_cause: Mapping[TermCause, float]
 
     def share(self, seconds: float) -> float:
-        """Of the iteration's time."""
+        """The share of the iteration's time."""
         return seconds / self.seconds if self.seconds > 0 else 0.0
 
 
-# (share of the time or None, why), or None where it does not apply or does not matter
+# (share of the time or None, why); None if the row does not apply or matter
 Answer = tuple[float | None, str] | None
 
 
@@ -76,13 +75,13 @@ def bottlenecks(
     limit: Limit,
     room: float | None,
 ) -> list[Bottleneck]:
-    """Those that apply and matter, the largest share first, then those that are not of time.
+    """The rows that apply and matter: those of time by share, largest first, then the others.
 
-    `parts` are a rank's naive bytes, `room` is the peak by the device's memory (room_used of
+    `parts` are a rank's naive bytes; `room` is the peak over the device's memory (room_used in
     oracle/memory/reuse.py).
     """
     by_cause: dict[TermCause, float] = {}
-    for term in terms:  # what is hidden counts less than nothing
+    for term in terms:  # hidden time is negative
         by_cause[term.cause] = by_cause.get(term.cause, 0.0) + term.cost.seconds
     found = Evidence(division, terms, whole.seconds, parts, limit, room, by_cause)
     answers = [(row, row.judge(found)) for row in TABLE if division.strategy in row.strategies]
@@ -95,7 +94,7 @@ def bottlenecks(
 
 
 def _of_time(cause: TermCause, why: str) -> Callable[[Evidence], Answer]:
-    """A judge that compares the time of a cause with the whole."""
+    """A judge of one cause's share of the time."""
 
     def judge(found: Evidence) -> Answer:
         share = found.share(found.by_cause.get(cause, 0.0))
@@ -105,7 +104,7 @@ def _of_time(cause: TermCause, why: str) -> Callable[[Evidence], Answer]:
 
 
 def _gradient_exchange(found: Evidence) -> Answer:
-    # other packing is of halos and shards
+    # the rest of the packing is of halos and shards
     pack = sum(t.cost.seconds for t in found.terms if t.cause == "pack" and "gradients" in t.what)
     exchange = found.by_cause.get("gradient exchange", 0.0)
     share = found.share(exchange + pack)
@@ -117,7 +116,7 @@ def _gradient_exchange(found: Evidence) -> Answer:
 
 
 def _congestion(found: Evidence) -> Answer:
-    """Where phi was applied. It multiplies beta alone, so that what it added is at most that."""
+    """Terms with phi, which multiplies beta alone: the share is an upper bound."""
     added, most, whys = 0.0, 1.0, []
     for term in found.terms:
         phi = term.values.get("phi", "")
@@ -133,7 +132,7 @@ def _congestion(found: Evidence) -> Answer:
 
 
 def _about_contention(term: Term) -> list[str]:
-    """What the look-up of a term says of contention; nothing where there is none."""
+    """The notes on contention behind a term; empty if it has none."""
     if not any([source == CONTENTION and up > 0 for source, _, up in term.cost.errors]):
         return []
     said = [note for note in term.cost.notes if any(word in note for word in WORDS)]
@@ -141,7 +140,7 @@ def _about_contention(term: Term) -> list[str]:
 
 
 def _memory_redundancy(found: Evidence) -> Answer:
-    """What ranks hold whole that they could share, in bytes of one rank."""
+    """Bytes of a rank that it could share with others."""
     division, parts = found.division, found.parts
     weights = parts["weights"] + parts["gradients"]
     what = "weights and gradients"
@@ -175,14 +174,10 @@ def _balance(found: Evidence) -> Answer:
     if share < MATTERS:
         return None
     why = "stages wait for others while the pipeline fills and drains"
-    uneven = max(_numbers(found.terms, "max/mean stage"), default=1.0)
+    ratios = (term.values.get("max/mean stage") for term in found.terms)
+    uneven = max((x for x in ratios if isinstance(x, float)), default=1.0)
     more = f"; the slowest stage takes {uneven:.3g} times the mean" if uneven > 1 + MATTERS else ""
     return share, why + more
-
-
-def _numbers(terms: Iterable[Term], symbol: str) -> list[float]:
-    values = (term.values.get(symbol) for term in terms)
-    return [float(value) for value in values if isinstance(value, float | int)]
 
 
 def _number_of_ranks(found: Evidence) -> Answer:

@@ -1,8 +1,8 @@
-"""Seconds with their basis and their errors by source; predictions are sums of them.
+"""Seconds with a basis and with errors by source; a prediction is a sum of them.
 
-An interval is kept by its sources. Errors of one source (the measured times of one machine, one
-regression, one law of a collective) go together, so within a source the ends add up; different sources
-are independent, so their deviations add in quadrature. `PhaseTime` is the same as a record.
+Errors of one source (the measured times of one machine, one regression, one law of a collective) are
+fully correlated, so within a source they add up; different sources are independent and add in
+quadrature. `PhaseTime` is the record of a Cost.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from calib.foundation.quantities import LEAST_SECONDS
 from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
-# measured medians of one machine: what moves one of them (a hot room, a busy hour) moves the others
+# medians measured on one machine: what shifts one (a hot room, a busy hour) shifts all
 MACHINE = "machine"
 TIMED_ONCE = (
-    "some times are of one run, which says nothing about its own error: the interval leaves it out"
+    "some times come from a single run, which has no error estimate: the interval leaves it out"
 )
 RANK = {basis: rank for rank, basis in enumerate(BASIS_ORDER)}
 NO_ERROR = (0.0, 0.0)
 
 
 class Cost(NamedTuple):
-    """Seconds, basis, errors as (source, seconds below, seconds above) of 95%, notes for the reader."""
+    """Seconds with a basis, 95% errors as (source, seconds below, seconds above), and notes."""
 
     seconds: float
     basis: Basis = "exact"
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
 
     @property
     def low(self) -> float:
-        """Lower end of the 95% interval; below 0 only of what is taken off (overlap)."""
+        """Lower end of the 95% interval; negative only for a deduction (overlap)."""
         low = self.seconds - math.sqrt(sum([e[1] * e[1] for e in self.errors]))
         return low if self.seconds < 0 or low >= LEAST_SECONDS else 0.0
 
@@ -45,24 +45,24 @@ class Cost(NamedTuple):
         return self.seconds + math.sqrt(sum([e[2] * e[2] for e in self.errors]))
 
     def times(self, factor: float) -> Cost:
-        """So many times this (a factor >= 0), all with the same error."""
+        """This cost scaled by a factor >= 0; the errors are fully correlated."""
         if factor == 1:
             return self
         errors = tuple([(s, d * factor, u * factor) for s, d, u in self.errors])
         return Cost(self.seconds * factor, self.basis, errors, self.notes)
 
     def at_best(self, basis: Basis) -> Cost:
-        """The same, no surer than `basis`."""
+        """This cost with a basis no surer than `basis`."""
         if RANK[self.basis] >= RANK[basis]:
             return self
         return Cost(self.seconds, basis, self.errors, self.notes)
 
     def noted(self, *notes: str) -> Cost:
-        """The same with more notes."""
+        """This cost with more notes."""
         return Cost(self.seconds, self.basis, self.errors, (*self.notes, *notes))
 
     def record(self) -> PhaseTime:
-        """As it is written."""
+        """The record that predictions.json holds."""
         if self is NOTHING:
             return NO_TIME
         return PhaseTime(value=self.seconds, low=self.low, high=self.high, basis=self.basis)
@@ -73,7 +73,7 @@ NO_TIME = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """The sum: errors of one source add up, the basis is that of the least sure part."""
+    """The sum of costs; its basis is that of the least sure part."""
     parts = [cost for cost in costs if cost is not NOTHING]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
@@ -81,7 +81,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def counted(costs: Iterable[tuple[Cost, float]]) -> Cost:
-    """The sum of costs, each so many times."""
+    """The sum of (cost, count) pairs."""
     seconds: list[float] = []
     errors: dict[str, tuple[float, float]] = {}
     basis: Basis = "exact"
@@ -105,21 +105,21 @@ def counted(costs: Iterable[tuple[Cost, float]]) -> Cost:
 
 
 def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:
-    """An estimate of the parameter file."""
+    """The cost of an estimate in the parameter file."""
     value = estimate.value
     notes = () if estimate.has_interval else (TIMED_ONCE,)
     return Cost(value, basis, ((source, value - estimate.low, estimate.high - value),), notes)
 
 
 def within_factor(seconds: float, factor: float, basis: Basis, source: str) -> Cost:
-    """Seconds that are right up to a factor >= 1."""
+    """Seconds known within a factor >= 1."""
     return Cost(seconds, basis, ((source, seconds - seconds / factor, seconds * factor - seconds),))
 
 
 def widened(factor: float, value: float, largest: float) -> float:
-    """The error factor at `value`, beyond the `largest` value fitted by so many decades.
+    """The error factor at `value`, which may lie beyond the `largest` fitted value.
 
-    Once more the factor for every decade, at most twice: a convention, not a measurement.
+    Each decade beyond multiplies it by itself, or by 2 if that is less: a convention, not a measurement.
     """
     beyond = math.log10(value / largest) if largest > 0 and value > largest else 0.0
     return float(factor * min(factor, 2.0) ** beyond)

@@ -1,4 +1,4 @@
-"""Questions that are asked once: their answers are kept with the model or the costs that they are of.
+"""Memoization that lives and dies with a model or a table of costs.
 
 A model repeats its layers, and a sweep asks for the same parts, messages and sums again and again.
 """
@@ -11,16 +11,16 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from calib.foundation.division import Division
 
-# answers that are held at once; then all are dropped (most take 1 kB or less)
+# answers held at once; beyond that all are dropped (most take 1 kB or less)
 MOST = 50_000
 
 
 class Keeper(Protocol):
-    """What keeps answers about itself, for as long as it lives."""
+    """An object that holds the cached answers about itself."""
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """Answers by the function and its other arguments."""
+        """Answers, keyed by the function and its other arguments."""
 
 
 Of = TypeVar("Of", bound=Keeper)
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 def once(
     function: Callable[Concatenate[Of, Asked], Answer],
 ) -> Callable[Concatenate[Of, Asked], Answer]:
-    """Keep the answers of a function in its first argument's `cache`; the others are hashable."""
+    """Cache a function in its first argument's `cache`; its other arguments must be hashable."""
 
     @wraps(function)
     def kept(of: Of, /, *asked: Asked.args, **named: Asked.kwargs) -> Answer:
@@ -50,7 +50,7 @@ def once(
 def once_per_geometry(
     function: Callable[[Of, Division], Answer],
 ) -> Callable[[Of, Division], Answer]:
-    """The same of what a division's geometry decides: how it cuts the model, not the batch or p1."""
+    """Cache by the division's geometry: for what depends on the cut, not on the batch or p1."""
 
     @wraps(function)
     def kept(of: Of, division: Division) -> Answer:

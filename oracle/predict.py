@@ -1,4 +1,4 @@
-"""Predict one iteration: the oracle's one question."""
+"""Predict one training iteration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
-from calib.oracle.cost import Cost, total
+from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
-from calib.oracle.projection import Form, Limit, PhaseTime, Projection
+from calib.oracle.projection import Form, Limit, Projection
 from calib.oracle.strategies import Strategy, strategy_named
 from calib.oracle.strategies.pipeline import placed
 from calib.oracle.terms import Term, by_phase
@@ -34,8 +34,8 @@ def project(
 ) -> Projection:
     """Predict one iteration of a model under a strategy, and an epoch.
 
-    What cannot run (numbers that do not divide, too many ranks, too little memory) is an answer, not
-    an error: `feasible` is False and `limits` has the reasons.
+    A configuration that cannot run (numbers that do not divide, too many ranks, too little memory) is
+    an answer, not an error: `feasible` is False and `limits` has the reasons.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def project(
     strategy
         How training is divided.
     parameters
-        What was fitted on the machine. For many predictions, make the `Machine` once and pass that.
+        The fit of the machine. For many predictions, make the `Machine` once and pass that.
     form
-        "measured" has everything that was measured; "paper" the equations of ParaDL as written.
+        "measured" uses all measurements; "paper" evaluates the equations of ParaDL as written.
     optimizer
         sgd, momentum or adam.
     samples
-        D, the samples of an epoch; without it no epoch is predicted.
+        D, the samples of an epoch; None predicts no epoch.
     explain
         Whether to add the terms of the formula.
 
@@ -59,7 +59,7 @@ def project(
     InputError
         An unknown optimizer.
     MissingParameter
-        The parameters lack something that this prediction needs.
+        The parameters lack something this prediction needs.
 
     References
     ----------
@@ -89,7 +89,7 @@ def _possible(
     samples: int | None,
     explain: bool,
 ) -> Projection:
-    """The answer where nothing forbids the division."""
+    """Predict a division that the model and the rank count allow."""
     chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
     phases = by_phase(terms)
@@ -98,8 +98,9 @@ def _possible(
     peak, about = peak_bytes(
         machine.parameters, division, parts, lambda: live_bytes(model, division, optimizer)
     )
-    reasons = why_no_room(machine.parameters, sum(parts.values()), peak)
-    room = room_used(machine.parameters, sum(parts.values()), peak)
+    naive = sum(parts.values())
+    reasons = why_no_room(machine.parameters, naive, peak)
+    room = room_used(machine.parameters, naive, peak)
     limit = chosen.limit(model, division)
     return Projection(
         **_about(model, asked, form, optimizer),
@@ -107,8 +108,9 @@ def _possible(
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
         samples=samples,
-        epoch=_epoch(whole, samples, division.batch),
-        bytes_per_rank=sum(parts.values()),
+        # D / B iterations: the last, incomplete mini-batch counts by its share (formulas.md)
+        epoch=None if samples is None else whole.times(samples / division.batch).record(),
+        bytes_per_rank=naive,
         bytes_by_part=parts,
         peak_bytes=peak,
         limit=limit,
@@ -128,9 +130,9 @@ def _terms(
     form: Form,
     optimizer: str,
 ) -> tuple[list[Term], Division]:
-    """The terms, and the division: of a pipeline with the boundaries of its balanced stages.
+    """The terms, and the division with the boundaries of a balanced pipeline.
 
-    What a stage holds depends on the balance of times.
+    The balance depends on the times, and a stage's memory on the balance.
     """
     if form == "paper":
         paper = paper_costs(machine, model, division, optimizer)
@@ -154,7 +156,7 @@ def without_time(
     reasons: list[str],
     limit: Limit | None = None,
 ) -> Projection:
-    """The answer where nothing can be computed."""
+    """The projection of a division that cannot run."""
     return Projection(
         **_about(model, division, form, optimizer),
         phases={},
@@ -164,8 +166,3 @@ def without_time(
         feasible=False,
         limits=reasons,
     )
-
-
-def _epoch(whole: Cost, samples: int | None, batch: int) -> PhaseTime | None:
-    """D / B iterations; as formulas.md, a last incomplete mini-batch counts by its share."""
-    return None if samples is None else whole.times(samples / batch).record()

@@ -1,7 +1,7 @@
 """The Predicted record (predictions.json): predictions made before training, and their inputs.
 
-It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it
-was made from: whoever has these can make it again and see whether it was edited since.
+It is signed (fitting/parameters/signature.py) and names the parameters and models it was made from, so
+that anyone who has those can repeat it and see whether it was edited.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from calib.oracle.projection import PhaseTime, Projection
 
 PREDICTED_FORMAT = 1
 WHAT = "predictions"
-# floating point on another machine; an edit that is smaller changes no digit that anybody reads
+# rounding on another machine; a smaller edit changes no digit that anyone reads
 SAME = 1e-9
 
 
 class Predicted(BaseModel):
-    """All that was predicted of one run directory, in one go."""
+    """All predictions of one run directory, made together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -37,10 +37,10 @@ class Predicted(BaseModel):
     models_sha256: dict[str, str] = Field(
         default_factory=dict, description="model -> sha256 of its model.json, as RFC 8785 JSON"
     )
-    program_version: str = Field(default="", description="of calib, which predicted")
+    program_version: str = Field(default="", description="version of calib")
     made: str = Field(default="", description="UTC, ISO 8601")
     projections: tuple[Projection, ...] = Field(
-        description="of what was to be trained; of two of one case the later counts"
+        description="one for each planned training; of two for one case the later counts"
     )
 
     def write(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Predicted(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> tuple[Predicted, str]:
-        """The record, and what shows that it was edited by hand ("": nothing). Raises FileError."""
+        """The record, and evidence of editing by hand ("" if none). Raises FileError."""
         content = read_json(path, WHAT, unique=True)
         check_version(content, PREDICTED_FORMAT, f"{WHAT} {path}")
         try:
@@ -66,18 +66,18 @@ def predicted_of(
     program_version: str,
     made: str,
 ) -> Predicted:
-    """Make the record of new projections, signed by what they were made from.
+    """The record of new projections, with the hashes of what they were made from.
 
     Parameters
     ----------
     projections
-        In the order in which they are shown.
+        In display order.
     parameters_sha256
-        Of the parameter file.
+        Signature of the parameter file.
     spec_of
-        Gives the layers of a model by its name.
+        Returns a model by its name.
     program_version, made
-        Version of calib; time in UTC.
+        Version of calib; UTC time.
     """
     models = dict.fromkeys(projection.model for projection in projections)
     return Predicted(
@@ -90,7 +90,7 @@ def predicted_of(
 
 
 def same(kept: Projection, made: Projection) -> bool:
-    """Whether two predictions of one case say the same: times, intervals, what they rest on, bytes."""
+    """Whether two predictions of one case agree: times, intervals, bases, bytes."""
     phases = kept.phases.keys() | made.phases.keys()
     return (
         _same_time(kept.total, made.total)
@@ -100,7 +100,7 @@ def same(kept: Projection, made: Projection) -> bool:
 
 
 def _same_time(kept: PhaseTime | None, made: PhaseTime | None) -> bool:
-    """A phase that takes no time may as well not be there."""
+    """A phase that takes no time equals a missing one."""
     if kept is None or made is None:
         other = kept or made
         return other is None or other.high == 0

@@ -1,4 +1,4 @@
-"""The Projection record: predicted seconds of an iteration, phase by phase, with intervals."""
+"""The Projection record: predicted seconds of an iteration by phase, with intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, Who
 from calib.foundation.records import BytesEstimate, Estimate
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
-# from the surest to the least sure; a sum is as sure as its worst part
+# surest first; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
-# layerwise: outputs and input gradients of layers between ranks (filter, channel, pipeline, and where a
-# spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
+# layerwise: outputs and input gradients sent between ranks (filter, channel, pipeline, and the end of a
+# spatial split); pack: packing, unpacking, split, concat; exchange: of weight gradients
 PHASES: tuple[Phase, ...] = (
     "forward",
     "backward",
@@ -30,10 +30,10 @@ PHASES: tuple[Phase, ...] = (
 
 
 class PhaseTime(Estimate):
-    """Seconds of one phase of one iteration with a 95% interval, and what they rest on."""
+    """Seconds of one phase of one iteration with a 95% interval and their basis."""
 
     basis: Basis = Field(
-        description="measured: this very case was; interpolated, extrapolated: between or beyond "
+        description="measured: this very case; interpolated, extrapolated: between or beyond "
         "measured cases; exact: zero by definition"
     )
 
@@ -54,11 +54,11 @@ class Bottleneck(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    name: str = Field(description="as in ParaDL's Table 6")
+    name: str = Field(description="its name in ParaDL's Table 6")
     kind: Literal["L", "B"] = Field(description="L a limitation, B a bottleneck")
     share: SignedRatio | None = Field(
-        description="of the iteration's time; null of one that is not of time (memory, number of "
-        "ranks)"
+        description="share of the iteration's time; null if it does not cost time (memory, number "
+        "of ranks)"
     )
     why: str = Field(description="the reason")
 
@@ -69,17 +69,17 @@ class TermTime(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     phase: Phase = Field(description="phase of the iteration")
-    what: str = Field(description="what the term is of")
+    what: str = Field(description="what takes the time")
     formula: str = Field(description="in symbols")
-    values: dict[str, SignedMagnitude | str] = Field(description="put in for the symbols, SI units")
-    time: PhaseTime = Field(description="what comes out")
+    values: dict[str, SignedMagnitude | str] = Field(description="of the symbols, SI units")
+    time: PhaseTime = Field(description="value of the formula")
 
 
 class Projection(Divided):
-    """One iteration of one model, divided so.
+    """One iteration of one model under one division.
 
-    Where the strategy cannot divide the model, the batch or the ranks so, there are no phases and no
-    total. Where it can but will not fit the memory, there are. `limits` has every reason.
+    An impossible division has no phases and no total; one that only exceeds the memory has them.
+    `limits` has every reason.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -87,18 +87,17 @@ class Projection(Divided):
     model: ModelName
     form: Form = Field(
         default="measured",
-        description="measured: from what was measured in place; paper: ParaDL's equations as "
-        "written",
+        description="measured: from all measurements; paper: ParaDL's equations as written",
     )
     optimizer: OptimizerName = "momentum"
     split_ends_after: str = Field(default="", description="the last layer that is split")
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = Field(
-        default=None, description="of an iteration; null where the strategy cannot divide it so"
+        default=None, description="of an iteration; null if the division is impossible"
     )
     samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")
-    bytes_per_rank: WholeBytes = Field(description="naive sum, before any reuse (gamma = 1)")
+    bytes_per_rank: WholeBytes = Field(description="naive sum, without reuse (gamma = 1)")
     bytes_by_part: dict[str, WholeBytes] = Field(
         description="B of one rank: activations, weights, ..."
     )
@@ -109,12 +108,14 @@ class Projection(Divided):
         default=Limit(why="not said"), description="the most ranks of the strategy, and why"
     )
     bottlenecks: list[Bottleneck] = Field(
-        default_factory=list, description="those of ParaDL's Table 6 that apply"
+        default_factory=list, description="rows of ParaDL's Table 6 that apply"
     )
     feasible: bool = Field(default=True, description="whether it can run")
-    limits: list[str] = Field(default_factory=list, description="why it cannot run, if it cannot")
+    limits: list[str] = Field(
+        default_factory=list, description="why it cannot run; empty if it can"
+    )
     notes: list[str] = Field(default_factory=list, description="what the numbers rest on")
-    terms: list[TermTime] = Field(default_factory=list, description="where they were asked for")
+    terms: list[TermTime] = Field(default_factory=list, description="empty unless requested")
 
 
 def worst_basis(parts: list[Basis]) -> Basis:

@@ -1,4 +1,4 @@
-"""A strategy with its options, and the divisions that it gives on p ranks."""
+"""A strategy with its options, before p and the batch are known."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from calib.oracle.model.spec import ModelSpec
 
 @dataclass(frozen=True)
 class DivisionTemplate:
-    """A strategy with its options: a Division once p and the batch are known.
+    """A strategy with its options; p and the batch make it a Division.
 
-    The options are fields of Division; a strategy ignores those that it does not take. `inner` None
-    leaves p2 of a hybrid to the size of a node.
+    The options are fields of Division; a strategy ignores those it does not take. With `inner` None
+    the size of a node decides p2 of a hybrid.
     """
 
     strategy: str
@@ -36,7 +36,7 @@ class DivisionTemplate:
     ) -> Division:
         """The division on p ranks, whether or not it is possible.
 
-        A hybrid has the best groups that are possible for the model, where one is given.
+        With a model, a hybrid takes the best group size that is possible for it.
         """
         taken = traits_of(self.strategy).options
         # p2 is chosen below, and one rank cuts nothing
@@ -48,17 +48,17 @@ class DivisionTemplate:
                 division = Division(self.strategy, p, batch, inner, **options)
                 if not why_impossible(model, fitted(model, division)):
                     return division
-        # where none is possible, with the reasons of the best
+        # none is possible: the caller gets the reasons of the best
         return Division(self.strategy, p, batch, inners[0], **options)
 
     def why_no_groups(self, p: int) -> str:
-        """Why no groups of a hybrid can be chosen on p ranks; "" where they can, or are given."""
+        """Why a hybrid has no group size to choose on p ranks; "" if it has one, or was given one."""
         if p == 1 or self._inners(p, p):
             return ""
         return f"p = {p} is not p1 x p2 with both at least 2"
 
     def _inners(self, p: int, ranks_per_node: int) -> tuple[int, ...]:
-        """The p2 to choose from, best first; empty where p allows none."""
+        """The candidates for p2, best first; empty if p allows none."""
         traits = traits_of(self.strategy)
         if not traits.hybrid:
             return (1,)
@@ -70,7 +70,7 @@ class DivisionTemplate:
 
 
 VARIANTS: tuple[dict[str, Any], ...] = ({}, {"overlap": True}, {"sharded_optimizer": True})
-# all strategies; data also overlapped, and with a sharded optimizer
+# every strategy; data also with overlap, and with a sharded optimizer
 EVERY = tuple(
     DivisionTemplate(name, **marks)
     for name, traits in STRATEGIES.items()
@@ -81,15 +81,15 @@ EVERY = tuple(
 
 @cache
 def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
-    """The p2 >= 2 that a hybrid of p1 >= 2 groups on p ranks may have, best first.
+    """The possible p2 >= 2 of a hybrid with p1 >= 2 groups on p ranks, best first.
 
     First the largest whose groups all fit inside a node (ParaDL, section 3.6), then those with groups
-    that span two nodes, then the smallest beyond a node. Empty where p is not such a product.
+    across two nodes, then the smallest that exceed a node. Empty if p is not such a product.
     """
     low = [n for n in range(2, math.isqrt(p) + 1) if p % n == 0]
     divisors = sorted({*low, *(p // n for n in low)})
     fitting = [inner for inner in divisors if inner <= ranks_per_node]
-    # groups are contiguous: where their size does not divide a node's, one spans two nodes
+    # groups are contiguous: if their size does not divide a node's, one of them spans two nodes
     inside = [n for n in fitting if p <= ranks_per_node or ranks_per_node % n == 0]
     cut = [n for n in fitting if n not in inside]
     beyond = [n for n in divisors if n > ranks_per_node]

@@ -1,4 +1,4 @@
-"""Terms of a prediction: summed by phase and cause, each with its formula."""
+"""The terms of a prediction, each with its phase, cause and formula."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.cost import Cost, total
 from calib.oracle.projection import PHASES, Phase, TermTime
 
-# what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
+# what takes the time, as ParaDL's Table 6 names it (oracle/bottlenecks.py)
 TermCause = Literal[
-    "compute",  # what the strategy divides
-    "redundant",  # what every rank of a group does again: whole layers, split and concat
-    "bubble",  # stages of a pipeline that wait for others
+    "compute",  # work that the strategy divides
+    "redundant",  # work that every rank of a group repeats: whole layers, split and concat
+    "bubble",  # pipeline stages waiting for others
     "gradient exchange",
     "layer-wise",
     "p2p",
@@ -25,9 +25,9 @@ NO_VALUES: Mapping[str, TermValue] = MappingProxyType({})
 
 
 class Term(NamedTuple):
-    """One term: `formula` in the symbols of formulas.md, and the `values` that are put in.
+    """One term: its `formula` in the symbols of formulas.md and the `values` of those symbols.
 
-    The values are those of --explain: by symbol, in SI units.
+    --explain prints the values, in SI units.
     """
 
     phase: Phase
@@ -38,7 +38,7 @@ class Term(NamedTuple):
     values: Mapping[str, TermValue] = NO_VALUES
 
     def record(self) -> TermTime:
-        """As it is written."""
+        """The record that predictions.json holds."""
         return TermTime(
             phase=self.phase,
             what=self.what,
@@ -52,6 +52,5 @@ def by_phase(terms: Iterable[Term]) -> dict[Phase, Cost]:
     """The cost of every phase, in the order of PHASES."""
     costs: dict[Phase, list[Cost]] = {phase: [] for phase in PHASES}
     for term in terms:
-        if term.cost is not NOTHING:
-            costs[term.phase].append(term.cost)
-    return {phase: total(parts) if parts else NOTHING for phase, parts in costs.items()}
+        costs[term.phase].append(term.cost)
+    return {phase: total(parts) for phase, parts in costs.items()}

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import traced
-from calib.oracle.trace.tracing import INPUT, trace_nodes
+from calib.oracle.trace.tracing import trace_nodes
 from calib.training.models import ModelEntry
 
 Observer = Callable[[str, Tensor], None]

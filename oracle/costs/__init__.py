@@ -1,1 +1,1 @@
-"""What kernels, tensor passes and collectives cost on a calibrated machine."""
+"""Costs of kernels, tensor passes and collectives on a calibrated machine."""

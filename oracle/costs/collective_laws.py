@@ -1,11 +1,11 @@
-"""Cost of one operation by one group, by each kind of law.
+"""Cost of one operation by one group, under each kind of law.
 
-From the surest to the least sure: a measured size, the law of this layout, the structural law of several
-p, the nearest layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once for a
-layout and then asked for many sizes.
+Surest first: a measured size, the law of this layout, the structural law of several p, and the nearest
+layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once per layout and then
+evaluated at many sizes.
 
-What was measured stands for its own layout alone: so many ranks on so many nodes, so many on one of
-them. Ten nodes of one rank and 8 + 2 ranks are both p = 10, and were 7 times apart.
+A measurement is valid for its own layout alone: ranks, nodes, and ranks on a node. Ten nodes of one rank
+and 8 + 2 ranks are both p = 10, and differed by a factor of 7.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from calib.oracle.projection import Basis
 
 UNDER_ALL = TRAINING_LIBRARIES[-1]
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
-# per doubling of nodes, or of the ranks on a node, beyond what was measured: twice as many ranks of a
-# node may use twice the links, or share the same
+# uncertainty per doubling of nodes, or of ranks on a node, beyond the measured ones: twice the ranks of
+# a node may use twice the links, or share the same ones
 LAYOUT_FACTOR = 2.0
 
 
 class GroupShape(NamedTuple):
-    """The layout of a group: its ranks, the nodes that it spans, the most ranks on one of them."""
+    """The layout of a group: its ranks, the nodes they span, and the most ranks on one of them."""
 
     ranks: int
     nodes: int
@@ -41,18 +41,18 @@ class GroupShape(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people: `10 ranks`, `10 ranks of 2 nodes`."""
+        """The layout in words: `10 ranks`, `10 ranks of 2 nodes`."""
         return f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
 
     @property
     def is_even(self) -> bool:
-        """Whether every node has as many ranks."""
+        """Whether all nodes have equally many ranks."""
         return self.ranks == self.nodes * self.ranks_per_node
 
     def layout_doublings(self, fit: CollectiveFit) -> float:
         """Doublings of ranks, nodes or ranks per node from a measured layout to this one.
 
-        0 where the file does not state the layout, and at another level, which has a note of its own.
+        0 if the file does not state the layout, or at another level, which has its own note.
         """
         if not fit.nodes or (self.nodes == 1) != (fit.nodes == 1):
             return 0.0
@@ -61,17 +61,17 @@ class GroupShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimedBytes:
-    """A cost and the part of it that grows with the bytes, which contention multiplies."""
+    """A cost and its part that grows with the bytes, which contention multiplies."""
 
     cost: Cost
     byte_s: float
 
     def times(self, factor: float) -> TimedBytes:
-        """That many in sequence."""
+        """This cost `factor` times in sequence."""
         return TimedBytes(self.cost.times(factor), self.byte_s * factor)
 
     def unsure(self, factor: float, source: str, *notes: str) -> TimedBytes:
-        """The same with an interval wider by a factor: extrapolated, and noted."""
+        """This cost, extrapolated: an interval wider by `factor`, and more notes."""
         cost = self.cost
         low, high = cost.low / factor, cost.high * factor
         errors = ((source, cost.seconds - low, high - cost.seconds),)
@@ -84,17 +84,17 @@ Law = Callable[[int], TimedBytes]  # of m bytes
 
 
 def unsure(law: Law, factor: float, source: str, *notes: str) -> Law:
-    """The same law with an interval wider by a factor: extrapolated, and noted."""
+    """The law, extrapolated: intervals wider by `factor`, and more notes."""
     return lambda nbytes: law(nbytes).unsure(factor, source, *notes)
 
 
 def repeated(law: Law, times: float) -> Law:
-    """The same law, that many times in sequence."""
+    """The law `times` times in sequence."""
     return lambda nbytes: law(nbytes).times(times)
 
 
 def less_sure(law: Law, note: str) -> Law:
-    """A law borrowed from a slightly different case: at best interpolated, and noted."""
+    """A law borrowed from a slightly different case: at best interpolated, with a note."""
 
     def found(nbytes: int) -> TimedBytes:
         timed = law(nbytes)
@@ -104,7 +104,7 @@ def less_sure(law: Law, note: str) -> Law:
 
 
 def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
-    """The library that training uses, else the first other one measured, with a note."""
+    """The library that training uses, else the first other measured one, with a note."""
     found = {fit.library for fit in parameters.collectives if fit.at_home}
     for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES):
         if name in found:
@@ -116,41 +116,41 @@ def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
 
 
 def names_of(message: Message) -> tuple[str, ...]:
-    """Names of the fits of this very operation (fitting/sections/collective_rows.py, name_of)."""
+    """Names of this operation's fits (name_of in fitting/sections/collective_rows.py)."""
     if message.operation == HIERARCHICAL:
         return (f"{HIERARCHICAL} inner={message.inner}",)
     if message.operation != HALO:
         return (message.operation,)
-    # along what is not cut there are no neighbours: 4x1 is exchanged as 4 are
+    # an uncut dimension has no neighbours: 4x1 exchanges like 4
     cut = tuple(parts for parts in message.grid if parts > 1)
     short = HALO if len(cut) < 2 else f"{HALO} {as_words(cut)}"
     return (f"{HALO} {as_words(message.grid)}", short) if cut != message.grid else (short,)
 
 
 def as_words(grid: Sequence[int]) -> str:
-    """2x4."""
+    """A grid as 2x4."""
     return "x".join(map(str, grid))
 
 
 def direct(fit: CollectiveFit) -> Law:
-    """On the p that was measured: its point, else its law; outside its sizes wider and noted."""
+    """The law of a measured layout: a point, else the fit; wider outside its sizes."""
     sizes = [point.nbytes for point in fit.points]
     times = [point.seconds for point in fit.points]
     smallest, largest = fit.range_nbytes
     intercept_s, between = fit.intercept_s.value, fit.interpolation_error_factor
     source = f"{fit.operation} on {fit.ranks} in a {fit.level}"
     described = max(fit.pieces_error_factor or fit.line_error_factor, between)
-    # a measured time may be nothing in the file: its interval says nothing then
+    # a measured time may be 0, whose interval has no relative width
     lows = [time.low / time.value if time.value else 0.0 for time in times]
     highs = [time.high / time.value if time.value else 1.0 for time in times]
 
     def found(nbytes: int) -> TimedBytes:
         above = bisect_left(sizes, nbytes)
-        for near in (above, above - 1):  # the size itself, or what a tool rounded it to
+        for near in (above, above - 1):  # the size itself, or as a tool rounded it
             if 0 <= near < len(sizes) and is_alike(fit.operation, fit.ranks, sizes[near], nbytes):
                 cost = measured(times[near])
                 return TimedBytes(cost, max(0.0, cost.seconds - intercept_s))
-        # the last piece of a law may begin below zero: no message takes less than nothing
+        # the last piece of a law may have a negative intercept
         seconds = max(0.0, fit.seconds(nbytes))
         if smallest < nbytes < largest:
             low = seconds * min(lows[above - 1], lows[above]) / between
@@ -168,16 +168,16 @@ def direct(fit: CollectiveFit) -> Law:
 
 
 def structural(law: StructuralFit, shape: GroupShape) -> Law:
-    """By the law of several measured p, its error once more for every doubling beyond them.
+    """The law of several measured p; every doubling beyond them multiplies its error again.
 
-    It interpolates where only one of nodes and ranks per node lies between two that were measured.
+    It interpolates if nodes or ranks per node, one of them alone, lies between two measured ones.
     """
     ranks, nodes, _ = shape
     fewest, most = min(law.ranks), max(law.ranks)
     smallest, largest = law.range_nbytes
     outside = beyond(ranks, law.ranks)
     error = law.error_factor ** max(1.0, outside) * _layout_error(law, shape, outside)
-    if law.held_out_error is None:  # two p say nothing of which algorithm a third has
+    if law.held_out_error is None:  # two p do not tell the algorithm of a third
         error *= 2.0
     between = _is_between(law, shape)
     source, start = f"{law.operation} in a {law.level}", law.seconds(0, ranks, nodes)
@@ -202,19 +202,19 @@ def structural(law: StructuralFit, shape: GroupShape) -> Law:
 
 
 def beyond(value: int, measured: Sequence[int]) -> float:
-    """Doublings from the nearest end of what was measured; 0 between the ends."""
+    """Doublings beyond the nearest end of the measured range; 0 inside it."""
     return max(math.log2(value / max(measured)), math.log2(min(measured) / value), 0.0)
 
 
 def _layouts(law: StructuralFit) -> list[GroupShape]:
-    """The layouts that it was fitted on; none where the file does not say."""
+    """The layouts that the law was fitted on; empty if the file does not say."""
     return [
         GroupShape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)
     ]
 
 
 def _is_between(law: StructuralFit, shape: GroupShape) -> bool:
-    """Whether two measured layouts differ from this one in one number only, and lie around it."""
+    """Whether this layout lies between two measured ones that differ from it in one number only."""
     layouts = _layouts(law)
     if not layouts:
         return min(law.ranks) <= shape.ranks <= max(law.ranks)
@@ -227,9 +227,9 @@ def _is_between(law: StructuralFit, shape: GroupShape) -> bool:
 
 
 def _layout_error(law: StructuralFit, shape: GroupShape, counted: float) -> float:
-    """The factor for nodes and ranks per node beyond the measured.
+    """The error factor of nodes and ranks per node beyond the measured ones.
 
-    `counted` are the doublings of p, which are the nodes' own where all nodes are alike.
+    `counted` are the doublings of p: with equal nodes, those of the nodes themselves.
     """
     layouts = _layouts(law)
     if shape.nodes == 1 or not layouts:
@@ -240,7 +240,7 @@ def _layout_error(law: StructuralFit, shape: GroupShape, counted: float) -> floa
 
 
 def _where(law: StructuralFit, nodes: int) -> str:
-    """Of which nodes, where the law is of several and others."""
+    """The nodes of the law, if it has several but not these."""
     if max(law.nodes) < 2 or nodes in law.nodes:
         return ""
     ends = sorted({min(law.nodes), max(law.nodes)})
@@ -248,9 +248,9 @@ def _where(law: StructuralFit, nodes: int) -> str:
 
 
 def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
-    """From another layout that was measured, by the default algorithm: steps alpha + volume m beta.
+    """Another measured layout, scaled by the default algorithm: steps alpha + volume m beta.
 
-    A LAYOUT_FACTOR less sure for every doubling of ranks, nodes, or ranks on a node.
+    The error grows by LAYOUT_FACTOR for every doubling of ranks, nodes, or ranks on a node.
     """
     ranks = shape.ranks
     unknown = LAYOUT_FACTOR ** shape.layout_doublings(fit)
@@ -274,7 +274,7 @@ def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
 
 
 def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape) -> Law:
-    """From the halo exchange with the nearest number of neighbours, by the messages of each."""
+    """The halo exchange with the nearest number of neighbours, scaled by the number of messages."""
     wanted = neighbours(grid)
     fit = min(
         fits,
@@ -294,7 +294,7 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
     )
     if share == 1 and fit.ranks == shape.ranks and not apart:
         return less_sure(law, note)
-    # messages that are posted at once may overlap, or not: then their number is the factor
+    # messages posted at once may overlap or not, which is worth their number
     factor = max(share, 1 / share) * LAYOUT_FACTOR**apart
     return unsure(repeated(law, share), factor, f"halo in a {fit.level}", note)
 
@@ -311,9 +311,9 @@ def grid_of(fit: CollectiveFit) -> tuple[int, ...]:
 
 
 def nearest(fits: Sequence[CollectiveFit], shape: GroupShape) -> CollectiveFit:
-    """The fit with the nearest ranks on a node, of those the nearest p, on a scale of factors.
+    """The fit with the nearest ranks on a node, and among those the nearest p, as ratios.
 
-    The ranks of a node share its links, so what more nodes with as many cost is the lesser guess.
+    The ranks of a node share its links, so it is safer to extrapolate to more nodes.
     """
 
     def distance(fit: CollectiveFit) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""Cost of operations between ranks on a calibrated machine; each look-up is made once.
+"""Cost of operations between ranks on a calibrated machine.
 
-A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). Of
-its operation at that level the surest law is taken (oracle/costs/collective_laws.py); where there is
-none, the operation is composed of others, then another level stands in, with an interval that says so.
-Groups at once share links: oracle/costs/contention.py.
+A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). The
+surest law of its operation at that level applies (oracle/costs/collective_laws.py); without one, the
+operation is composed of others; failing that, another level stands in, with a wider interval.
+Concurrent groups share links: oracle/costs/contention.py.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
 
-# between nodes whose link was not measured the time may be anything; this is said in a note too
+# between nodes whose link was not measured the time may be anything; a note says so too
 UNMEASURED_LEVEL_FACTOR = 10.0
-# an operation that is made up of others; on one machine reduce-scatter and allgather, and a halo and
-# its messages, were up to 2.6 times apart
+# an operation composed of others; on one machine reduce-scatter and allgather, and a halo and its
+# messages, differed by up to 2.6
 COMPOSED_FACTOR = 2.5
-# operations of the same steps and volume (formulas.md, "Collectives")
+# operations with the same steps and volume (formulas.md, "Collectives")
 MIRRORS: dict[Operation, tuple[Operation, ...]] = {
     "reduce_scatter": ("allgather",),
     "allgather": ("reduce_scatter", "allgatherv"),
     "allgatherv": ("allgather", "reduce_scatter"),
 }
-# whose alpha and beta are an operation's, and whose stand for them, the nearest of kin first
+# operations whose alpha and beta stand in for another's, nearest of kin first
 KIN = {
     "p2p": ("p2p", "p2p_both", "allreduce"),
     HALO: ("p2p", "p2p_both", "allreduce"),
@@ -67,16 +67,17 @@ PriceOfBytes = Callable[[int], Cost]  # of m bytes
 
 
 class CollectiveCosts:
-    """Looks up the collectives, structural laws, contention and overlap of a parameter file."""
+    """Looks up collectives, structural laws, contention and overlap in a parameter file."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
         self.levels = Levels.of(parameters)
         self._library, self._about = library_of(parameters)
         self._fits: dict[tuple[str, str], list[CollectiveFit]] = {}
         for fit in parameters.collectives:
             if fit.library == self._library and fit.at_home:
                 self._fits.setdefault((fit.operation, fit.level), []).append(fit)
+        overlaps = [law for law in parameters.overlap if law.library == self._library]
+        self._overlaps = overlaps or parameters.overlap
         device = next((fit.device for fits in self._fits.values() for fit in fits), "")
         self._laws = {
             (law.operation, law.level): law
@@ -87,58 +88,51 @@ class CollectiveCosts:
         self.cache: dict[Any, Any] = {}
 
     def time(self, message: Message) -> Cost:
-        """One operation, by all its groups at once; NOTHING of a group of 1.
+        """One operation, by all its groups at once; NOTHING for groups of 1.
 
-        Raises MissingParameter where nothing in the file is anything like it.
+        Raises MissingParameter if the file has nothing like it.
         """
         return NOTHING if message.group_size == 1 else self._time(message[:-1])
 
     @once
     def _time(self, message: tuple[Any, ...]) -> Cost:
-        """Of a message without its `why`."""
+        """The time of a message without its `why`."""
         operation, nbytes, *layout = message
         return self._price(operation, *layout)(nbytes)
 
     def overlap(self, p: int) -> Overlap | None:
-        """The law of the nearest p that was measured; None where none was.
+        """The law of the nearest measured p; None if there is none.
 
-        Fewer or more ranks than were measured may hide anything from none to all: then eta is from
-        0 to 1.
+        Outside the measured range of p anything from none to all may be hidden: eta is 0 to 1.
         """
-        records = self._parameters.overlap
-        mine = [record for record in records if record.library == self._library] or records
-        if not mine:
+        if not self._overlaps:
             return None
-        nearest = min(mine, key=lambda record: abs(math.log(record.ranks / p)))
+        nearest = min(self._overlaps, key=lambda law: abs(math.log(law.ranks / p)))
         if self.knows_overlap(p):
             return nearest
         anything = Estimate(value=nearest.eta.value, low=0.0, high=1.0)
         return nearest.model_copy(update={"eta": anything})
 
     def knows_overlap(self, p: int) -> bool:
-        """Whether p lies between numbers of ranks whose overlap was measured."""
-        records = self._parameters.overlap
-        mine = [record for record in records if record.library == self._library] or records
-        ranks = [record.ranks for record in mine]
+        """Whether p lies within the range of measured overlap."""
+        ranks = [law.ranks for law in self._overlaps]
         return bool(ranks) and min(ranks) <= p <= max(ranks)
 
     def contention_of(self, flows: float, span: int) -> Phi:
-        """phi of so many rings at once among ranks of which the last is `span` - 1 after the first.
+        """phi of so many concurrent rings among `span` adjacent ranks.
 
-        1 where they stay in one node: the paper's phi is of the links between nodes.
+        1 inside a node, as the paper's phi is of the links between nodes.
         """
-        inside = span <= self._parameters.ranks_per_node
+        inside = span <= self.levels.ranks_per_node
         return Phi.exactly(1.0) if inside else self._contention.share(flows)
 
     @once
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
-        """alpha and beta of one Hockney line, of the slowest level that `span` adjacent ranks cross.
+        """alpha and beta of a Hockney line, at the slowest level that `groups` of `span` ranks cross.
 
-        Of `groups` of them, one behind the other: where a node is no multiple of one, some cross its
-        end.
-
-        Those of the nearest p that was measured there; where the operation was not, of its nearest kin.
-        Raises MissingParameter where no level has either.
+        The groups are consecutive, so some cross the end of a node that is no multiple of `span`. The
+        line is that of the nearest measured p, or of the operation's nearest kin. Raises
+        MissingParameter if no level has either.
         """
         levels = self.levels.names(GroupLayout(span, 1, groups))
         shape = self._shape(GroupLayout(span, 1, groups))
@@ -180,7 +174,7 @@ class CollectiveCosts:
 
     @once
     def _price(self, operation: Operation, *layout: Any) -> PriceOfBytes:
-        """The cost of messages of any m; what does not depend on m is found out here."""
+        """The cost of messages of any m; all that does not depend on m is done here."""
         message = Message(operation, 0, *layout)
         levels = self.levels.names(GroupLayout.of(message))
         law = self._measured(message, levels)
@@ -198,7 +192,7 @@ class CollectiveCosts:
         return self._crowded(law, message)
 
     def _crowded(self, law: Law, message: Message) -> PriceOfBytes:
-        """The law under the contention of the message's groups, with what all its costs are told."""
+        """The law under the contention of the message's groups, with the notes of the library."""
         operation, p = message.operation, message.group_size
         phi, about = self._contention.of(message), self._about
 
@@ -210,10 +204,10 @@ class CollectiveCosts:
         return price
 
     def _measured(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """By a law of the operation at its level: of this layout, else of several p.
+        """A law of the operation at its level: of this layout, else of several p.
 
-        A structural law says nothing of what one layout alone was measured of: where a single one has as
-        many ranks on a node, it is the nearer (`_similar`).
+        If a single measured layout has as many ranks on a node, it is closer than the structural law,
+        which was not fitted along it: `_similar` takes it.
         """
         shape = self._shape(GroupLayout.of(message))
         for name in names_of(message):
@@ -233,7 +227,7 @@ class CollectiveCosts:
         return GroupShape(layout.size, *self.levels.shape(layout))
 
     def _similar(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """From another layout at these levels, or composed of other operations there."""
+        """A law from another layout at these levels, or composed of other operations there."""
         operation, shape = message.operation, self._shape(GroupLayout.of(message))
         if operation == HALO:
             return self._halo(message, levels)
@@ -252,18 +246,18 @@ class CollectiveCosts:
         return None
 
     def _from_nearest(self, fits: list[CollectiveFit], shape: GroupShape) -> Law:
-        """By the nearest layout that was measured; an operation without a model is as it was there."""
+        """The nearest measured layout, scaled if the operation has a model, else as it was."""
         fit = nearest(fits, shape)
         apart = shape.layout_doublings(fit)
         if fit.operation in ALGORITHMS and (fit.ranks != shape.ranks or apart):
             return scaled(fit, shape)
-        if not apart:  # of as many ranks at another level
+        if not apart:  # equally many ranks at another level
             return direct(fit)
         note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
         return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
 
     def _halo(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """From a halo of another grid, else a message to one neighbour after the other."""
+        """A halo of another grid, else a message to each neighbour in turn."""
         fits = [
             fit
             for (name, level), fits in self._fits.items()
@@ -283,7 +277,7 @@ class CollectiveCosts:
         return None
 
     def _by_leaders(self, message: Message) -> PriceOfBytes:
-        """Allreduce inside every group of `inner`, then between their leaders (formulas.md)."""
+        """An allreduce inside every group of `inner`, then between their leaders (formulas.md)."""
         p, inner, stride = message.group_size, message.inner, message.stride
         if inner in (1, p):
             return self._price("allreduce", p, stride, message.groups)
@@ -297,7 +291,7 @@ class CollectiveCosts:
 
         def price(nbytes: int) -> Cost:
             within = inside(nbytes)
-            # reduce and broadcast in a group are no allreduce of it
+            # inside a group it is a reduce and a broadcast, not an allreduce
             unsure = (
                 within.seconds * (1 - 1 / COMPOSED_FACTOR),
                 within.seconds * (COMPOSED_FACTOR - 1),
@@ -308,11 +302,11 @@ class CollectiveCosts:
         return price
 
     def _fits_of(self, name: str, levels: tuple[str, ...]) -> list[CollectiveFit]:
-        """The fits of an operation at these levels, in their order."""
+        """The fits of an operation at these levels, in order."""
         return [fit for level in levels for fit in self._fits.get((name, level), ())]
 
     def _elsewhere(self, layout: GroupLayout, level: str) -> str:
-        """The note on an operation that was measured at another level only."""
+        """The note on an operation measured at another level only."""
         apart = f" {layout.stride} apart" if layout.stride > 1 else ""
         if level == NODE:
             return (

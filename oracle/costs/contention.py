@@ -1,6 +1,6 @@
-"""phi: how much longer an operation's bytes take when several groups do it at once.
+"""phi: how much longer an operation's bytes take when several groups run it at once.
 
-formulas.md, data+filter: phi is the flows of a node over its links. What was measured of it comes first.
+formulas.md, data+filter: phi is the flows of a node over its links. Measurements take precedence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calib.oracle.projection import Basis
 
 @dataclass(frozen=True, slots=True)
 class Phi:
-    """The factor on the bytes, how sure it is, and what it rests on."""
+    """The factor on the bytes, with its basis and notes."""
 
     factor: Estimate
     basis: Basis
@@ -32,7 +32,7 @@ class Phi:
         return cls(Estimate.exactly(value), "exact")
 
     def applied(self, found: TimedBytes) -> Cost:
-        """t + (phi - 1) of its bytes; the relative error of t, and that of phi beside it."""
+        """t + (phi - 1) x its time of bytes, with the relative error of t and the error of phi."""
         cost, factor, by_bytes = found.cost, self.factor, found.byte_s
         share = 1.0 + (factor.value - 1.0) * by_bytes / cost.seconds if cost.seconds else 1.0
         grown = cost.times(share).at_best(self.basis)
@@ -58,7 +58,7 @@ class ContentionCosts:
         ]
 
     def of(self, message: Message) -> Phi | None:
-        """phi of a message; None where its groups do not meet on any link or memory."""
+        """phi of a message; None if its groups share no link or memory."""
         if message.groups == 1:
             return None
         layout = GroupLayout.of(message)
@@ -85,7 +85,7 @@ class ContentionCosts:
         return self._of_links(flows)
 
     def _of_links(self, flows: int) -> Phi:
-        """From the cluster's links; where they are unknown a node has one, or up to one a flow."""
+        """phi from the cluster's links; unknown links are one per node, up to one per flow."""
         links = self._links or 1
         factor = Estimate(value=max(1.0, flows / links), low=1.0, high=float(flows))
         note = f"contention from the cluster's links: {flows} flows leave a node by {links}"
@@ -99,7 +99,7 @@ class ContentionCosts:
     def _nearest(
         self, operation: str, layout: GroupLayout, names: tuple[str, ...]
     ) -> ContentionFit | None:
-        """The record of the operation, else of the allreduce, between the nearest ranks and stride."""
+        """The record of the operation, else of the allreduce, with the nearest ranks and stride."""
         inside = NODE in names
         for name in dict.fromkeys((operation, "allreduce")):
             fits = [f for f in self._fits if f.operation == name and (f.level == NODE) == inside]
@@ -115,10 +115,10 @@ class ContentionCosts:
         return None
 
     def share(self, flows: float) -> Phi:
-        """phi by the equation: flows over links (fewer than a node's ranks), at least 1.
+        """phi by the equation: flows (at most a node's ranks) over links, at least 1.
 
-        Links that the cluster does not state are those that a measured allreduce found room for; where
-        nothing says, there is one, or as many as there are flows.
+        If the cluster does not state its links, a measured allreduce gives phi; without one there is one
+        link, or up to one per flow.
         """
         flows = max(1.0, min(flows, float(self._levels.ranks_per_node)))
         if self._links:
@@ -130,21 +130,21 @@ class ContentionCosts:
 
 
 def _at_least_one(found: Estimate) -> Estimate:
-    """phi multiplies: contention makes nothing faster."""
+    """phi at least 1: contention makes nothing faster."""
     return Estimate(value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high))
 
 
 def _measured(
     fit: ContentionFit, operation: str, layout: GroupLayout, flows: int, apart: float
 ) -> Phi:
-    """phi of a record, at as many groups as were measured or as many flows as share a link.
+    """phi of a record, at the groups of its own layout or at the flows that share a link.
 
-    `apart` doublings of nodes, or of ranks on one, from the record's layout it may be as much more or
-    less, from none to all flows by one link.
+    `apart`, the doublings of nodes or ranks on one from the record's layout, widens the interval, within
+    1 and all flows on one link.
     """
     most = fit.points[-1].groups
     same = (fit.ranks, fit.stride) == (layout.size, layout.stride)
-    # groups of the very layout are counted as they were measured; of others, those that meet
+    # count groups as measured if the layout is the same, else the flows that meet
     groups = max(flows, min(layout.groups, most)) if same else flows
     factor = _at_least_one(fit.contention(groups))
     if apart:

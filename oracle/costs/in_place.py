@@ -1,7 +1,7 @@
 """What a phase costs in an iteration beyond the sum of its isolated parts.
 
-By the laws of fitting/sections/composition.py, which hold what isolated timings miss: caches filled by
-another layer, buffers just written, ranks that arrive late.
+The laws are those of fitting/sections/composition.py. They capture what isolated timings miss: caches
+filled by another layer, buffers just written, ranks that arrive late.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
 
 
 def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple[str, ...]]:
-    """How many active ranks per node the times are taken from, with a note if not `active_ranks`.
+    """The measured number of active ranks per node to use, with a note if it is not `active_ranks`.
 
-    The next higher number is the safe choice; one rank alone neither packs nor exchanges.
+    The next higher number is the safe choice; a single rank neither packs nor exchanges.
     """
     measured = {row.active_ranks for row in parameters.layers or parameters.work}
     if not measured or active_ranks in measured:
@@ -43,11 +43,11 @@ class InPlaceLaws:
         return phase in self._laws
 
     def extra(self, phase: str, alone: float, layers: int, nbytes: float) -> Cost:
-        """layers a + bytes b seconds more than what takes `alone` seconds; UNKNOWN without a law.
+        """layers a + bytes b, to be added to `alone` seconds; UNKNOWN without a law.
 
-        The law is right up to a factor on the whole of the phase, so that is the error of the extra:
-        the sum of both is the phase. Beyond the bytes of the fitted models it is an
-        extrapolation with a wider factor; else the phase is as sure as its parts.
+        The law is known within a factor on the whole phase, alone + extra, and the extra carries that
+        error. Beyond the bytes of the fitted models it is extrapolated with a wider factor; else the
+        phase is as sure as its parts.
         """
         law = self._laws.get(phase)
         if law is None:

@@ -1,6 +1,6 @@
-"""Cost of a rank's layers: measured times, else the laws of their work.
+"""Cost of a rank's layers: measured times, else laws of their work.
 
-A model repeats its layers, so the distinct pieces of a workload are priced once each and counted.
+Each distinct piece of a workload is priced once and counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
 
-# batches and directions whose prices are kept: strategies of one p share a few
+# cached pairs of batch and direction: strategies at one p share a few
 RECENT = 16
 FROM_LAW = "some layers were not measured at this shape and batch: their times are of a regression"
 UNPRICED = (
@@ -38,7 +38,7 @@ UNPRICED = (
 
 
 class Prices(dict[LayerPiece, Cost]):
-    """Pieces at one batch in one direction, each priced when it is first asked for."""
+    """Prices of pieces at one batch in one direction, computed on first use."""
 
     def __init__(self, costs: LayerCosts, batch: int, direction: Direction) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Prices(dict[LayerPiece, Cost]):
 
 
 class LayerCosts:
-    """Looks up forward and backward for ranks that have `active_ranks` of their node at work."""
+    """Looks up forward and backward times with `active_ranks` busy ranks per node."""
 
     def __init__(self, parameters: Parameters, active_ranks: int) -> None:
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
@@ -70,28 +70,28 @@ class LayerCosts:
     def total(self, work: Workload, select: Select, batch: int, direction: Direction) -> Cost:
         """Forward or backward of the layers that `select` names, at `batch` samples on this rank.
 
-        Raises MissingParameter when neither a layer nor any of its kind was measured.
+        Raises MissingParameter if neither a layer nor any of its kind was measured.
         """
         pieces, prices = work.pieces, self._prices(batch, direction)
         counts = work.counts[select]
         return counted([(prices[pieces[number]], count) for number, count in counts.items()])
 
     def each(self, work: Workload, batch: int, direction: Direction) -> list[Cost]:
-        """The same of every layer of the model, in order; NOTHING for a view."""
+        """Forward or backward of every layer of the model; NOTHING for a view."""
         distinct = self.pieces(work, batch, direction)
         return [NOTHING if number == FREE else distinct[number] for number in work.index]
 
     def pieces(self, work: Workload, batch: int, direction: Direction) -> list[Cost]:
-        """The same of every distinct piece of the workload."""
+        """Forward or backward of every distinct piece of the workload."""
         prices = self._prices(batch, direction)
         return [prices[piece] for piece in work.pieces]
 
     def beside(
         self, work: Workload, counts: Mapping[int, int], batch: int, direction: Direction
     ) -> tuple[Cost, int, float]:
-        """What an iteration adds to the pieces that were not timed in place.
+        """What an iteration adds to the pieces that were not timed in place (oracle/costs/in_place.py).
 
-        With how many they are, and the bytes of their outputs. By the law of oracle/costs/in_place.py.
+        Also returns how many they are and the bytes of their outputs.
         """
         chosen = [
             (work.pieces[number], count)
@@ -109,7 +109,7 @@ class LayerCosts:
         return self._in_place.extra(direction, alone, layers, nbytes), layers, nbytes
 
     def price(self, piece: LayerPiece, batch: int, direction: Direction) -> Cost:
-        """One piece: as it was measured, else by the law of its kind."""
+        """One piece: its measured time, else by the law of its kind."""
         time = self._time(piece, batch)
         if time is None:
             return self._by_law(piece, batch, direction)
@@ -142,7 +142,7 @@ class LayerCosts:
 
     @once
     def _law(self, kind: str, direction: Direction, needs: bool) -> tuple[WorkModel, str] | None:
-        """The law of a kind, and the source of its errors; None where there is none."""
+        """The law of a kind and its error source; None if there is none."""
         law = self._laws.get((kind, direction))
         if law is None and kind not in WEIGHTED:
             law = self._laws.get((ANY_KIND, direction))
@@ -173,7 +173,7 @@ def _key(piece: LayerPiece, batch: int) -> str:
 
 
 def _in_place_of(time: LayerTime | None, direction: Direction) -> Estimate | None:
-    """The time in the iterations of a model, where it was measured so."""
+    """The time measured inside an iteration, if there is one."""
     if time is None:
         return None
     return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s

@@ -1,7 +1,7 @@
 """Levels, nodes and flows of an operation's groups on a machine.
 
-Ranks are in the order of microbench/groups.py: a node's ranks are neighbours, a rack's nodes too; groups
-of p ranks that are `stride` apart fill blocks of p x stride.
+Ranks are ordered as in microbench/groups.py: the ranks of a node are adjacent, and so are the nodes of a
+rack. Groups of p ranks that are `stride` apart fill blocks of p x stride.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.oracle.layout.traffic import Message
 
 NODE, RACK, SYSTEM = "node", "rack", "system"
-# of a rule that repeats, more nodes than these are not looked at
+# the pattern of flows repeats: at most this many nodes are examined
 MOST_NODES = 16
 
 
@@ -27,42 +27,42 @@ class GroupLayout:
 
     @classmethod
     def of(cls, message: Message) -> GroupLayout:
-        """That of a message."""
+        """The layout of a message."""
         return cls(message.group_size, message.stride, message.groups)
 
     @property
     def block(self) -> int:
-        """Ranks after which the layout repeats."""
+        """The period of the layout, in ranks."""
         return self.size * self.stride
 
     @property
     def span(self) -> int:
-        """Ranks from the first of a group to its last, both included."""
+        """Ranks from the first of a group to its last, inclusive."""
         return (self.size - 1) * self.stride + 1
 
     @property
     def ranks(self) -> int:
-        """Ranks from the first of all groups to the last."""
+        """Ranks from the first of all groups to the last, inclusive."""
         last = self.groups - 1
         return (last // self.stride) * self.block + last % self.stride + self.span
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The shape of a machine; `nodes_per_rack` 0 is unknown, and then all nodes are one level."""
+    """The shape of a machine; `nodes_per_rack` 0 is unknown, and all nodes then form one level."""
 
     ranks_per_node: int
     nodes_per_rack: int
 
     @classmethod
     def of(cls, parameters: Parameters) -> Levels:
-        """That of a parameter file."""
+        """The shape in a parameter file."""
         return cls(parameters.ranks_per_node, parameters.nodes_per_rack)
 
     def names(self, layout: GroupLayout) -> tuple[str, ...]:
-        """The slowest level that any of the groups crosses, as the fits may call it.
+        """The slowest level that any of the groups crosses, by the names that fits may use.
 
-        Between nodes of which nobody knows the racks that is the system or the rack.
+        If the racks are unknown, the level between nodes is called system or rack.
         """
         if not crosses(layout, self.ranks_per_node):
             return (NODE,)
@@ -71,9 +71,9 @@ class Levels:
         return (SYSTEM,) if crosses(layout, self.ranks_per_node * self.nodes_per_rack) else (RACK,)
 
     def shape(self, layout: GroupLayout) -> tuple[int, int]:
-        """How many nodes a group spans, and the most of its ranks on one: of 8 + 2 that is (2, 8).
+        """The nodes that a group spans and the most of its ranks on one: (2, 8) for 8 + 2 ranks.
 
-        Of several groups that of the one on most nodes, the fullest of those.
+        Of several groups, the one on the most nodes, then with the fullest node.
         """
         each, stride, period = self.ranks_per_node, layout.stride, layout.block
         blocks = min(-(-layout.groups // stride), each // math.gcd(period, each))
@@ -86,12 +86,12 @@ class Levels:
         return max(self._shape_from(layout, offset) for offset in offsets)
 
     def _shape_from(self, layout: GroupLayout, offset: int) -> tuple[int, int]:
-        """That of the group whose first rank is so many after the first of a node."""
+        """The shape of a group that starts `offset` ranks after the first rank of a node."""
         each, stride, size = self.ranks_per_node, layout.stride, layout.size
         if stride >= each:
             return size, 1
         fullest, left, at = 0, size, offset
-        # after `stride` nodes the places on a node repeat
+        # the pattern repeats after `stride` nodes
         for _ in range(stride + 2):
             here = min(left, -(-(each - at) // stride))
             fullest, left, at = max(fullest, here), left - here, at + here * stride - each
@@ -100,10 +100,10 @@ class Levels:
         return (offset + layout.span - 1) // each + 1, fullest
 
     def flows(self, layout: GroupLayout) -> int:
-        """The most groups that have a member on one node and another elsewhere.
+        """The most groups that have members both on one node and elsewhere.
 
-        Each is one flow of a ring out of that node. Groups p2 apart, as of data+filter: all of them,
-        or as many as a node has ranks.
+        Each is one ring's flow out of that node. With stride p2, as in data+filter, these are all
+        groups, at most as many as a node has ranks.
         """
         each, block = self.ranks_per_node, layout.block
         if block % each == 0:
@@ -114,7 +114,7 @@ class Levels:
         return max(self._flows_of(layout, node * each) for node in range(nodes))
 
     def _flows_of(self, layout: GroupLayout, first: int) -> int:
-        """The groups that are only in part on the node whose first rank this is."""
+        """The groups that lie only partly on the node that starts with rank `first`."""
         after, found = first + self.ranks_per_node, set()
         for rank in range(first, after):
             blocks, at = divmod(rank, layout.block)
@@ -126,21 +126,21 @@ class Levels:
         return len(found)
 
     def together(self, layout: GroupLayout) -> int:
-        """Groups that share the memory of one node, where none leaves it."""
+        """Groups that share a node's memory if none leaves it."""
         return min(layout.groups, max(1, self.ranks_per_node // layout.size))
 
 
 def doublings(one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """How often ranks, nodes, or ranks on a node double from one to another: the most of any."""
+    """Doublings from one layout to another: the most of ranks, nodes and ranks on a node."""
     return max(abs(math.log2(a / b)) for a, b in zip(one, other, strict=True))
 
 
 def crosses(layout: GroupLayout, ranks: int) -> bool:
-    """Whether any group has members in two of the compartments of so many ranks each."""
-    # blocks follow each other: where their length does not divide a compartment's, one is cut
+    """Whether any group has members in two compartments of `ranks` ranks each."""
+    # blocks are consecutive: if their length does not divide a compartment's, one is cut
     return layout.span > ranks or (layout.ranks > ranks and ranks % layout.block != 0)
 
 
 def ladder(levels: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """These levels, then the others that may stand in for them: what crosses nodes first."""
+    """These levels, then the others that may stand in for them, those between nodes first."""
     return [levels, *((level,) for level in (SYSTEM, RACK, NODE) if level not in levels)]

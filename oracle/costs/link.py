@@ -22,8 +22,13 @@ class Link:
     basis: Basis = "measured"
     notes: tuple[str, ...] = ()
 
+    @property
+    def values(self) -> dict[str, float]:
+        """alpha and beta for --explain."""
+        return {"alpha": self.alpha_s.value, "beta": self.beta_s_per_byte.value}
+
     def hockney(self, steps: float, nbytes: float, contention: Phi = ALONE) -> Cost:
-        """steps alpha + nbytes phi beta, where nbytes are those that one rank sends in all steps."""
+        """steps alpha + nbytes phi beta; `nbytes` is what one rank sends in all steps."""
         alpha, beta, phi = self.alpha_s, self.beta_s_per_byte, contention.factor
         weight, alone = nbytes * phi.value, nbytes * beta.value
         errors = [
@@ -52,7 +57,7 @@ class Link:
         return self.hockney(2.0 * (p - 1), 2.0 * (p - 1) * nbytes / p, contention)
 
     def allgather(self, p: int, nbytes: float, contention: Phi = ALONE) -> Cost:
-        """Ring: (p-1) (alpha + m phi beta / p); m is the gathered result. Reduce-scatter alike."""
+        """Ring: (p-1) (alpha + m phi beta / p); m is the gathered result. Also reduce-scatter."""
         if p == 1:
             return NOTHING
         return self.hockney(p - 1.0, (p - 1.0) * nbytes / p, contention)

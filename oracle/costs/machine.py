@@ -1,7 +1,7 @@
-"""Cost of the parts of an iteration on a calibrated machine, each with interval and basis.
+"""Costs of the parts of an iteration on a calibrated machine, each with interval and basis.
 
-A `Machine` is a parameter file with its tables and what was looked up before; its `Costs` are those of
-ranks that have so many ranks of their node at work.
+A `Machine` is a parameter file with its tables and cached look-ups; its `Costs` are those with a given
+number of busy ranks per node.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Machine:
 
     @cached_property
     def network(self) -> CollectiveCosts:
-        """What operations between ranks cost; the same whoever computes."""
+        """Costs of operations between ranks; they do not depend on who computes."""
         return CollectiveCosts(self.parameters)
 
     @once
     def tables(self, active_ranks: int) -> tuple[LayerCosts, TensorCosts]:
-        """Layers and passes over tensors, the same for all optimizers."""
+        """Costs of layers and tensor passes; they do not depend on the optimizer."""
         return LayerCosts(self.parameters, active_ranks), TensorCosts(self.parameters, active_ranks)
 
     @once
     def costs(self, active_ranks: int, optimizer: str = "momentum") -> Costs:
-        """The costs with so many ranks of a node at work; the same object for the same numbers."""
+        """The costs with `active_ranks` busy ranks per node; equal arguments give the same object."""
         return Costs(self, active_ranks, optimizer)
 
 
 class Costs:
-    """The look-ups of one strategy: `layers`, `tensors`, `network`."""
+    """The look-ups of one prediction: `layers`, `tensors`, `network`."""
 
     def __init__(self, machine: Machine, active_ranks: int, optimizer: str) -> None:
         self.layers, self.tensors = machine.tables(active_ranks)
@@ -51,5 +51,5 @@ class Costs:
         self.cache: dict[Any, Any] = {}
 
     def update(self, weights: Tensors, share: int = 1) -> Cost:
-        """The optimizer's pass over weights, or over one `share`-th of them."""
+        """The optimizer's pass over weights, or over a `share`-th of them."""
         return self.tensors.update(weights, self.optimizer, share)

@@ -1,6 +1,6 @@
 """Cost of passes over tensors: weight update, pack and unpack, concat and split.
 
-Each with what its phase takes in an iteration beside the pass alone, where the file has that law.
+If the file has the law of a phase in an iteration, that is added to the pass alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
 
-# what the passes of optimizers are called in samples and parameter files (microbench/rows.py)
+# names of the optimizers' passes in samples and parameter files (microbench/rows.py)
 UPDATES = {"momentum": "update", "adam": "update_adam", "sgd": "update_sgd"}
-# momentum reads w, g and v and writes w and v; without v three of the five are left
+# momentum reads w, g and v and writes w and v; without v three of the five remain
 SGD_SHARE_OF_MOMENTUM = 3.0 / 5.0
 SGD_AS_MOMENTUM = (
     "the update of plain SGD was not measured: that of SGD with momentum is its upper bound; "
@@ -25,12 +25,10 @@ SGD_AS_MOMENTUM = (
 )
 OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"
 CUT_ALONE = "concat and split of shards were measured alone; in an iteration they may take longer"
-INSIDE: Basis = "interpolated"
-OUTSIDE: Basis = "extrapolated"
 
 
 class TensorCosts:
-    """Looks up passes for ranks that have `active_ranks` of their node at work."""
+    """Looks up tensor passes with `active_ranks` busy ranks per node."""
 
     def __init__(self, parameters: Parameters, active_ranks: int) -> None:
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
@@ -45,9 +43,9 @@ class TensorCosts:
 
     @once
     def update(self, tensors: Tensors, optimizer: str, share: int = 1) -> Cost:
-        """Weight update of all `tensors`, or of one `share`-th of them (a sharded optimizer).
+        """Weight update of all `tensors`, or of a `share`-th of them (a sharded optimizer).
 
-        Raises InputError for an unknown optimizer, MissingParameter where it was not measured.
+        Raises InputError for an unknown optimizer, MissingParameter if it was not measured.
         """
         if optimizer not in UPDATES:
             raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(UPDATES)}")
@@ -60,7 +58,7 @@ class TensorCosts:
 
     @once
     def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
-        """Gradients into one flat buffer, or out of it. Raises MissingParameter."""
+        """Copy gradients into one flat buffer, or out of it. Raises MissingParameter."""
         alone = self._alone(self._loop(operation), tensors)
         return total([alone, self._in_place.extra(operation, alone.seconds, 0, tensors.nbytes)])
 
@@ -73,14 +71,14 @@ class TensorCosts:
         nbytes: int,
         count: int = 1,
     ) -> Cost:
-        """`count` times a tensor of `nbytes` joined from `parts` shards, or cut into them.
+        """Join a tensor of `nbytes` from `parts` shards, or cut it into them, `count` times.
 
         `key` is the tensors_key of its shape (batch, channels, ...). NOTHING for one part. Raises
         MissingParameter.
         """
         if parts == 1 or count == 0:
             return NOTHING
-        # a row's key says into how many parts (microbench/rows.py)
+        # a row's key includes the number of parts (microbench/rows.py)
         shards = Tensors(f"{key}/{parts}", parts, nbytes)
         if self._in_place.knows("copies"):
             alone = self._alone(self._loop(operation), shards)
@@ -90,13 +88,13 @@ class TensorCosts:
         return one.times(count)
 
     def exchanging(self, cost: Cost, nbytes: float) -> Cost:
-        """An exchange of gradients that takes `cost` in a loop of its own, inside an iteration."""
+        """A gradient exchange inside an iteration; alone it takes `cost`."""
         if cost is NOTHING:
             return NOTHING
         return total([cost, self._in_place.extra("exchange", cost.seconds, 0, nbytes)])
 
     def meeting(self, phase: str, cost: Cost, count: int) -> Cost:
-        """`count` calls between layers that take `cost` in a loop of their own, in an iteration."""
+        """`count` calls between layers inside an iteration; alone they take `cost`."""
         if cost is NOTHING or not self._in_place.knows(phase):
             return cost
         return total([cost, self._in_place.extra(phase, cost.seconds, count, 0)])
@@ -108,7 +106,7 @@ class TensorCosts:
         return self._alone(self._loop(operation), tensors)
 
     def _at_most_momentum(self, tensors: Tensors) -> Cost:
-        """Plain SGD: what momentum takes, or down to what moving w and g alone takes."""
+        """Plain SGD: at most momentum's time, at least that of moving w and g."""
         law = self._loops["update"]
         most = self._alone(law, tensors)
         least = SGD_SHARE_OF_MOMENTUM * tensors.nbytes * law.s_per_byte
@@ -117,7 +115,7 @@ class TensorCosts:
         return Cost(most.seconds, "extrapolated", (*most.errors, down), notes)
 
     def _loop(self, operation: str) -> TensorLoop:
-        """The passes of an operation. Raises MissingParameter that says what measures them."""
+        """The loop of an operation. Raises MissingParameter that says how to measure it."""
         loop = self._loops.get(operation)
         if loop is not None:
             return loop
@@ -133,23 +131,25 @@ class TensorCosts:
         )
 
     def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:
-        """One pass in a loop of its own: measured, or call + tensors + bytes of the law."""
+        """One pass alone: measured, else by the law of call, tensors and bytes."""
         nbytes, notes = tensors.nbytes, (*self._about, *notes)
         found = loop.measured.get(tensors.key) if loop.measured and tensors.named else None
         if found is not None:
             cost = measured(found, basis="interpolated" if self._about else "measured")
             return cost.noted(*notes) if notes else cost
         seconds = loop.call_s + tensors.ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
-        factor, basis = loop.error_factor, INSIDE
+        factor = loop.error_factor
+        basis: Basis = "interpolated"
         if not loop.min_bytes <= nbytes <= loop.max_bytes:
             factor = widened(factor, nbytes, loop.max_bytes)
-            factor, basis = widened(factor, loop.min_bytes, max(nbytes, 1)), OUTSIDE
+            factor = widened(factor, loop.min_bytes, max(nbytes, 1))
+            basis = "extrapolated"
         error = (f"{loop.operation} law", seconds - seconds / factor, seconds * factor - seconds)
         return Cost(seconds, basis, (error,), notes)
 
 
 def _part(tensors: Tensors, share: int) -> Tensors:
-    """One of `share` equal parts of a list; it was never measured as a list of its own."""
+    """One of `share` equal parts of a list, which has no measured time of its own."""
     if share == 1:
         return tensors
     return Tensors("", -(-tensors.ntensors // share), -(-tensors.nbytes // share))

@@ -1,1 +1,1 @@
-"""What a rank runs and sends under a strategy. Pure geometry."""
+"""What a rank runs and sends under a strategy: pure geometry."""

@@ -1,8 +1,8 @@
-"""The grid of parts of an image, where the split ends, and the most parts.
+"""Grids of image parts: which are possible, the most parts, and the best grid.
 
 formulas.md, "PE limits": p <= min over split layers of prod(spatial dims), and every part at least as
-long as the halo. A layer is cut along each dimension by itself (oracle/layout/spatial.py), so that the
-limits of the dimensions multiply.
+long as the halo. The dimensions are cut independently (oracle/layout/spatial.py), so their limits
+multiply.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
-# so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
+# a grid of fewer dimensions, which sends fewer messages, may have this much more work: a convention
 SIMPLER = 0.1
 
 
 def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
-    """The layers that have to be cut: until the one that was named, or the first alone."""
+    """The layers that must be cut: all up to `split_until`, or the first alone."""
     if split_until:
         for index, layer in enumerate(model.layers):
             if layer.name == split_until:
@@ -32,7 +32,7 @@ def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
 
 
 def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") -> list[str]:
-    """The rank limit and the reason where a layer that has to be cut cannot be cut so; else nothing."""
+    """Why a layer that must be cut cannot be cut so, with the rank limit; empty if all can."""
     if math.prod(grid) == 1:
         return []
     needed = must_split(model, split_until)
@@ -50,13 +50,13 @@ def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") 
 
 
 def most_parts(shape: LayerShape) -> list[int]:
-    """The most parts that each spatial dimension of a layer can be cut into; none of no image."""
+    """The most parts along each spatial dimension; empty if the layer has no image."""
     return [_most_along(axis, d) for d, axis in enumerate(axes_of(shape))]
 
 
 @lru_cache(maxsize=1 << 10)
 def _most_along(axis: Axis, dimension: int) -> int:
-    """The most parts of one dimension."""
+    """The most parts along one dimension."""
     return next(
         parts
         for parts in range(axis.output, 0, -1)
@@ -66,10 +66,10 @@ def _most_along(axis: Axis, dimension: int) -> int:
 
 @once
 def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
-    """By dimension: the most parts of the layers that have to be cut, and the layer that says so.
+    """By dimension: the most parts of the layers that must be cut, and the layer that limits them.
 
-    Every part has a row at least and is as long as its halo, so that p <= the product of these, which
-    is at most the smallest product of spatial dimensions. Empty where a layer needs the whole image.
+    Every part has at least one row and is as long as its halo, so p <= the product of these, which is
+    at most the smallest product of spatial dimensions. Empty if a layer needs the whole image.
     """
     needed = must_split(model, split_until)
     cuts = [(most_parts(layer.shape), layer) for layer in needed]
@@ -83,10 +83,10 @@ def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str],
 def _most_of_all(
     layers: tuple[Layer, ...], dimension: int, most: int, narrow: Layer
 ) -> tuple[int, str]:
-    """The most parts, at most `most`, that all layers can be cut into, and the one that refuses more.
+    """The most parts, at most `most`, that all layers can be cut into, and the layer that limits them.
 
-    A layer that can be cut into many parts need not be one that can be cut into fewer: halos of parts
-    of unequal length are longer.
+    Not monotonic: parts of unequal length have longer halos, so a layer may allow more parts and not
+    fewer.
     """
     refusing = narrow
     axes = [(axes_of(layer.shape)[dimension], layer) for layer in layers]
@@ -100,16 +100,16 @@ def _most_of_all(
 
 @once
 def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
-    """The layout of so many parts that leaves a rank the least work, of those the simplest.
+    """The grid of so many parts with the least work per rank; of nearly equal ones the simplest.
 
-    (parts,) along the height, unless the split then ends so early that another layout has less work
-    by the share of SIMPLER; else of the fewest dimensions, the tallest. Where no layout can cut what
-    has to be cut, (parts,): `why_no_grid` then says why.
+    (parts,) along the height, unless its split ends so early that another grid saves more than SIMPLER
+    of the work; then the one with the fewest dimensions, the tallest first. If no grid can cut what must
+    be cut, (parts,): `why_no_grid` then gives the reason.
     """
     needed = [layer.shape for layer in must_split(model, split_until)]
     sides = needed[0].output_shape[1:]
     most = [cut for cut, _ in most_cuts(model, split_until)]
-    even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
+    even = len(set(sides)) <= 1  # then a grid and its transpose are equivalent
     grids = [
         grid
         for n in range(1, max(1, len(sides)) + 1)
@@ -122,7 +122,7 @@ def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int,
 
 
 def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
-    """Operations of a rank's forward on one sample: its part of split layers, and all of the others."""
+    """A rank's forward FLOPs per sample: its part of the split layers, and all of the others."""
     until = _flops_before(model)
     split = until[first_whole_layer(model, grid)]
     return split / math.prod(grid) + until[-1] - split
@@ -130,17 +130,16 @@ def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
 
 @once
 def _flops_before(model: ModelSpec) -> list[float]:
-    """Forward operations of the layers before each, and of all."""
+    """Forward FLOPs of the layers before each, and of all."""
     return list(accumulate((x.shape.forward_flops(1) for x in model.layers), initial=0.0))
 
 
 def _grids(
     parts: int, dimensions: int, falling: bool, most: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Layouts of `parts` along so many dimensions, tallest first, the last dimension cut.
+    """Grids of `parts` in so many dimensions, tallest first; the last dimension is always cut.
 
-    None longer than the `most` of its dimension; `falling`: none larger than the one before, and so
-    all dimensions cut.
+    No dimension exceeds its `most`. `falling`: no dimension exceeds the one before, so all are cut.
     """
     if len(most) < dimensions or parts > math.prod(most[:dimensions]):
         return

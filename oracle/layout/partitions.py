@@ -1,11 +1,11 @@
-"""Layer-wise configurations, and which part of which tensor each device owns and needs.
+"""Layer-wise configurations: the part of each tensor that a device owns and needs.
 
 A configuration cuts a layer's output into equal parts along sample, channel and the spatial dimensions
-(Jia et al., "Exploring Hidden Dimensions", section 4); its parts are on devices 0, 1, ... in the order
-of their coordinates (sample slowest, then channel, spatial, input), the other devices are idle. `input`
-is ParaDL's channel parallelism: parts of the input channels make terms of the same output, which are
-reduce-scattered along the channels. Each item of a tensor is owned by one device; what a part reads may
-overlap with what others read. Searches price what is sent, training sends it.
+(Jia et al., "Exploring Hidden Dimensions", section 4). Its parts are on devices 0, 1, ... in the order
+of their coordinates (sample slowest, then channel, spatial, input); other devices are idle. `input` is
+ParaDL's channel parallelism: parts of the input channels give partial sums of the same output, which
+are reduce-scattered along the channels. Every item of a tensor has one owner; several parts may read
+it. Searches price what is sent, training sends it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHOLE_KINDS = ("softmax", "cross_entropy", "mse", "layer_norm")  # cut by sample
 
 @dataclass(frozen=True, order=True)
 class Configuration:
-    """Degrees of one layer; `spatial` along height, width, depth (missing ones are 1)."""
+    """Degrees of one layer; `spatial` along height, width, depth (1 if missing)."""
 
     sample: int = 1
     channel: int = 1
@@ -43,12 +43,12 @@ class Configuration:
 
     @property
     def parts(self) -> int:
-        """Devices that work."""
+        """The number of busy devices."""
         return self.sample * self.channel * math.prod(self.spatial) * self.input
 
     @property
     def degrees(self) -> dict[str, int]:
-        """By the name of the dimension, those over 1."""
+        """Degrees over 1, by the name of the dimension."""
         named = {
             "sample": self.sample,
             "channel": self.channel,
@@ -59,7 +59,7 @@ class Configuration:
 
     @classmethod
     def of(cls, degrees: dict[str, int]) -> Configuration:
-        """That of such degrees."""
+        """The configuration of these degrees."""
         spatial = tuple(degrees.get(name, 1) for name in SPATIAL_NAMES)
         while spatial and spatial[-1] == 1:
             spatial = spatial[:-1]
@@ -96,7 +96,7 @@ def channel_axis(shape: LayerShape) -> int:
 
 
 def why_impossible(shape: LayerShape, of: Configuration, batch: int) -> str:
-    """Why a layer cannot be cut so; nothing where it can."""
+    """Why a layer cannot be cut so; "" if it can."""
     if batch % of.sample:
         return f"{of.sample} does not divide the batch of {batch} samples"
     if shape.kind in WHOLE_KINDS and of.parts > of.sample:
@@ -139,7 +139,7 @@ def _why_no_channels(shape: LayerShape, of: Configuration) -> str:
 
 
 def computed(shape: LayerShape, of: Configuration, batch: int, part: int) -> Box:
-    """What a part computes of the output: of `input` > 1 terms, which `owned` shares out.
+    """The output that a part computes; with `input` > 1 partial sums, which `owned` divides.
 
     Raises IndexError for a part that the configuration does not have.
     """
@@ -147,7 +147,7 @@ def computed(shape: LayerShape, of: Configuration, batch: int, part: int) -> Box
 
 
 def owned(shape: LayerShape, of: Configuration, batch: int, part: int) -> Box:
-    """What a part has of the output in the end. The parts of all are disjoint, and are all of it."""
+    """The output that a part owns in the end; these boxes are disjoint and cover the output."""
     place = of.place(part)
     return _output(
         shape, of, batch, part, of.channel * of.input, place.channel * of.input + place.input
@@ -171,9 +171,9 @@ def _output(
 
 
 def needed(shape: LayerShape, of: Configuration, batch: int, part: int, which: int = 0) -> Box:
-    """What a part reads of input number `which` in the forward; empty ranges where nothing.
+    """The box of input number `which` that a part reads in the forward; empty if it reads nothing.
 
-    Its gradient of that input is of the same box; gradients of what several parts read are summed.
+    Its gradient of that input has the same box; where boxes of several parts overlap, gradients add up.
     """
     output, source = computed(shape, of, batch, part), shape.input_shapes[which]
     samples, kind = output[0], shape.kind
@@ -203,19 +203,19 @@ def needed(shape: LayerShape, of: Configuration, batch: int, part: int, which: i
 
 
 def items(box: Box) -> int:
-    """Items of a box."""
+    """Number of items of a box."""
     return math.prod(b - a for a, b in box)
 
 
 def overlap(one: Box, other: Box) -> Box:
-    """What two boxes have in common; with an empty range where nothing."""
+    """The intersection of two boxes, with an empty range if they are disjoint."""
     return tuple(
         [(max(a, c), max(min(b, d), a, c)) for (a, b), (c, d) in zip(one, other, strict=True)]
     )
 
 
 class Move(NamedTuple):
-    """What device `source` sends to device `target`; both the same: it is there already."""
+    """A box that device `source` sends to `target`; nothing travels if they are the same."""
 
     source: int
     target: int
@@ -223,7 +223,7 @@ class Move(NamedTuple):
 
 
 def moves(owners: Sequence[Box], readers: Sequence[Box]) -> Iterator[Move]:
-    """Who has what of what each reader needs, reader by reader; nothing of empty overlaps."""
+    """The non-empty boxes that each reader needs from each owner, reader by reader."""
     for target, need in enumerate(readers):
         for source, own in enumerate(owners):
             common = overlap(own, need)
@@ -232,7 +232,7 @@ def moves(owners: Sequence[Box], readers: Sequence[Box]) -> Iterator[Move]:
 
 
 def part_shape(shape: LayerShape, of: Configuration) -> LayerShape:
-    """The layer as a part runs it, at the largest part's shape: what a measured time is found by."""
+    """The layer as the largest part runs it: the shape whose time is looked up."""
     part = shape
     if math.prod(of.spatial) > 1:
         lengths = tuple(n // d for n, d in zip(shape.output_shape[1:], of.spatial, strict=False))
@@ -251,7 +251,7 @@ def _fewer_channels(shape: LayerShape, of: Configuration) -> LayerShape:
     if shape.kind in ("conv", "linear"):
         weight = cut(cut(parameters[0], 0, of.channel), 1, of.input)
         parameters = (weight, *(cut(bias, 0, of.channel) for bias in parameters[1:]))
-        if of.input > 1:  # terms have no bias
+        if of.input > 1:  # partial sums have no bias
             parameters = parameters[:1]
             at = len(inputs[0]) - 1 if shape.kind == "linear" else 0
             inputs = (cut(inputs[0], at, of.input),)

@@ -1,7 +1,7 @@
 """What a rank runs under each strategy: the shape of every layer's part. Pure geometry, no torch.
 
-The rules are those of formulas.md ("ParaDL, per iteration" and "PE limits"). Measuring, predicting
-and training split layers by this file, so that they mean the same part.
+The rules are those of formulas.md ("ParaDL, per iteration" and "PE limits"). Measurement, prediction
+and training all split layers by this file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHTED = ("conv", "linear")
 
 @dataclass(frozen=True)
 class Shard:
-    """A layer as a rank runs it. `split` says whether `layer` is a part of the model's layer."""
+    """A layer as a rank runs it; `split`: it is a part of the model's layer."""
 
     name: str
     layer: LayerShape
@@ -36,12 +36,12 @@ class Shard:
 
 
 def possible_division(model: ModelSpec, division: Division) -> Division:
-    """Fit a division to a model; images are cut along their height unless that ends the split early.
+    """`fitted`, if the model can be divided so.
 
     Raises
     ------
     InputError
-        The model cannot be divided so: the limit on ranks, and its reason.
+        It cannot: the limit on ranks and its reason.
     """
     found = fitted(model, division)
     require_possible(model, found)
@@ -49,31 +49,25 @@ def possible_division(model: ModelSpec, division: Division) -> Division:
 
 
 def fitted(model: ModelSpec, division: Division) -> Division:
-    """The same, with the best layout of a model's parts where none was chosen."""
+    """The division with the best grid for a model's images, unless one was chosen."""
     if division.traits.cuts == "image" and not division.grid:
         return replace(division, grid=best_grid(model, division.parts, division.split_until))
     return division
 
 
 def require_possible(model: ModelSpec, division: Division) -> None:
-    """Raise InputError with the reason where the model cannot be divided so."""
+    """Raise InputError with the reason if the model cannot be divided so."""
     reasons = why_impossible(model, division)
     if reasons:
         raise InputError(reasons[0])
 
 
 def why_impossible(model: ModelSpec, division: Division) -> list[str]:
-    """Why the model cannot be divided so, with the rank limit; empty where it can."""
+    """Why the model cannot be divided so, with the rank limit; empty if it can."""
     if division.faults:
         return division.faults
-    reasons = _why_no_parts(model, division)
-    if division.traits.stages:
-        reasons += _why_no_stages(model, division)
-    return reasons
-
-
-def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
-    """Why a pipeline cannot have these stages."""
+    if not division.traits.stages:
+        return _why_no_parts(model, division)
     if division.p > len(model.layers):
         return [
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
@@ -83,7 +77,7 @@ def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
 
 
 def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
-    """What names a layer that the model does not have, by its name or its number; empty: nothing."""
+    """Names and numbers of layers that the model does not have; empty if it has all."""
     if not split_until and not boundaries:
         return []
     names = [layer.name for layer in model.layers]
@@ -100,7 +94,7 @@ def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...
 
 
 def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
-    """Why no layer, or not every layer, can be split into so many parts."""
+    """Why the layers cannot be split into so many parts; empty if they can."""
     if division.parts == 1:
         return []
     if division.traits.cuts == "image":
@@ -116,33 +110,28 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     p2 = "p2" if division.traits.hybrid else "p"
     return [
         f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
-        f"{name} has only {width} {_axis(division)}s, so {p2} is at most {width}"
+        f"{name} has only {width} {division.traits.cuts}, so {p2} is at most {width}"
     ]
-
-
-def _axis(division: Division) -> str:
-    return "channel" if division.traits.cuts == "channels" else "filter"
 
 
 @once
 def narrowest(model: ModelSpec, cuts: Cut) -> tuple[int, str] | None:
-    """Width and name of the layer that limits p of filter or channel; None where none is split."""
-    axis = "channel" if cuts == "channels" else "filter"
+    """Width and name of the layer that limits p of filter or channel; None if none is split."""
     layers = [model.layers[place] for place in weighted_places(model, cuts)]
-    return min(((_width(layer.shape, axis), layer.name) for layer in layers), default=None)
+    return min(((_width(layer.shape, cuts), layer.name) for layer in layers), default=None)
 
 
 def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
-    """The layers that the strategy splits, in order; the others are whole on every rank.
+    """The layers that the strategy splits, in order; every rank has the others whole.
 
-    spatial: all until the first that cannot be; filter: convolutions and fully connected layers;
-    channel: those from the second on (an image has 3 channels). Grouped convolutions are whole.
+    spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
+    channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
 
 def last_split(model: ModelSpec, division: Division) -> str:
-    """The name of the last layer that a spatial strategy splits; "" of others."""
+    """The name of the last layer that a spatial strategy splits; "" for other strategies."""
     cut = division.traits.cuts == "image" and division.parts > 1
     return model.layers[split_places(model, division)[-1]].name if cut else ""
 
@@ -161,7 +150,7 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
 
 @once
 def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
-    """The indices of the layers that filter or channel splits, on however many ranks."""
+    """The indices of the layers that filter or channel splits, on any number of ranks."""
     shapes = [layer.shape for layer in model.layers]
     weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
     if cuts == "channels":
@@ -170,16 +159,16 @@ def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
 
 
 def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
-    """Of every layer, whether it is one of `split_layers`."""
+    """For every layer, whether the strategy splits it."""
     chosen = set(split_places(model, division))
     return tuple([index in chosen for index in range(len(model.layers))])
 
 
 def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
-    """Every layer as the ranks run it, in order, without the free ones.
+    """Every layer as the ranks run it, in order, without free ones.
 
-    Where parts are of unequal size, one shard for each distinct size, the largest first.
-    Raises InputError where the model cannot be divided so.
+    Unequal parts give one shard for each distinct size, the largest first. Raises InputError if the
+    model cannot be divided so.
     """
     require_possible(model, division)
     split = {layer.name for layer in split_layers(model, division)}
@@ -193,25 +182,24 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
 
 def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
-    if division.traits.cuts == "image":
+    cuts = division.traits.cuts
+    if cuts == "image":
         sizes = part_sizes(shape, division.cells)
         distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
         return [spatial_part(shape, lengths) for lengths in distinct]
-    if division.traits.cuts == "channels":
-        widths = split_sizes(_width(shape, "channel"), division.parts)
-        return [channel_part(shape, width) for width in sorted(set(widths), reverse=True)]
-    widths = split_sizes(_width(shape, "filter"), division.parts)
-    return [filter_part(shape, width) for width in sorted(set(widths), reverse=True)]
+    part = channel_part if cuts == "channels" else filter_part
+    widths = split_sizes(_width(shape, cuts), division.parts)
+    return [part(shape, width) for width in sorted(set(widths), reverse=True)]
 
 
 def largest_part(shape: LayerShape, division: Division) -> LayerShape:
-    """The part of a split layer that takes longest: that of the rank the others wait for."""
-    if division.traits.cuts == "image":
+    """The largest part of a split layer, which the other ranks wait for."""
+    cuts = division.traits.cuts
+    if cuts == "image":
         whole = shape.output_shape[1:]
         return spatial_part(shape, tuple(map(_largest, whole, division.cells)))
-    axis = _axis(division)
-    part = channel_part if axis == "channel" else filter_part
-    return part(shape, _largest(_width(shape, axis), division.parts))
+    part = channel_part if cuts == "channels" else filter_part
+    return part(shape, _largest(_width(shape, cuts), division.parts))
 
 
 def _largest(n: int, parts: int) -> int:
@@ -219,15 +207,14 @@ def _largest(n: int, parts: int) -> int:
     return -(-n // parts)
 
 
-def _width(shape: LayerShape, axis: str) -> int:
-    """F (filters, output features) or C (channels, input features) of a weighted layer."""
-    if shape.kind == "conv":
-        return shape.output_shape[0] if axis == "filter" else shape.input_shapes[0][0]
-    return shape.output_shape[-1] if axis == "filter" else shape.input_shapes[0][-1]
+def _width(shape: LayerShape, cuts: Cut) -> int:
+    """C (channels, input features) or F (filters, output features) of a weighted layer."""
+    tensor = shape.input_shapes[0] if cuts == "channels" else shape.output_shape
+    return tensor[0 if shape.kind == "conv" else -1]
 
 
 def filter_part(shape: LayerShape, filters: int) -> LayerShape:
-    """A convolution or fully connected layer with `filters` of its filters, and their biases."""
+    """A convolution or fully connected layer with `filters` of its filters and their biases."""
     weight, *bias = shape.parameter_shapes
     whole = shape.output_shape
     output = (filters, *whole[1:]) if shape.kind == "conv" else (*whole[:-1], filters)
@@ -236,7 +223,7 @@ def filter_part(shape: LayerShape, filters: int) -> LayerShape:
 
 
 def channel_part(shape: LayerShape, channels: int) -> LayerShape:
-    """The layer on `channels` of its input channels; without bias, which is added after the sum."""
+    """The layer on `channels` of its input channels, without bias, which is added after the sum."""
     weight = shape.parameter_shapes[0]
     whole = shape.input_shapes[0]
     inputs = (channels, *whole[1:]) if shape.kind == "conv" else (*whole[:-1], channels)
@@ -247,8 +234,8 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
 
-    channel: every rank adds the biases after the exchange, so each holds them whole. A pipeline's
-    stage holds its own layers, which depends on the balance: all of them stand here.
+    channel: every rank adds the biases after the exchange and holds them whole. pipeline: the weights
+    of all stages, as the stages depend on the balance.
     """
     if division.parts == 1 or division.traits.cuts == "image":
         return model.parameter_shapes

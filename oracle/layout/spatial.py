@@ -1,8 +1,8 @@
-"""Cutting images into parts: which rows each rank owns, needs from its neighbours, and runs on.
+"""Cutting images into parts: the rows each rank owns, needs from its neighbours, and runs on.
 
-A part of a convolution or pooling runs without padding in the cut dimensions, on rows that hold the
-halo, and zeros (max pooling: -inf) beyond the image. So all parts of equal output length are one
-shape. Outputs are cut as evenly as possible, and a layer's input as its producer's output is.
+A part of a convolution or pooling runs without padding in the cut dimensions: its rows include the
+halo, and zeros (max pooling: -inf) outside the image. So all parts of equal output length have one
+shape. Outputs are cut as evenly as possible, and a layer's input like its producer's output.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ WINDOWED = ("conv", "max_pool", "avg_pool")
 POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
 CUT = (*WINDOWED, *POINTWISE)
 DIMENSIONS = ("height", "width", "depth")  # names for messages: first, second, third
-# as many equal parts show every neighbourhood that more have
+# this many equal parts show every neighbourhood that more parts have
 LIKE_ALL = 5
 
 
 class Window(NamedTuple):
-    """Kernel, stride and padding of a layer along one dimension; of a pointwise one 1, 1, 0."""
+    """Kernel, stride and padding of a layer along one dimension; 1, 1, 0 if it is pointwise."""
 
     kernel: int = 1
     stride: int = 1
     padding: int = 0
 
     def inputs_of(self, outputs: tuple[int, int]) -> tuple[int, int]:
-        """The input rows [from, to) that outputs [from, to) read, padding included."""
+        """The input rows [from, to), padding included, that outputs [from, to) read."""
         first, stop = outputs
         start = first * self.stride - self.padding
         return start, (stop - 1) * self.stride - self.padding + self.kernel
 
     def outputs_of(self, inputs: tuple[int, int]) -> tuple[int, int]:
-        """The outputs [from, to) that read input rows [from, to), were the image endless."""
+        """The outputs [from, to) that would read input rows [from, to) of an endless image."""
         first, stop = inputs
         start = -((self.kernel - 1 - first - self.padding) // self.stride)
         return start, (stop - 1 + self.padding) // self.stride + 1
@@ -78,7 +78,7 @@ def window(shape: LayerShape, dimension: int) -> Window:
 
 
 def axis(shape: LayerShape, dimension: int) -> Axis:
-    """A layer of images along a spatial dimension."""
+    """A layer along a spatial dimension."""
     at = 1 + dimension
     length, output = shape.input_shapes[0][at], shape.output_shape[at]
     return Axis(shape.kind, window(shape, dimension), length, output)
@@ -87,8 +87,8 @@ def axis(shape: LayerShape, dimension: int) -> Axis:
 def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
     """The most rows that a part takes from one neighbour: of x (forward) and of dL/dy (backward).
 
-    For a convolution of stride 1 that keeps the length both are kernel // 2 (formulas.md); aligned
-    pooling takes none. Raises InputError where a part is empty or shorter than the halo.
+    Both are kernel // 2 for a convolution of stride 1 that keeps the length (formulas.md), and 0 for
+    aligned pooling. Raises InputError if a part is empty or shorter than the halo.
     """
     _, along, length, output = axis(shape, dimension)
     rows, fault = _halo(along, length, output, parts)
@@ -101,13 +101,13 @@ def _named(fault: str, dimension: int, length: int, parts: int) -> str:
     return f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}"
 
 
-@lru_cache(maxsize=1 << 14)  # a network has few windows and lengths, and many layers of each
+@lru_cache(maxsize=1 << 14)  # many layers share few windows and lengths
 def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[int, int], str]:
-    """The rows of `halo_rows`, or what is wrong."""
+    """The rows of `halo_rows`, and what is wrong with the cut."""
     if min(length, output) < parts:
         return (0, 0), "leaves a part without a row"
     if length == output * along.stride and output % parts == 0 and parts > LIKE_ALL:
-        # all parts but those at the edges are alike
+        # all inner parts are alike
         each = output // parts
         return _halo(along, LIKE_ALL * each * along.stride, LIKE_ALL * each, LIKE_ALL)
     reads = (rows_read(along, part_range(output, parts, i), length) for i in range(parts))
@@ -120,8 +120,8 @@ def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[in
 
 
 def rows_read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
-    """Input rows [from, to) of 0 to `end` that outputs read; None where all is padding."""
-    # of the outputs that read no padding alone, the first and the last
+    """Input rows [from, to) within 0 to `end` that outputs read; None if they read padding alone."""
+    # the first and last output that read more than padding
     first = max(outputs[0], (along.padding - along.kernel) // along.stride + 1)
     last = min(outputs[1] - 1, (end - 1 + along.padding) // along.stride)
     if first > last:
@@ -131,14 +131,14 @@ def rows_read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, i
 
 
 def outputs_reading(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
-    """Outputs [from, to) of 0 to `end` that read some of the input rows; None where none does."""
+    """Outputs [from, to) within 0 to `end` that read any of the input rows; None if none does."""
     start, until = along.outputs_of(inputs)
     first, stop = max(start, 0), min(until, end)
     return (first, stop) if first < stop else None
 
 
 def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
-    """(the most of n rows that a part takes from one neighbour, a halo that is longer than the part)."""
+    """(the most of n rows taken from a neighbour, a halo longer than the neighbour or 0)."""
     most = 0
     small, larger = divmod(n, parts)
     for index, rows_needed in enumerate(needed):
@@ -154,7 +154,7 @@ def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tupl
 
 
 def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
-    """Why a layer cannot be cut into this grid of parts; nothing where it can."""
+    """Why a layer cannot be cut into this grid of parts; "" if it can."""
     if shape.kind not in CUT:
         return f"a {shape.kind} layer needs the whole image"
     if len(shape.output_shape) <= len(grid):
@@ -167,13 +167,13 @@ def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
 
 
 def why_not_along(shape: LayerShape, dimension: int, parts: int) -> str:
-    """Why one dimension cannot be cut into so many parts; nothing where it can."""
+    """Why one dimension cannot be cut into so many parts; "" if it can."""
     return why_not(axis(shape, dimension), dimension, parts)
 
 
 @lru_cache(maxsize=1 << 14)
 def why_not(of: Axis, dimension: int, parts: int) -> str:
-    """As `why_not_along`, of the axis."""
+    """`why_not_along` of an axis."""
     kind, along, length, output = of
     beyond = along.inputs_of((0, output))[1] > length + along.padding
     if kind == "avg_pool" and beyond and parts > 1:
@@ -184,14 +184,14 @@ def why_not(of: Axis, dimension: int, parts: int) -> str:
 
 @once
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
-    """Index of the first layer that cannot be cut so: it and all after it are whole on every rank."""
+    """Index of the first layer that cannot be cut so; it and all later layers stay whole."""
     whole = (index for index, axes in _cuttable(model) if _is_whole(axes, grid))
     return next(whole, len(model.layers))
 
 
 @once
 def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
-    """The first layer of each window and size, with its axes; none of one that is always whole."""
+    """The first layer of each distinct set of axes, which are () if it is always whole."""
     distinct: dict[tuple[Axis, ...], int] = {}
     for index in sorted(set(model.alike)):
         distinct.setdefault(axes_of(model.layers[index].shape), index)
@@ -199,14 +199,14 @@ def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
 
 
 def axes_of(shape: LayerShape) -> tuple[Axis, ...]:
-    """The spatial dimensions along which a layer may be cut; none where it needs the whole image."""
+    """The spatial dimensions along which a layer may be cut; () if it needs the whole image."""
     if shape.kind not in CUT:
         return ()
     return tuple([axis(shape, d) for d in range(len(shape.output_shape) - 1)])
 
 
 def _is_whole(axes: tuple[Axis, ...], grid: tuple[int, ...]) -> bool:
-    """Whether `why_whole` has a reason."""
+    """Whether a layer of these axes cannot be cut so."""
     return len(axes) < len(grid) or any(
         why_not(of, d, parts) for d, (of, parts) in enumerate(zip(axes, grid, strict=False))
     )
@@ -220,8 +220,8 @@ def part_sizes(shape: LayerShape, grid: tuple[int, ...]) -> list[list[int]]:
 def spatial_part(shape: LayerShape, lengths: tuple[int, ...]) -> LayerShape:
     """The part of a layer whose output has `lengths` along the first spatial dimensions.
 
-    A window runs without padding there, on (length - 1) stride + kernel rows; a dimension of which
-    the part has the whole length is as it was.
+    In a cut dimension a window runs without padding, on (length - 1) stride + kernel rows; a dimension
+    of full length stays as it was.
     """
     whole = shape.output_shape
     cut = [d for d, length in enumerate(lengths) if length != whole[1 + d]]

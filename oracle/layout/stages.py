@@ -1,9 +1,9 @@
-"""Stages of a pipeline: contiguous runs of layers in the model's order, and what crosses between them.
+"""Stages of a pipeline: contiguous runs of layers, and the tensors that cross between them.
 
-A border g is the one before layer g. Through it goes every tensor that is made before it and read
-behind it: the output of a chain, and the joins of residual blocks and inceptions that span it, which
-the stages between hand on. The model's input is read from the data set by whoever needs it, and a
-view (flatten) is the tensor that it looks at.
+Border g lies before layer g. Every tensor made before it and read after it crosses: the output of a
+chain, and the skip connections of residual blocks and inceptions, which the stages in between pass on.
+Each stage reads the model's input from the data set if it needs it, and a view (flatten) is the tensor
+behind it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from calib.oracle.once import once
 # (first layer, first layer of the next stage) of every stage
 Borders = list[tuple[int, int]]
 
-# sums of times are compared as whole numbers of these, so that equal stages are equal: 2^-64 s
+# stages are balanced in integer ticks, so that equal stages compare equal
 TICKS_PER_SECOND = 2.0**64
 
 
 class Crossing(NamedTuple):
-    """Items of one sample of the tensors through a border: values forward, gradients backward.
+    """Items per sample of the tensors across a border: values forward, gradients backward.
 
-    One message each. Where nothing before a tensor has weights, its gradient is not made.
+    One message each. A tensor with no weights before it has no gradient.
     """
 
     forward: tuple[int, ...]
@@ -43,7 +43,7 @@ class Crossing(NamedTuple):
 def with_stages(
     division: Division, forward: Sequence[float], backward: Sequence[float]
 ) -> Division:
-    """The same with the boundaries of balanced stages, by the layers' seconds, where it has none."""
+    """The division with boundaries balanced by the layers' seconds, unless it has some."""
     if division.p == 1 or division.boundaries:
         return division
     seconds = tuple(map(operator.add, forward, backward))
@@ -56,7 +56,7 @@ def stage_borders(model: ModelSpec, boundaries: tuple[int, ...]) -> Borders:
 
 
 def stage_names(model: ModelSpec, boundaries: tuple[int, ...]) -> str:
-    """The stages as first..last layer, in one line."""
+    """The stages as first..last layer."""
     layers = model.layers
     return " | ".join(
         layers[a].name if b == a + 1 else f"{layers[a].name}..{layers[b - 1].name}"
@@ -64,66 +64,83 @@ def stage_names(model: ModelSpec, boundaries: tuple[int, ...]) -> str:
     )
 
 
+class TensorGraph(NamedTuple):
+    """Where tensors are made and read.
+
+    `place`: the index of each layer by name; `sources`: for each layer the one whose tensor its output
+    is, another for a view; `borders`: the sources before each border that are read after it.
+    """
+
+    place: dict[str, int]
+    sources: list[int]
+    borders: list[list[int]]
+
+
 @once
-def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
-    """What crosses each border; number 0, before the first layer, has nothing."""
-    made: dict[str, int] = {}  # by name of the layer or of a view of its output: the layer's index
+def tensor_graph(model: ModelSpec) -> TensorGraph:
+    """The graph of a model's tensors; a view of the model's input is its own source."""
+    place = {layer.name: index for index, layer in enumerate(model.layers)}
+    sources: list[int] = []
     last_read: dict[int, int] = {}
     for index, layer in enumerate(model.layers):
-        sources = [made[name] for name in layer.inputs if name in made]
-        last_read.update(dict.fromkeys(sources, index))
-        if not layer.shape.is_free:
-            made[layer.name] = index
-        elif sources:
-            made[layer.name] = sources[0]
-    forward: list[list[int]] = [[] for _ in model.layers]
-    backward: list[list[int]] = [[] for _ in model.layers]
+        read = [sources[place[name]] for name in layer.inputs if name in place]
+        last_read.update(dict.fromkeys(read, index))
+        sources.append(read[0] if layer.shape.is_free and read else index)
+    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
     for index, last in sorted(last_read.items()):
-        layer = model.layers[index]
-        items = layer.shape.output_items
-        has_gradient = layer.needs_input_grad or bool(layer.shape.parameter_shapes)
         for border in range(index + 1, last + 1):
-            forward[border].append(items)
-            if has_gradient:
-                backward[border].append(items)
-    found = (Crossing(tuple(f), tuple(b)) for f, b in zip(forward, backward, strict=True))
+            borders[border].append(index)
+    return TensorGraph(place, sources, borders)
+
+
+@once
+def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
+    """The tensors across each border; none cross border 0, before the first layer."""
     same: dict[Crossing, Crossing] = {}
-    return tuple(same.setdefault(crossing, crossing) for crossing in found)
+    found = []
+    for sources in tensor_graph(model).borders[:-1]:
+        layers = [model.layers[index] for index in sources]
+        sent = [layer for layer in layers if not layer.shape.is_free]  # the input is not sent
+        crossing = Crossing(
+            tuple([layer.shape.output_items for layer in sent]),
+            tuple([layer.shape.output_items for layer in sent if layer.has_gradient]),
+        )
+        found.append(same.setdefault(crossing, crossing))
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)
 def balanced(seconds: tuple[float, ...], p: int) -> tuple[int, ...]:
-    """The first layer of each stage but the first: p stages whose slowest is as fast as can be.
+    """The first layer of each later stage, so that the slowest of p stages is as fast as possible.
 
-    `seconds` of each layer; p at most as many as them. Exact: the bounds of a parametric search are
-    always sums of layers (exact bisection of Pinar and Aykanat, "Fast optimal load balancing algorithms
-    for 1D partitioning", 2004), p log(layers) for each limit that is tried.
+    `seconds` are those of each layer; p is at most their number. Exact: the bounds of the parametric
+    search are always sums of layers (exact bisection of Pinar and Aykanat, "Fast optimal load balancing
+    algorithms for 1D partitioning", 2004); each trial costs p log(layers).
     """
     ticks = [max(0, int(time * TICKS_PER_SECOND)) for time in seconds]
     sums = list(accumulate(ticks, initial=0))
     low = max(*ticks, -(-sums[-1] // p))
-    high = min(
-        sums[-1], sums[-1] // p + max(ticks)
-    )  # always enough: a stage is filled beyond its part
-    trial = low  # where there are many stages, the slowest layer is the answer
+    # always enough: every stage then takes more than its share
+    high = min(sums[-1], sums[-1] // p + max(ticks))
+    trial = low  # with many stages, the slowest layer is the answer
     while low < high:
         ends = _filled(sums, trial, p)
         loads = [sums[b] - sums[a] for a, b in pairwise((0, *ends))]
         if ends[-1] == len(ticks):
             high = max(loads)
-        else:  # any less than one layer more somewhere gives the same stages again
+        else:  # no stage takes another layer below this limit
             low = min(load + ticks[end] for load, end in zip(loads, ends, strict=True))
         trial = (low + high) // 2
     ends = _filled(sums, high, p)
     ends += [len(ticks)] * (p - len(ends))
-    # every stage has a layer: those that are left over take one each, none of which is too slow
+    # every stage needs a layer: those left over take one each, which is never too slow
     return tuple(
         min(end, len(ticks) - left) for left, end in zip(range(p - 1, 0, -1), ends, strict=False)
     )
 
 
 def _filled(sums: Sequence[int], limit: int, p: int) -> list[int]:
-    """Where stages end that take as many layers as the limit allows, at most p of them."""
+    """Ends of at most p stages that each take as many layers as the limit allows."""
     ends: list[int] = []
     end, last = 0, len(sums) - 1
     while len(ends) < p and end < last:
@@ -133,13 +150,13 @@ def _filled(sums: Sequence[int], limit: int, p: int) -> list[int]:
 
 
 def by_stage(seconds: Sequence[float], borders: Borders) -> list[float]:
-    """The sum over the layers of every stage."""
+    """Sum the seconds of the layers of every stage."""
     return [math.fsum(seconds[a:b]) for a, b in borders]
 
 
 @once
 def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
-    """How many tensors of weights the layers before each border have, and their bytes."""
+    """The number of weight tensors before each border, and their bytes."""
     shapes = [layer.shape.parameter_shapes for layer in model.layers]
     counts = accumulate([len(of) for of in shapes], initial=0)
     kinds = {of: ITEM_BYTES * sum(map(math.prod, of)) for of in set(shapes)}
@@ -162,9 +179,9 @@ def activations_before(model: ModelSpec) -> list[int]:
 
 
 def with_boundaries(model: ModelSpec, division: Division) -> Division:
-    """A possible pipeline with the boundaries of its stages, balanced by forward FLOPs by default.
+    """A possible pipeline with boundaries, balanced by forward FLOPs unless it has some.
 
-    A division of another strategy is as it was.
+    Other divisions are returned as they are.
     """
     if not division.traits.stages or division.p == 1 or division.boundaries:
         return division
@@ -172,7 +189,7 @@ def with_boundaries(model: ModelSpec, division: Division) -> Division:
 
 
 def stages_waves(division: Division) -> list[int]:
-    """Micro-batches of which each stage holds the activations at once."""
+    """The most micro-batches whose activations each stage holds at once."""
     p, segments = division.p, division.segments
     if division.schedule == "1f1b":
         return [min(segments, p - stage) for stage in range(p)]
@@ -181,7 +198,7 @@ def stages_waves(division: Division) -> list[int]:
 
 @once
 def operations(model: ModelSpec) -> tuple[float, ...]:
-    """Forward FLOPs of each layer, of one sample, in units of 1e15."""
+    """Forward petaFLOPs of each layer, per sample."""
     shapes = [layer.shape for layer in model.layers]
-    # balanced() counts in 2^-64: a petaflop is as good as a second
+    # for balanced(), whose ticks of 2^-64 suit numbers of this size
     return tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)

@@ -1,7 +1,7 @@
-"""The messages of one training iteration under each strategy: operation, bytes and who takes part.
+"""The messages of one training iteration under each strategy: operation, bytes and ranks.
 
-After formulas.md ("ParaDL, per iteration"), with the words of microbench/cases.py. `nbytes` is m,
-the WHOLE buffer: the reduced vector, the gathered result; of a halo the message to one neighbour.
+After formulas.md ("ParaDL, per iteration"), in the words of microbench/cases.py. `nbytes` is m, the
+WHOLE buffer: the reduced vector, the gathered result; for a halo the message to one neighbour.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Literal, NamedTuple
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.layout.repeats import kinds_of, repeats
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import kinds_of, repeats, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
@@ -27,10 +26,10 @@ MULTIPLE = 4  # cases count whole float32 items
 
 
 class Message(NamedTuple):
-    """One operation of an iteration; `groups` groups of `group_size` ranks do it at once.
+    """One operation of an iteration, by `groups` groups of `group_size` ranks at once.
 
-    Members of a group are `stride` ranks apart; `grid` is of a halo exchange, `inner` of a
-    hierarchical allreduce (microbench/groups.py, cases.py). `why` is for people.
+    Members of a group are `stride` ranks apart. `grid` belongs to a halo exchange, `inner` to a
+    hierarchical allreduce (microbench/groups.py, cases.py); `why` is for people.
     """
 
     operation: Operation
@@ -47,7 +46,7 @@ class Message(NamedTuple):
 class Flow:
     """`count` equal operations of an iteration among the ranks that share a layer.
 
-    `items` of one sample; `why` is of the first of them.
+    `items` are per sample; `why` describes the first operation.
     """
 
     operation: Operation
@@ -60,10 +59,9 @@ class Flow:
 
 @dataclass(frozen=True)
 class Sending:
-    """One kind of operation of one direction: of the layers at `places`, in the order it is done.
+    """One kind of operation in one direction, for the layers at `places` in execution order.
 
-    `items` of one sample by the kind of layer (oracle/layout/repeats.py); `why` has {} for the layer's
-    name.
+    `items` per sample by the kind of layer (`kinds_of`); `why` has {} for the layer's name.
     """
 
     operation: Operation
@@ -74,7 +72,7 @@ class Sending:
     items: Mapping[int, int]
 
     def flow(self, model: ModelSpec, place: int, items: int, count: int = 1) -> Flow:
-        """That of a layer, and of others with as many items."""
+        """The flow of a layer, and of `count` - 1 others with as many items."""
         why = self.why.format(model.layers[place].name)
         return Flow(self.operation, items, self.phase, self.direction, why, count)
 
@@ -87,12 +85,12 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
     model, division
         A model, and how its training is divided.
     item_bytes
-        Of an item of the activations. Gradients are float32 all the same.
+        Bytes per item of the activations; gradients are always float32.
 
     Returns
     -------
     list of Message
-        Of a pipeline one for each layer's output, of which the boundaries of the stages are some.
+        For a pipeline one per layer output, as any of them may be at a boundary.
 
     Raises
     ------
@@ -109,9 +107,9 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
 
 
 def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """What the ranks that share layers send in the forward, then the backward; one by one.
+    """What the ranks that share layers send: each flow of the forward, then of the backward.
 
-    The same for all batches and p1.
+    It does not depend on the batch or p1.
     """
     kinds = kinds_of(model)
     return [
@@ -122,7 +120,7 @@ def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
 
 
 def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
-    """One operation of a flow, as the ranks that share layers do it."""
+    """One operation of a flow as a message."""
     return Message(
         flow.operation,
         message_bytes(flow.items * division.local_batch, item_bytes),
@@ -135,7 +133,7 @@ def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message
 
 @once_per_geometry
 def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """`layer_flows` with equal ones counted."""
+    """`layer_flows`, with equal flows counted."""
     return [
         sending.flow(model, place, items, count)
         for sending in _sendings(model, division)
@@ -144,7 +142,7 @@ def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
 
 
 def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
-    """By items: the first place, and how many there are."""
+    """By number of items: the first place, and the count."""
     same: dict[int, tuple[int, int]] = {}
     for of in repeats(model, sending.places):
         items = sending.items[of.kind]
@@ -160,12 +158,12 @@ def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
 
 
 def message_bytes(items: int, item_bytes: int = 4) -> int:
-    """Bytes of a message of so many items: whole float32 items, one at least."""
+    """Bytes of a message, rounded up to whole float32 items; at least one."""
     return max(MULTIPLE, -(-items * item_bytes // MULTIPLE) * MULTIPLE)
 
 
 def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Message]:
-    """|y| of a micro-batch from stage to stage, and dL/dy of the same size back."""
+    """|y| of a micro-batch from stage to stage; dL/dy returns with the same size."""
     return [
         Message(
             "p2p",
@@ -181,9 +179,9 @@ def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Mes
 def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """Halos of every cut layer, and the allgather where whole layers read a cut one.
 
-    A rank that has the whole gradient there takes its own part of it: nothing is sent back. In the
-    backward a convolution takes dL/dy of its neighbours; a pooling, whose windows say where a gradient
-    goes, gives the rows of dL/dx that it took of x in the forward back to their owners.
+    At the end of the split every rank has the whole gradient and takes its own part, so nothing is sent
+    back. In the backward a convolution takes dL/dy from its neighbours; a pooling returns dL/dx of the
+    halo rows to their owners.
     """
     kinds, split = kinds_of(model), split_places(model, division)
     layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
@@ -227,30 +225,28 @@ def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
 
 @once
 def _split_ends(model: ModelSpec, end: int) -> list[int]:
-    """The layers before `end` that those from there on read, in the order that they are read."""
+    """The layers before `end` that later ones read, in the order of reading."""
     before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
     read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
     return [before[name] for name in dict.fromkeys(read)]
 
 
 def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
-    """Items of one sample that a rank sends to one neighbour: of x forward, of dL/dy backward.
+    """Items per sample that a rank sends to one neighbour: of x forward, of dL/dy backward.
 
-    A pooling's backward sends dL/dx of the rows that were sent in the forward (formulas.md has dL/dy,
-    as the paper form does). C x halo rows x the part's other dimensions; the largest of the dimensions
-    that are cut. Corners, which diagonal neighbours have, are not counted: along the second dimension
-    training's messages are longer by the halo of the first.
+    C x halo rows x the part's other dimensions, at the cut dimension where that is largest. A pooling's
+    backward sends dL/dx of the forward's halo rows (formulas.md and the paper form have dL/dy). Corners,
+    which come from diagonal neighbours, are not counted: along the second dimension training's messages
+    are longer by the halo of the first.
     """
     if shape.kind not in WINDOWED:
         return 0, 0
     rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]
-    x, dy = (
-        0 if not any(taken) else max(map(operator.mul, taken, _faces(whole, grid)))
-        for taken, whole in zip(
-            zip(*rows, strict=True), (shape.input_shapes[0], shape.output_shape), strict=True
-        )
-    )
-    return x, dy if shape.kind == "conv" else x
+    of_x, of_dy = zip(*rows, strict=True)
+    x = max(map(operator.mul, of_x, _faces(shape.input_shapes[0], grid)))
+    if shape.kind != "conv":
+        return x, x
+    return x, max(map(operator.mul, of_dy, _faces(shape.output_shape, grid)))
 
 
 def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
@@ -263,10 +259,10 @@ def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
 def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     """Filter: allgather of y, allreduce of dL/dx. Channel: allreduce of y, allgather of dL/dx.
 
-    Of every layer that is split, as training/split/shared_layers.py sends them; dL/dx not where nobody
-    needs it. formulas.md leaves out filter's last y and channel's first dL/dx, and the paper form does
-    so (strategies/shared_layers.py). But the loss needs all logits, and the layer before the first
-    that channel splits has weights, whose gradients need the whole dL/dx.
+    For every split layer, as training/split/shared_layers.py sends them; dL/dx only if it is needed.
+    formulas.md and the paper form (strategies/shared_layers.py) leave out filter's last y and channel's
+    first dL/dx. But the loss needs all logits, and the layer before channel's first split one has
+    weights, whose gradients need the whole dL/dx.
     """
     layers, kinds = model.layers, kinds_of(model)
     split = split_places(model, division)
@@ -285,11 +281,11 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
 
 
 def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
-    """The exchange of weight gradients between ranks that hold the same weights; one or none.
+    """The exchange of weight gradients between ranks that hold the same weights; empty if none do.
 
-    Of data with a sharded optimizer it is a reduce-scatter, and an allgather of the weights after
-    the update. Of data+spatial an allreduce by a leader of each group; or, where all ranks take part, a
-    reduce-scatter in each group, an allreduce across them of a 1/p2 on every rank, an allgather.
+    data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
+    data+spatial: an allreduce by a leader of each group; or, if all ranks take part, a reduce-scatter
+    in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
     """
     p, parts = division.p, division.parts
     if p == 1 or (division.replicas == 1 and not division.traits.replicated):
@@ -311,7 +307,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
                 why="gradients of a shard, segmented",
             )
         ]
-    # one group of a hybrid has no leaders to speak to, and groups of one rank are those of data
+    # a single group has no other leaders, and groups of one rank are plain data parallelism
     if division.replicas > 1 and parts > 1:
         if division.gradients == "all":
             slice_bytes = message_bytes(-(-nbytes // parts), 1)

@@ -1,14 +1,14 @@
-"""What a rank runs, equal layers counted once: the keys of cost look-ups.
+"""What a rank runs, with equal layers counted: the keys of cost look-ups.
 
-A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and a strategy has the same parts
-at every batch and p1.
+A network repeats its layers (ResNet-152 has 516 of some 50 kinds), and a strategy cuts them into the
+same parts at every batch and p1.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -16,7 +16,6 @@ from typing import Literal
 from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
 from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
-from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -26,22 +25,49 @@ Select = Literal["all", "split", "whole"]
 FREE = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A kind of layer (see `kinds_of`) in a selection: its first layer there, and how many."""
+
+    kind: int
+    first: int
+    count: int
+
+
+@once
+def kinds_of(model: ModelSpec) -> tuple[int, ...]:
+    """For every layer the first of equal shape and equal need of dL/dx."""
+    seen: dict[tuple[int, bool], int] = {}
+    return tuple(
+        seen.setdefault((first, layer.needs_input_grad), index)
+        for index, (first, layer) in enumerate(zip(model.alike, model.layers, strict=True))
+    )
+
+
+def repeats(model: ModelSpec, places: Sequence[int]) -> list[Repeat]:
+    """The kinds among the layers at these places, in order."""
+    of = kinds_of(model)
+    kinds = [of[place] for place in places]
+    first = dict(zip(reversed(kinds), reversed(places), strict=True))
+    return [Repeat(kind, first[kind], count) for kind, count in Counter(kinds).items()]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerPiece:
-    """A distinct layer as a rank runs it: the largest part, or the whole. Known by its identity."""
+    """A distinct layer as a rank runs it, the largest part or the whole; compared by identity."""
 
     shape: LayerShape
     needs_input_grad: bool
 
     @cached_property
     def work(self) -> LayerWork:
-        """What it has to do at any batch."""
+        """Its work at any batch."""
         return LayerWork(self.shape, self.needs_input_grad)
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """A list of tensors that is updated or packed: their shapes or its key, how many, their bytes."""
+    """Tensors that are updated or packed together: their shapes or their key, count and bytes."""
 
     named: str | tuple[Shape, ...]
     ntensors: int
@@ -49,17 +75,17 @@ class Tensors:
 
     @property
     def key(self) -> str:
-        """What a measured time of the list is found by; "" of none. Made where it is asked."""
+        """The key of the list's measured times; "" if it has none. Hashed on demand."""
         return self.named if isinstance(self.named, str) else _key(self.named)
 
     @cached_property
     def largest_bytes(self) -> int:
-        """Bytes of the largest; 0 where the shapes are not known."""
+        """Bytes of the largest tensor; 0 if the shapes are unknown."""
         shapes = () if isinstance(self.named, str) else self.named
         return DTYPE_BYTES["float32"] * max(map(math.prod, shapes), default=0)
 
     def __hash__(self) -> int:
-        """Of two numbers: hashing hundreds of shapes takes long."""
+        """By two numbers, as hashing hundreds of shapes is slow."""
         return hash((self.ntensors, self.nbytes))
 
 
@@ -70,10 +96,10 @@ def _key(shapes: tuple[Shape, ...]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """The layers of a rank. `index` has the piece of every layer of the model (FREE of a view).
+    """The layers of a rank. `index` has the piece of every layer of the model (FREE for a view).
 
-    `split` says of every layer whether it is a part; `counts` how often each piece runs; `weights`
-    are the rank's; `layers` run a kernel, and `output_items` is their |y| of one sample.
+    `split`: whether each layer is a part; `counts`: how often each piece runs; `weights`: the rank's;
+    `layers`: how many run a kernel, and `output_items` their |y| per sample.
     """
 
     pieces: tuple[LayerPiece, ...]
@@ -89,7 +115,7 @@ class Workload:
 def workload(model: ModelSpec, division: Division) -> Workload:
     """The workload of a rank of a possible division."""
     split = split_flags(model, division)
-    # layers of equal shape have equal parts: the parts are made once
+    # equal layers have equal parts
     kinds = list(zip(kinds_of(model), split, strict=True))
     pieces: dict[tuple[object, ...], int] = {}
     distinct: list[LayerPiece] = []
@@ -126,7 +152,7 @@ def workload(model: ModelSpec, division: Division) -> Workload:
 
 @once
 def _whole(model: ModelSpec, place: int) -> LayerPiece:
-    """A whole layer, the same in all workloads."""
+    """A whole layer, one object for all workloads."""
     return LayerPiece(model.layers[place].shape, model.layers[place].needs_input_grad)
 
 

@@ -1,8 +1,8 @@
-"""The peak of live bytes of a rank: an iteration walked through, tensor by tensor (liveness.py).
+"""The peak of a rank's live bytes: a walk through an iteration, tensor by tensor (liveness.py).
 
-It is what training counts (microbench/memory.py): weights, gradients, the optimizer's state, buffers,
-the batch, what autograd keeps, and the copies that a strategy makes. All is float32, and a ReLU in place
-counts as one that is not.
+It counts what training counts (microbench/memory.py): weights, gradients, the optimizer's state,
+buffers, the batch, what autograd keeps, and the copies that a strategy makes. Everything is float32,
+and in-place ReLUs count like others.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 
 INT64 = 8
-# tensors of a weight's size that the update of one weight makes: Adam's root and its quotient
+# temporaries of a weight's size in the update of one weight: Adam's root and quotient
 MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 
 
 def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
-    """Weights and the optimizer's state, of which a rank has a `share`-th; Adam counts its steps."""
+    """Weights, and a `share`-th of the optimizer's state; Adam also counts its steps."""
     part = -(-weights.nbytes // share)
     steps = ITEM_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
-    own = 2 * part if share > 1 else 0  # the piece, and where its gradient lands
+    own = 2 * part if share > 1 else 0  # the rank's piece, and the buffer for its gradient
     return weights.nbytes + STATES[optimizer] * part + own + steps
 
 
 def exchange_bytes(weights: Tensors, division: Division) -> int:
-    """The flat buffer of the gradients that a rank exchanges, and a slice of it where it has one.
+    """The flat buffer of exchanged gradients, and the rank's slice of it if all ranks take part.
 
     The buckets of DistributedDataParallel are as large.
     """
@@ -46,20 +46,20 @@ def exchange_bytes(weights: Tensors, division: Division) -> int:
 
 
 def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
-    """All gradients, and what the update of the largest weight makes beside them; 0 of nothing made."""
+    """Gradients and the temporaries of the largest weight's update; 0 if there are no temporaries."""
     made = MADE_BY_UPDATE[optimizer]
     largest = weights.largest_bytes if share == 1 else -(-weights.nbytes // share)
     return weights.nbytes + made * largest if made else 0
 
 
 def forward_and_back(model: ModelSpec, parts: RankLayers, beside: ByteLine) -> tuple[ByteLine, ...]:
-    """The peaks of a forward and its backward, with the bytes `beside` all the time."""
+    """The peaks of a forward and its backward, with `beside` live throughout."""
     ledger = Ledger()
     ledger.make(beside)
     tape = Tape(ledger)
     variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
     loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
-    # the gradient of the loss, which torch.autograd.backward holds until it returns
+    # torch.autograd.backward holds the gradient of the loss until it returns
     tape.backward([(loss, ledger.hold(ledger.make(SCALAR)))])
     return highest(ledger.peaks)
 
@@ -72,9 +72,9 @@ def forward(
     variables: dict[str, HeldTensor],
     kept: Sequence[str] = (),
 ) -> dict[str, HeldTensor]:
-    """Run `layers` [from, to) in order; the variables that are left, each held once.
+    """Run `layers` [from, to) in order and return the variables left, each held once.
 
-    A variable goes when its last reader among them has run, unless it is `kept`.
+    A variable is dropped after its last reader among them, unless it is `kept`.
     """
     last: dict[str, int] = {}
     for index in range(*layers):
@@ -97,7 +97,7 @@ def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:
 
 
 def targets(model: ModelSpec) -> ByteLine:
-    """A class for each sample, or values as the output's."""
+    """A class for each sample, or values of the output's shape."""
     loss = model.layers[-1].shape
     if loss.kind == "cross_entropy":
         return ByteLine(INT64 * math.prod(loss.input_shapes[0][1:]))
@@ -105,6 +105,6 @@ def targets(model: ModelSpec) -> ByteLine:
 
 
 def buffers(shapes: Iterable[LayerShape]) -> ByteLine:
-    """Running means and variances of batch norms, and how many batches they have seen."""
+    """Running means and variances of batch norms, and their counts of batches."""
     norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
     return ByteLine(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))

@@ -1,8 +1,7 @@
-"""What a rank runs of a layer that it shares: the copies that joining, cutting and summing make.
+"""Live bytes of layers that ranks share: the copies made by joining, cutting and summing.
 
-The operations are training/split/shared_layers.py's and training/split/moves.py's (filter and
-channel), and those of spatial_layers.py, halo.py and gather.py beside them (spatial), each with what
-autograd keeps of it.
+The operations are those of training/split/: shared_layers.py and moves.py (filter and channel), and
+spatial_layers.py, halo.py and gather.py (spatial), each with what autograd keeps.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
-from calib.oracle.layout.shards import largest_part, split_flags, split_places
+from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
@@ -22,20 +21,20 @@ from calib.oracle.model.spec import ModelSpec
 
 
 class RankLayers(Protocol):
-    """A rank's layers, by their index in the model."""
+    """A rank's layers, by index in the model."""
 
-    landing: ByteLine  # of a buffer that all allgathers share
-    given: ByteLine  # the model's input, as the rank has it
+    landing: ByteLine  # the receive buffer that all allgathers share
+    given: ByteLine  # the rank's part of the model's input
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The output of a layer, held once."""
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
-        """What layer `index` reads of the output of `name`: that, or a new tensor held once."""
+        """The output of `name` as layer `index` reads it: that tensor, or a new one held once."""
 
 
 class WholeLayers:
-    """All layers whole."""
+    """Every layer whole."""
 
     def __init__(self, model: ModelSpec) -> None:
         self._layers = model.layers
@@ -43,50 +42,47 @@ class WholeLayers:
         self.given = line(model.input_shape)
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
-        """As the layer's module."""
+        """Run the layer's own module."""
         return run_layer(tape, self._layers[index].shape, inputs)
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
-        """As it is."""
+        """The tensor as it is."""
         return value
 
 
 class SharedLayers(WholeLayers):
-    """Filter and channel: some layers by a part of their weights, the others whole."""
+    """Filter and channel: some layers with a part of their weights, the others whole."""
 
     def __init__(self, model: ModelSpec, division: Division) -> None:
         super().__init__(model)
-        self._of = model
         self._is_filter = division.traits.cuts != "channels"
-        self._parts: dict[int, LayerShape] = {}
-        known: dict[int, LayerShape] = {}
-        for index, is_split in enumerate(split_flags(model, division)):
-            if is_split:
-                first = model.alike[index]
-                if first not in known:
-                    known[first] = largest_part(self._layers[index].shape, division)
-                self._parts[index] = known[first]
+        split = split_places(model, division)
+        parts = {  # equal layers have equal parts
+            first: largest_part(self._layers[first].shape, division)
+            for first in {model.alike[index] for index in split}
+        }
+        self._parts = {index: parts[model.alike[index]] for index in split}
         landed = [line(of) for index in self._parts for of in self._landed(index)]
         self.landing = max(landed, default=NOTHING)
 
     def _landed(self, index: int) -> list[tuple[int, ...]]:
-        """What an allgather of the layer brings: y of filter, dL/dx of channel."""
-        layer = self._of.layers[index]
+        """What the layer's allgather receives: y under filter, dL/dx under channel."""
+        layer = self._layers[index]
         if self._is_filter:
             return [layer.shape.output_shape]
         return [layer.shape.input_shapes[0]] if layer.needs_input_grad else []
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
-        """A part between what joins it to the others' parts, or the whole layer."""
+        """A part and its communication, or the whole layer."""
         part = self._parts.get(index)
         if part is None:
             return super().run(tape, index, inputs)
-        of = _filters if self._is_filter else _channels
-        return of(tape, self._layers[index].shape, part, inputs[0])
+        run = _filters if self._is_filter else _channels
+        return run(tape, self._layers[index].shape, part, inputs[0])
 
 
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
-    """The part's y is copied into the whole (join); its gradient is cut out of the whole one."""
+    """Join: the part's y is copied into the whole y, and its gradient cut out of the whole one."""
     own = run_layer(tape, part, [x])
     y = tape.run([own], line(whole.output_shape), Back((own.size,)))
     tape.ledger.drop(own.tensor)
@@ -94,7 +90,7 @@ def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> 
 
 
 def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
-    """Its part of x is copied and kept (cut); the sum of y is in the place of the part's terms."""
+    """Cut: the part of x is copied and kept; y is summed in place."""
     own = tape.run([x], line(part.input_shapes[0]), Back((x.size,)))
     y = run_layer(tape, part, [own])
     tape.ledger.drop(own.tensor)
@@ -107,10 +103,10 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) ->
 
 
 class PartRows(NamedTuple):
-    """Of one part along one dimension: rows that it has and runs on, and what travels for them.
+    """Rows of one part along one dimension: what it owns and runs on, and what is sent.
 
-    `x` is extended to `runs_on` rows where `joins_x`; dL/dy to `dy` rows where `joins_dy`; of that
-    come `dx` rows of dL/dx. `halo` rows of x arrive or leave. `alone`: the layer's own module does it.
+    x is extended to `runs_on` rows if `joins_x`, dL/dy to `dy` rows if `joins_dy`, which give `dx` rows
+    of dL/dx. `halo` rows of x arrive or leave. `alone`: the layer's own module needs no neighbours.
     """
 
     owns: int
@@ -125,7 +121,7 @@ class PartRows(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def rows_of(of: Axis, parts: int, index: int) -> PartRows:
-    """Those of part `index` of `parts`; training/split/windows.py's rules."""
+    """The rows of part `index` of `parts`, by the rules of training/split/windows.py."""
     _, along, length, output = of
     first, stop = part_range(length, parts, index)
     outputs = part_range(output, parts, index)
@@ -162,14 +158,14 @@ def rows_of(of: Axis, parts: int, index: int) -> PartRows:
 
 
 def _taken(of: Axis, parts: int, index: int) -> tuple[int, int]:
-    """Rows of x from the part before and from the one behind."""
+    """Rows of x from the previous part and from the next."""
     read = rows_read(of.along, part_range(of.output, parts, index), of.length)
     first, stop = part_range(of.length, parts, index)
     return (max(0, first - read[0]), max(0, read[1] - stop)) if read else (0, 0)
 
 
 class SpatialLayers(WholeLayers):
-    """The first layers on part `cell` (along every cut dimension) of an image, the others whole."""
+    """Spatial: the first layers on part `cell` (in every cut dimension) of an image, others whole."""
 
     def __init__(self, model: ModelSpec, division: Division, cell: int) -> None:
         super().__init__(model)
@@ -205,7 +201,7 @@ class SpatialLayers(WholeLayers):
         return self._pool(tape, part, rows, inputs[0])
 
     def _part(self, index: int) -> tuple[LayerShape, list[PartRows]]:
-        """The shape of a part on the rows that it runs on, and those rows where it has a window."""
+        """The shape that a part runs, and its rows along the cut dimensions if it has a window."""
         first = self._alike[index]
         if first not in self._known:
             shape = self._layers[index].shape
@@ -227,14 +223,14 @@ class SpatialLayers(WholeLayers):
         return [1 + d for d, parts in enumerate(self._grid) if parts > 1]
 
     def _extended(self, shape: LayerShape, rows: list[PartRows]) -> Shape:
-        """Of x with its halo, where it is joined."""
+        """The shape of x with its halo."""
         found = list(self._own(shape.input_shapes[0]))
         for dimension, of in zip(self._cut(), rows, strict=True):
             found[dimension] = of.runs_on
         return tuple(found)
 
     def _travels(self, shape: LayerShape, rows: list[PartRows]) -> ByteLine:
-        """Rows of x that leave or arrive."""
+        """Bytes of the rows of x that leave or arrive."""
         own = self._own(shape.input_shapes[0])
         items = math.prod(own)
         halo = sum(items // own[d] * of.halo for d, of in zip(self._cut(), rows, strict=True))
@@ -243,7 +239,7 @@ class SpatialLayers(WholeLayers):
     def _convolution(
         self, tape: Tape, shape: LayerShape, rows: list[PartRows], x: HeldTensor
     ) -> HeldTensor:
-        """Keeps x with its halo; back, dL/dy with its halo and a tensor of dL/dx's shape are there."""
+        """Keeps x with its halo; the backward holds dL/dy with its halo, and dL/dx."""
         y = line(self._own(shape.output_shape))
         grown, made = list(self._own(shape.output_shape)), list(self._own(shape.input_shapes[0]))
         for dimension, of in zip(self._cut(), rows, strict=True):
@@ -260,7 +256,7 @@ class SpatialLayers(WholeLayers):
     def _pool(
         self, tape: Tape, part: LayerShape, rows: list[PartRows], x: HeldTensor
     ) -> HeldTensor:
-        """Of x with its halo; its gradient gives rows back in its own memory."""
+        """Runs on x with its halo; the gradient returns rows in place."""
         if not any(of.joins_x for of in rows):
             return run_layer(tape, part, [x])
         travels = ByteLine(x.size.each * sum(of.halo / of.owns for of in rows))
@@ -270,18 +266,18 @@ class SpatialLayers(WholeLayers):
         return y
 
     def _dropout(self, tape: Tape, shape: LayerShape, x: HeldTensor) -> HeldTensor:
-        """The mask of the whole image is drawn, and its product with ones is kept."""
+        """Draws the mask of the whole image and keeps its product with ones."""
         whole = line(shape.output_shape)
         return tape.run([x], x.size, Back((x.size,)), extra=[whole], first=[whole, whole])
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
-        """The whole tensor of all parts, where a whole layer reads one that is cut."""
+        """Gather a cut tensor that a whole layer reads."""
         place = self._place.get(name, -1)
         if index < self._until or place >= self._until:
             return value
         shape = self._input_shape if place < 0 else self._layers[place].shape.output_shape
         whole = line(shape)
-        if whole == value.size:  # it was gathered
+        if whole == value.size:  # already gathered
             return value
         gathered = tape.run([value], whole, Back((value.size,)), first=[whole])
         tape.ledger.drop(value.tensor)

@@ -1,9 +1,9 @@
-"""The peak of live bytes of the stages of a pipeline, as torch.distributed.pipelining runs them.
+"""The peak of live bytes of pipeline stages, as torch.distributed.pipelining runs them.
 
-A stage has a buffer for every tensor that it receives, of each of the S micro-batches (torch 2.13,
-stage.py: args_recv_info, grad_recv_info). GPipe holds what it sent, outputs and gradients, until the
-iteration ends, as it waits for all sends behind it (schedules.py); 1F1B waits for each before the next.
-In between, GPipe has what S micro-batches keep for the backward, 1F1B at stage i what p - i keep.
+A stage has a buffer for every tensor it receives, for each of the S micro-batches (torch 2.13,
+stage.py: args_recv_info, grad_recv_info). GPipe holds the outputs and gradients that it sent until the
+iteration ends, where it waits for all sends (schedules.py); 1F1B waits for each before the next. At
+most, GPipe keeps S micro-batches for the backward, and 1F1B p - i of them at stage i.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ import functools
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves, weights_of
+from calib.oracle.layout.stages import (
+    balanced,
+    operations,
+    stage_borders,
+    stages_waves,
+    tensor_graph,
+    weights_of,
+)
 from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import WholeLayers
@@ -32,11 +39,11 @@ from calib.oracle.once import once
 
 
 class StageBytes(NamedTuple):
-    """One micro-batch in a stage, in lines of its samples.
+    """One micro-batch in a stage, as lines in its samples.
 
-    `held` is there all the time for each micro-batch, and `fixed` once; `kept` is what a forward
-    leaves, `left` what is still there behind the backward. `ahead` are peaks of the forward, `first`
-    those of the first backward and `later` of one that adds to gradients, all from nothing.
+    `held` is live throughout for each micro-batch, `fixed` once; `kept` is what a forward leaves,
+    `left` what remains after the backward. `ahead` are the peaks of the forward, `first` those of the
+    first backward and `later` those of one that adds to gradients, each for a micro-batch alone.
     """
 
     held: ByteLine
@@ -49,19 +56,19 @@ class StageBytes(NamedTuple):
 
 
 def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[int]:
-    """Live bytes at the peak of every stage; balanced by operations where there are no boundaries."""
+    """Peak live bytes of every stage; balanced by FLOPs if there are no boundaries."""
     boundaries = division.boundaries or balanced(operations(model), division.p)
     borders = stage_borders(model, boundaries)
-    found = []
-    for waves, (first, end) in zip(stages_waves(division), borders, strict=True):
-        found.append(_peak(model, (first, end), division, waves, optimizer))
-    return found
+    return [
+        _peak(model, layers, division, waves, optimizer)
+        for waves, layers in zip(stages_waves(division), borders, strict=True)
+    ]
 
 
 def _peak(
     model: ModelSpec, layers: tuple[int, int], division: Division, waves: int, optimizer: str
 ) -> int:
-    """Of S micro-batches, of which `waves` are between forward and backward at most."""
+    """The peak of a stage with at most `waves` micro-batches between forward and backward."""
     samples, segments = division.local_batch, division.segments
     stage = _walked(model, *layers)
     weights = weights_of(model, *layers)
@@ -74,7 +81,7 @@ def _peak(
     others = (waves - 1) * kept
     peaks = [others + most(stage.ahead), others + most(stage.first)]
     done = range(1, segments)
-    for k in {*done[:1], *done[-1:]}:  # a line in k: its ends are enough
+    for k in {*done[:1], *done[-1:]}:  # linear in k: the ends are enough
         sent = min(k, sends) * left
         before = sent + weights.nbytes + min(waves - 1, segments - 1 - k) * kept
         peaks.append(before + most(stage.later))
@@ -87,7 +94,7 @@ def _peak(
 
 @once
 def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
-    """One micro-batch through layers `first` to `end` - 1: a forward, and both kinds of backward."""
+    """A micro-batch through layers `first` to `end` - 1: a forward and both kinds of backward."""
     found = _micro_batch(model, first, end, again=False)
     if not weights_of(model, first, end).ntensors:
         return found
@@ -95,24 +102,25 @@ def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
 
 
 def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBytes:
-    received, sent = _graph(model)[0][first], _graph(model)[0][end]
+    borders = tensor_graph(model).borders
+    received, sent = borders[first], borders[end]
     names = {of: model.layers[of].name for of in sent}
     ledger = Ledger()
     tape, parts = Tape(ledger), WholeLayers(model)
     variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
     variables |= _received(model, tape, first, end)
-    # what is sent is held, and the last stage holds the logits until its backward ends
+    # sent tensors stay held, and the last stage holds the logits until its backward ends
     logits = tuple(model.layers[-1].inputs) if end == len(model.layers) else ()
     variables = forward(model, tape, parts, (first, end), variables, (*names.values(), *logits))
     part: HeldTensor | None = None
-    if logits:  # of the mean loss over the batch
+    if logits:  # the mean loss over the batch
         loss = variables.pop(model.layers[-1].name)
         part = tape.run([loss], SCALAR, Back((SCALAR,)))
         ledger.drop(loss.tensor)
     kept, ahead = ledger.live, highest(ledger.peaks)
     ledger.peaks.clear()
     made = [variables[names[of]] for of in sent if of >= first]
-    # gradients that arrive are in buffers
+    # incoming gradients are in receive buffers
     given = [(value, UNCOUNTED) for value in made if value.node is not None]
     number = UNCOUNTED
     if part is not None:
@@ -120,7 +128,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
         given = [(part, ledger.hold(number))]
     tape.backward(given, again)
     for of in sent:
-        if of < first and has_gradient(model, of):  # handed on: autograd copies the gradient
+        if of < first and model.layers[of].has_gradient:  # passed on: autograd copies the gradient
             ledger.make(_size(model, of))
     peaks = highest(ledger.peaks)
     for tensor in (number, *(variables[name].tensor for name in set(logits))):
@@ -128,7 +136,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     gradients = 0 if again else weights_of(model, first, end).nbytes
     left = ByteLine(ledger.each, ledger.fixed - gradients)
     held = [_size(model, of) for of in received]
-    held += [_size(model, of) for of in sent if has_gradient(model, of)]
+    held += [_size(model, of) for of in sent if model.layers[of].has_gradient]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
     every = functools.reduce(ByteLine.plus, held, NOTHING)
@@ -137,12 +145,12 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
 
 
 def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, HeldTensor]:
-    """The variables from before a stage that it reads or hands on; several may be views of one."""
-    of_border, place, sources = _graph(model)
+    """The earlier variables that a stage reads or passes on; several may be views of one tensor."""
+    place, sources, borders = tensor_graph(model)
     tensors = {}
-    for of in of_border[first]:
+    for of in borders[first]:
         size = _size(model, of)
-        is_leaf = has_gradient(model, of)
+        is_leaf = model.layers[of].has_gradient
         tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else HeldTensor(UNCOUNTED, size)
     read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
     variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
@@ -151,28 +159,3 @@ def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, H
 
 def _size(model: ModelSpec, index: int) -> ByteLine:
     return line(model.layers[index].shape.output_shape)
-
-
-def has_gradient(model: ModelSpec, index: int) -> bool:
-    """Whether a gradient of a layer's output comes back."""
-    layer = model.layers[index]
-    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
-
-
-@once
-def _graph(model: ModelSpec) -> tuple[list[list[int]], dict[str, int], list[int]]:
-    """By a border the layers before it whose tensors are read behind it; layers by name; and for each
-    layer the one whose tensor its output is (of a view another).
-    """
-    place = {layer.name: index for index, layer in enumerate(model.layers)}
-    sources: list[int] = []
-    last_read: dict[int, int] = {}
-    for index, layer in enumerate(model.layers):
-        read = [sources[place[name]] for name in layer.inputs if name in place]
-        last_read.update(dict.fromkeys(read, index))
-        sources.append(read[0] if layer.shape.is_free and read else index)
-    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
-    for index, last in sorted(last_read.items()):
-        for border in range(index + 1, last + 1):
-            borders[border].append(index)
-    return borders, place, sources

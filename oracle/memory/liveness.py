@@ -1,11 +1,11 @@
-"""A ledger of live bytes: forward tensors, autograd's, and travelling gradients.
+"""A ledger of live bytes: forward tensors, what autograd saves, and gradients in flight.
 
-A small autograd without numbers. Bytes are lines, `each` x samples + `fixed`, so that one walk through
-a model does for every batch. Order and lifetimes are PyTorch's (torch/csrc/autograd/engine.cpp): a
-backward runs the nodes in the reverse order of the forward; a node's gradient and what it saved are
-freed when it is done, and only then what it made goes on. Two gradients of one tensor are summed into a
-new one: torch adds the second into the first only where no dispatch mode watches it (accumulate in
-input_buffer.cpp), and counting live bytes on a CPU is one (microbench/memory.py).
+A small autograd without numbers. Bytes are lines, `each` x samples + `fixed`, so one walk through a
+model serves every batch. Order and lifetimes are PyTorch's (torch/csrc/autograd/engine.cpp): a backward
+runs the nodes in reverse order of the forward; a finished node first frees its gradient and what it
+saved, then passes on what it made. Two gradients of one tensor are summed into a new one: torch adds
+in place only if no dispatch mode is active (accumulate in input_buffer.cpp), and counting live bytes
+on a CPU is one (microbench/memory.py).
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ class ByteLine(NamedTuple):
     fixed: float = 0.0
 
     def of(self, samples: float) -> float:
-        """The bytes."""
+        """Bytes of so many samples."""
         return self.each * samples + self.fixed
 
     def plus(self, other: ByteLine, times: float = 1.0) -> ByteLine:
-        """The sum, `other` so many times."""
+        """This line plus `times` x `other`."""
         return ByteLine(self.each + times * other.each, self.fixed + times * other.fixed)
 
 
 NOTHING = ByteLine(0.0)
-# of a tensor that somebody else counts: the model's input
+# a tensor counted elsewhere: the model's input
 UNCOUNTED = -1
 
 
 def highest(lines: Iterable[ByteLine]) -> tuple[ByteLine, ...]:
-    """Of lines those that are over all others for some number of samples >= 0, flattest first."""
+    """The upper envelope of lines for samples >= 0, flattest first."""
     hull: list[ByteLine] = []
     for line in sorted(set(lines), key=lambda of: (of.each, of.fixed)):
         while hull and hull[-1].fixed <= line.fixed:  # never higher
             hull.pop()
-        # of three lines the middle one is needless where the outer two cross above it
+        # of three lines the middle one is never highest if the outer two cross above it
         while len(hull) > 1 and _crossing(hull[-2], line) <= _crossing(hull[-2], hull[-1]):
             hull.pop()
         hull.append(line)
@@ -53,7 +53,7 @@ def _crossing(flat: ByteLine, steep: ByteLine) -> float:
 
 
 class Ledger:
-    """Tensors by number, with how many hold them; `live` bytes now, `peaks` all that were reached."""
+    """Reference counts of tensors; `live` bytes now, and `peaks`, all values reached."""
 
     def __init__(self) -> None:
         self.each = self.fixed = 0.0
@@ -63,11 +63,11 @@ class Ledger:
 
     @property
     def live(self) -> ByteLine:
-        """Bytes now."""
+        """Live bytes now."""
         return ByteLine(self.each, self.fixed)
 
     def make(self, size: ByteLine) -> int:
-        """A new tensor, held once."""
+        """Make a tensor, held once; returns its number."""
         self.each += size.each
         self.fixed += size.fixed
         self.peaks.append(ByteLine(self.each, self.fixed))
@@ -76,13 +76,13 @@ class Ledger:
         return len(self._sizes) - 1
 
     def hold(self, tensor: int) -> int:
-        """One more holds it; returns it."""
+        """Add a holder; returns the tensor."""
         if tensor != UNCOUNTED:
             self._holders[tensor] += 1
         return tensor
 
     def drop(self, tensor: int) -> None:
-        """One less; the last one frees it."""
+        """Remove a holder; the last one frees the tensor."""
         if tensor == UNCOUNTED:
             return
         self._holders[tensor] -= 1
@@ -92,18 +92,18 @@ class Ledger:
             self.fixed -= size.fixed
 
     def is_held(self, tensor: int) -> bool:
-        """Whether anybody does."""
+        """Whether the tensor is live."""
         return tensor != UNCOUNTED and self._holders[tensor] > 0
 
     def is_held_once(self, tensor: int) -> bool:
-        """Whether nobody else does."""
+        """Whether the tensor has a single holder."""
         return tensor != UNCOUNTED and self._holders[tensor] == 1
 
 
 class HeldTensor(NamedTuple):
-    """What a variable of the forward names: a tensor, its bytes, and the node that made it.
+    """A variable of the forward: its tensor, bytes, and the node that made it.
 
-    `node` is None where no gradient comes back.
+    `node` is None if no gradient comes back.
     """
 
     tensor: int
@@ -113,11 +113,11 @@ class HeldTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Back:
-    """How a node goes back. `gradients`: the bytes of that of each input; None is the output's own, or
-    a view of it.
+    """What the backward of a node makes.
 
-    `first` are tensors that are there only while those are made, `weights` the bytes of the weights'
-    gradients, made after them, which stay.
+    `gradients`: the bytes of each input's gradient; None if it is the output's own or a view of it.
+    `first`: temporaries live while those are made. `weights`: the bytes of the weights' gradients, made
+    afterwards, which stay.
     """
 
     gradients: tuple[ByteLine | None, ...]
@@ -133,9 +133,9 @@ class _Node(NamedTuple):
 
 
 class Tape:
-    """A forward as it is run, and its backward. What it makes is in `ledger`.
+    """Records a forward and runs its backward; its tensors are in `ledger`.
 
-    `share` is the part of the samples that the layer has that is run next.
+    `share` is the share of the samples in the layer that is run next.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -152,10 +152,10 @@ class Tape:
         extra: Sequence[ByteLine] = (),
         first: Sequence[ByteLine] = (),
     ) -> HeldTensor:
-        """The output of an operation, held once; of a view (`size` None) the input's tensor.
+        """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
-        `saves` are tensors kept for the backward, `extra` others that are made for it; `first` are
-        made before the output and freed behind it. Without weights and gradients nothing is kept.
+        `saves` are tensors kept for the backward, `extra` new ones made for it; `first` are temporaries
+        made before the output. Nothing is kept if neither weights nor inputs need a gradient.
         """
         ledger = self.ledger
         needed = any(value.node is not None for value in inputs) or bool(back.weights)
@@ -180,14 +180,14 @@ class Tape:
         return HeldTensor(output, size, len(self._nodes) - 1)
 
     def leaf(self, tensor: int, size: ByteLine) -> HeldTensor:
-        """A tensor from elsewhere whose gradient is wanted."""
+        """A tensor from elsewhere that needs a gradient."""
         self._nodes.append(_Node((), (), Back(()), size))
         return HeldTensor(tensor, size, len(self._nodes) - 1)
 
     def backward(self, given: Sequence[tuple[HeldTensor, int]], again: bool = False) -> list[int]:
-        """From outputs with their gradients, tensors that it takes over; the gradients of leaves.
+        """Run the backward of outputs with given gradients, and return the gradients of leaves.
 
-        `again`: the weights have gradients, into which new ones are added.
+        It takes over the given gradients. `again`: the weights already have gradients to add to.
         """
         ledger, leaves = self.ledger, list[int]()
         arrived: dict[int, int] = {}
@@ -222,7 +222,7 @@ class Tape:
         return leaves
 
     def _own(self, gradient: int, size: ByteLine) -> int:
-        """A leaf's gradient: a copy where somebody else holds it (accumulate_grad.h)."""
+        """A leaf's gradient, copied if others hold it (accumulate_grad.h)."""
         if self.ledger.is_held_once(gradient):
             return gradient
         copy = self.ledger.make(size)

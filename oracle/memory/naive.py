@@ -1,7 +1,7 @@
-"""Bytes per rank (formulas.md, "Memory per PE"): the naive sum, and that with memory reuse (gamma).
+"""The naive sum of bytes per rank (formulas.md, "Memory per PE").
 
-Naive: 2 B' delta sum(|x| + |y|) of values and gradients of activations, 2 delta sum(|w| + |bi|) of
-weights, and the optimizer's state; a view (flatten) has no tensor of its own.
+2 B' delta sum(|x| + |y|) for activations and their gradients, 2 delta sum(|w| + |bi|) for weights and
+their gradients, and the optimizer's state; a view (flatten) has no tensor of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from calib.oracle.model.spec import ModelSpec
 def naive_parts(
     activations: float, weight_bytes: int, exchange: bool, optimizer: str, share: int = 1
 ) -> dict[str, int]:
-    """Bytes by part. `activations` are B' sum(|x| + |y|) items of a rank, `weight_bytes` |w| delta.
+    """Bytes by part. `activations`: a rank's B' sum(|x| + |y|) items; `weight_bytes`: |w| delta.
 
-    `exchange`: a flat buffer of all gradients is kept; `share`: ranks that share the optimizer's state.
+    `exchange`: whether it keeps a flat buffer of all gradients; `share`: ranks that share the
+    optimizer's state.
     """
     parts = {
         "activations": round(2 * ITEM_BYTES * activations),
@@ -31,7 +32,7 @@ def naive_parts(
 def replicated_parts(
     model: ModelSpec, samples: int, exchange: bool, optimizer: str, share: int = 1
 ) -> dict[str, int]:
-    """Bytes by part where every rank has all weights and whole samples (serial, data)."""
+    """Bytes by part if every rank has all weights and whole samples (serial, data)."""
     activations = samples * activations_before(model)[-1]
     weights = ITEM_BYTES * model.parameter_items
     return naive_parts(activations, weights, exchange, optimizer, share)

@@ -1,4 +1,4 @@
-"""The most bytes of tensors at once on the rank that has most."""
+"""Peak live bytes of tensors, on the rank that has most."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from calib.oracle.once import once_per_geometry
 
 
 def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
-    """Count the most bytes of live tensors in one iteration, on the rank that has most.
+    """Count the peak bytes of live tensors in one iteration, on the rank that has most.
 
     Parameters
     ----------
     model
         Its layers.
     division
-        A possible one (`why_impossible` of oracle/layout/shards.py); of a pipeline with its boundaries.
+        A possible one (`why_impossible` in oracle/layout/shards.py); a pipeline has boundaries.
     optimizer
-        sgd, momentum or adam: its state is counted.
+        sgd, momentum or adam, whose state counts.
     """
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
@@ -46,7 +46,7 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
 
 
 class Walk(NamedTuple):
-    """A forward and its backward: inputs and targets, buffers, and peaks without what is held."""
+    """A forward and its backward: inputs and targets, buffers, peaks without weights and state."""
 
     given: ByteLine
     buffers: float
@@ -55,7 +55,7 @@ class Walk(NamedTuple):
 
 @once_per_geometry
 def _walked(model: ModelSpec, division: Division) -> Walk:
-    """The highest peaks of any rank."""
+    """The highest peaks on any rank."""
     cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
     ranks = [parts_of(model, division, cell) for cell in cells]
     given = [batch_line(model, parts) for parts in ranks]
@@ -66,7 +66,7 @@ def _walked(model: ModelSpec, division: Division) -> Walk:
 
 
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
-    """What a rank runs under a division; `cell` is its place along every dimension of a spatial grid."""
+    """A rank's layers under a division; `cell` is its place in every dimension of a spatial grid."""
     if division.parts == 1:
         return WholeLayers(model)
     if division.traits.cuts == "image":

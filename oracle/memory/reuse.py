@@ -11,21 +11,21 @@ from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
 
-# what must fit a device is all that is on it; where that was not measured, what comes nearest
+# all memory in use must fit the device; if that was not measured, the nearest measure stands in
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
 ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
 PEAK_IS_OF = "peak memory is of"
-# training runs on it, and device_memory_bytes is its (fitting/fit.py)
+# training runs on it, and device_memory_bytes is its size (fitting/fit.py)
 TRAINING_DEVICE = "cpu"
-# Serial and data parallelism were measured, the others were not: what these hold beside their naive
-# sum (packed halos, gathered outputs, activations in flight) may be more or less. Between serial and
-# data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
+# Only serial and data parallelism were measured. What other strategies hold beside their naive sum
+# (packed halos, gathered outputs, activations in flight) may be more or less. gamma differed by 1.2
+# between serial and data on a virtual machine; 1.5 is a convention that covers this.
 OTHER_STRATEGY_FACTOR = 1.5
 MEASURED_FAMILIES = ("serial", "data")
-# A count of live bytes is of a model's tensors; a process has others beside (random states, numbers).
-# At least so wide is its interval: a convention.
+# A count of live bytes covers a model's tensors; a process has a few more (random states, scalars), so
+# its interval is at least this wide: a convention.
 COUNT_FACTOR = 1.01
-# a note that begins so is of a peak whose interval holds the device's memory
+# how the note on a peak starts whose interval contains the device's memory
 MAY_BE_SHORT = "memory may be short"
 
 
@@ -37,11 +37,11 @@ def peak_bytes(
 ) -> tuple[Estimate | None, list[str]]:
     """Peak bytes of a rank whose naive bytes are `parts` (naive.py), and notes for the reader.
 
-    `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that
-    nearer to its peaks. Else gamma (activations + weights + optimizer), or a factor for each
-    (fitting/parameters/memory.py); that interval is of models left out, wider beyond the naive sums
-    that were measured and for strategies that were not. None where the parameters hold no memory
-    reuse.
+    `count` (oracle/memory/live_bytes.py) counts live tensors, and is used if calibration found it
+    closer to the measured peaks. Else the peak is gamma (activations + weights + optimizer), or has a
+    factor for each (fitting/parameters/memory.py); that interval comes from models left out of the fit,
+    and is wider outside the measured naive sums and for strategies that were not measured. None if the
+    parameters hold no memory reuse.
     """
     family = "serial" if division.p == 1 else "data"
     record = _record(parameters, family)
@@ -62,7 +62,7 @@ def peak_bytes(
             "beyond"
         )
     if record.family != family:
-        # the factors of data hold its buffer of gradients, those of serial do not
+        # the factors of data include its gradient buffer, those of serial do not
         value += parts.get("exchange", 0) if record.family == "serial" else 0
         factor *= OTHER_STRATEGY_FACTOR
         notes.append(
@@ -81,7 +81,7 @@ def peak_bytes(
 def _within(
     value: float, factor: float, parameters: Parameters, notes: list[str]
 ) -> tuple[Estimate, list[str]]:
-    """The peak within its factor, with a note where it may be over the device's memory."""
+    """The peak within its factor, with a note if it may exceed the device's memory."""
     peak = Estimate.within_factor(value, factor)
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
@@ -93,12 +93,12 @@ def _within(
 
 
 def _family(division: Division) -> str:
-    """The strategy; hybrids of one rank a group are data parallelism."""
+    """The strategy; a hybrid with groups of one rank is data parallelism."""
     return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
 def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
-    """The record of this family and of training's device where there is one, else the nearest."""
+    """The record of this family on training's device, else the nearest."""
 
     def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
         elsewhere = reuse.device != TRAINING_DEVICE
@@ -109,15 +109,15 @@ def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
 
 
 def room_used(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> float | None:
-    """The expected peak, else the naive sum, by the device's memory; None where that is not known."""
+    """The expected peak, else the naive sum, over the device's memory; None if that is unknown."""
     room = parameters.device_memory_bytes
     return (naive_bytes if peak is None else peak.value) / room if room else None
 
 
 def why_no_room(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> list[str]:
-    """Why a rank's memory does not do: one line with both numbers; empty where it does.
+    """Why a rank's memory is too small, in one line with both numbers; empty if it is not.
 
-    By the expected peak where there is one, else by the naive sum, which is more than the peak.
+    It compares the expected peak if there is one, else the naive sum, which is higher.
     """
     used = room_used(parameters, naive_bytes, peak)
     if used is None or used <= 1:

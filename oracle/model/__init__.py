@@ -1,1 +1,1 @@
-"""The ModelSpec record: the layers of a model and how they are connected."""
+"""The ModelSpec record: a model's layers and their connections."""

@@ -1,10 +1,9 @@
 """Check that the layers of a ModelSpec form a model.
 
-Raises InputError with one line that names the layer and says what is wrong: a kind that calib does not
-know, a name twice, an input that does not exist or comes later (so no order: a cycle), a layer that
-the input does not reach or that does not reach the loss, shapes that do not fit along an edge, a layer
-that cannot exist (oracle/model/graph_layers.py), no loss at the end, no weights, gradients that are
-needed and not computed or the other way around. Everything behind may rely on all of that.
+An InputError names the layer and its fault: an unknown kind, a duplicate name, an input that does not
+exist or comes later (a cycle), a layer that the input does not reach or that does not reach the loss,
+shapes that do not match along an edge, an impossible layer (oracle/model/graph_layers.py), no loss at
+the end, no weights, or a wrong needs_input_grad. The rest of the program relies on all of this.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ WEIGHTED = ("conv", "linear")
 
 
 def check_kinds(content: Any) -> None:
-    """Raise InputError for a layer of an unknown kind in the content of a model.json.
+    """Raise InputError for an unknown kind of layer in the content of a model.json.
 
-    Before the record is read: a message of pydantic would give the layer's number and all kinds.
+    It runs before validation, as pydantic would give the layer's index in place of its name.
     """
     layers = content.get("layers") if isinstance(content, dict) else None
     for number, layer in enumerate(layers if isinstance(layers, list | tuple) else (), 1):
@@ -40,16 +39,16 @@ def check_kinds(content: Any) -> None:
 
 
 def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
-    """Raise InputError unless `layers`, in the order in which they run, are a model with a loss."""
+    """Raise InputError unless `layers`, in execution order, form a model with a loss."""
     why = why_no_tensor(input_shape) if input_shape else "a sample has at least one dimension"
     if why:
         raise InputError(f"the model's input is {size_text(input_shape)}: {why}")
     outputs: dict[str, Shape] = {INPUT: input_shape}
-    possible: set[object] = set()  # a deep model has few distinct layers
+    possible: set[object] = set()  # even a deep model has few distinct layers
     for layer in layers:
         _check_inputs(layer, outputs, layers)
         shape = layer.shape
-        # with types: True equals 1 and 1.0
+        # types too, as True == 1 == 1.0
         same = (
             shape.kind,
             shape.input_shapes,
@@ -67,8 +66,8 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
 
 
 def _check_gradients(layers: Sequence[Layer]) -> None:
-    """dL/dx is computed where weights come before, and nowhere else: that is what autograd does."""
-    weighted = {INPUT: False}  # whether it or a layer before it has weights
+    """As in autograd, dL/dx is computed if and only if an earlier layer has weights."""
+    weighted = {INPUT: False}  # whether the layer or one before it has weights
     for layer in layers:
         needed = any([weighted[source] for source in layer.inputs])
         if layer.needs_input_grad != needed:
@@ -76,11 +75,11 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        weighted[layer.name] = needed or bool(layer.shape.parameter_shapes)
+        weighted[layer.name] = layer.has_gradient
 
 
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
-    """Raise InputError unless a model has a name, weights, and as many classes as its last weights."""
+    """Raise InputError unless a model has a name, weights, and its last weights give `classes`."""
     _check_name("the model's name", name)
     for layer in reversed(layers):
         if layer.shape.kind in WEIGHTED:
@@ -100,10 +99,10 @@ def _check_name(what: str, name: str) -> None:
 
 
 def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Layer]) -> None:
-    """Name and edges of a layer, where `outputs` are the shapes of all that run before it."""
+    """Check a layer's name and edges; `outputs` are the shapes of all earlier layers."""
     _check_name("a layer's name", layer.name)
     if layer.name in outputs:
-        what = "the name of the model's input" if layer.name == INPUT else "there twice"
+        what = "the name of the model's input" if layer.name == INPUT else "used twice"
         raise InputError(f"the layer name {layer.name!r} is {what}")
     if not layer.inputs:
         raise InputError(f"the layer {layer.name!r} reads nothing: the input does not reach it")
@@ -130,11 +129,11 @@ def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Laye
 
 
 def _check_loss(layers: Sequence[Layer]) -> None:
-    """The last layer is the only loss, and all others reach it."""
+    """Check that the last layer is the only loss and that all others reach it."""
     last = layers[-1]
     if last.shape.kind not in LOSSES:
         raise InputError(
-            f"the last layer, {last.name!r}, is of kind {last.shape.kind} and no loss "
+            f"the last layer, {last.name!r}, is of kind {last.shape.kind} and not a loss "
             f"({' or '.join(LOSSES)})"
         )
     reached = {last.name}

@@ -1,8 +1,8 @@
 """Check one layer: its inputs, attributes, parameters and output.
 
-What is said of a layer that cannot is half a sentence, to which oracle/model/graph.py adds its name.
-The rules are those of torch's modules, as microbench/layers/build.py makes them. Sizes are bounded, so
-that everything behind may multiply them and make floats of the products.
+The checks return half a sentence; oracle/model/graph.py puts the layer's name in front. The rules are
+those of torch's modules, as microbench/layers/build.py makes them. Sizes are bounded so that their
+products fit into floats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST = 2**40  # along one dimension: beyond any machine's memory
 MOST_ITEMS = 2**63  # of one tensor: beyond any address
 MOST_DIMENSIONS = 3  # of an image: torch has no larger convolutions and poolings
 PER_DIMENSION = ("kernel", "stride", "padding")
-# what each kind has besides its shapes, and nothing else
+# the attributes of each kind; it has no others
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "conv": (*PER_DIMENSION, "groups"),
     "max_pool": (*PER_DIMENSION, "ceil_mode"),
@@ -26,11 +26,11 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "dropout": ("probability",),
     "layer_norm": ("normalized_shape",),
 }
-INPUTS = {"add": 2}  # tensors that a kind reads; a concat any number of them, all others one
+INPUTS = {"add": 2}  # tensors that a kind reads; a concat any number, all others one
 
 
 def why_impossible(shape: LayerShape) -> str:
-    """Why no layer has this shape; nothing where one may have."""
+    """Why no layer can have this shape; "" if one can."""
     return (
         _why_not_sizes(shape)
         or _why_not_inputs(shape)
@@ -41,13 +41,13 @@ def why_impossible(shape: LayerShape) -> str:
 
 
 def size_text(shape: Shape) -> str:
-    """3 x 224 x 224; a number beyond every bound by its digits."""
+    """A size as 3 x 224 x 224; of a huge number only how many digits it has."""
     words = [str(n) if abs(n) <= MOST_ITEMS else f"({len(str(abs(n)))} digits)" for n in shape]
     return " x ".join(words) or "one number"
 
 
 def why_no_tensor(size: Shape) -> str:
-    """Why no tensor has this size; nothing where one may have."""
+    """Why no tensor can have this size; "" if one can."""
     if size and min(size) < 1:
         return "a size must be at least 1"
     if max(size, default=1) > MOST:
@@ -58,7 +58,7 @@ def why_no_tensor(size: Shape) -> str:
 
 
 def _why_not_sizes(shape: LayerShape) -> str:
-    """Sizes of tensors, kernels and the like that are no sizes, or too large."""
+    """Sizes of tensors, kernels, strides and groups: at least 1 and not too large."""
     found = [("input", size) for size in shape.input_shapes]
     found.append(("output", shape.output_shape))
     found += [("parameter", size) for size in shape.parameter_shapes]
@@ -76,7 +76,7 @@ def _why_not_sizes(shape: LayerShape) -> str:
 
 
 def _why_not_inputs(shape: LayerShape) -> str:
-    """Number of tensors that it reads, and tensors without a dimension."""
+    """The number of input tensors, and that each has a dimension."""
     count = len(shape.input_shapes)
     if shape.kind in LOSSES:
         if count != 1 + ("auxiliary_weight" in shape.attributes):
@@ -89,7 +89,7 @@ def _why_not_inputs(shape: LayerShape) -> str:
 
 
 def _why_not_attributes(shape: LayerShape) -> str:
-    """Attributes that are missing, or that the kind does not have, and their types and ranges."""
+    """Attributes: none missing, none unknown, and each of the right type and range."""
     names = ATTRIBUTES.get(shape.kind, ())
     missing = [name for name in names if name not in shape.attributes]
     if missing:
@@ -105,7 +105,7 @@ def _why_not_attributes(shape: LayerShape) -> str:
 
 
 def _is_number(value: Attribute, low: float, high: float) -> bool:
-    """Also of what is no number (NaN), and of integers that no float holds."""
+    """Whether low <= value <= high; works for NaN and for integers beyond any float."""
     return not isinstance(value, bool | tuple) and low <= value <= high
 
 
@@ -119,7 +119,7 @@ _TYPES: dict[str, tuple[Callable[[Attribute], bool], str]] = {
 
 
 def _why_not_parameters(shape: LayerShape) -> str:
-    """Weight and bias against the sizes of the kind."""
+    """Weight and bias: the sizes that the kind requires."""
     found, whole, made = shape.parameter_shapes, shape.input_shapes[0], shape.output_shape
     expected: Sequence[Shape] = ()
     needed = 0
@@ -148,7 +148,7 @@ def _why_not_parameters(shape: LayerShape) -> str:
 
 
 def _unlike(shape: LayerShape, expected: Shape) -> str:
-    """A complaint about an output that is not `expected`."""
+    """What to say if the output is not `expected`."""
     if shape.output_shape == expected:
         return ""
     read = " and ".join(map(size_text, shape.input_shapes))
@@ -173,7 +173,7 @@ def _layer_norm(shape: LayerShape) -> str:
 def _concat(shape: LayerShape) -> str:
     first = shape.input_shapes[0]
     if any(x[1:] != first[1:] for x in shape.input_shapes):
-        return "its inputs have unlike sizes"
+        return "its inputs differ in size"
     return _unlike(shape, (sum(x[0] for x in shape.input_shapes), *first[1:]))
 
 
@@ -194,7 +194,7 @@ def _embedding(shape: LayerShape) -> str:
 
 
 def _adaptive(shape: LayerShape) -> str:
-    """Channels stay, and the image gets the size that was asked for, larger ones too."""
+    """Channels stay; the image takes the requested size, which may be larger."""
     whole, made = shape.input_shapes[0], shape.output_shape
     if len(whole) - 1 not in range(1, MOST_DIMENSIONS + 1):
         return f"an image of {len(whole) - 1} dimensions"
@@ -202,7 +202,7 @@ def _adaptive(shape: LayerShape) -> str:
 
 
 def _window(shape: LayerShape) -> str:
-    """Convolutions and poolings: the output that kernel, stride and padding give."""
+    """Convolutions and poolings: the output follows from kernel, stride and padding."""
     whole, attributes = shape.input_shapes[0], shape.attributes
     kernel, stride, padding = (attributes[name] for name in PER_DIMENSION)
     if not (isinstance(kernel, tuple) and isinstance(stride, tuple) and isinstance(padding, tuple)):
@@ -223,7 +223,7 @@ def _window(shape: LayerShape) -> str:
 
 
 def _outputs(n: int, kernel: int, stride: int, padding: int, ceil: bool) -> int:
-    """Windows along a dimension; rounded up, unless the last would begin beyond the image (torch)."""
+    """Windows along a dimension; with `ceil` rounded up unless the last starts past the image."""
     span = n + 2 * padding - kernel
     if not ceil:
         return span // stride + 1

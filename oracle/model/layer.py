@@ -8,22 +8,27 @@ from calib.foundation.layers import LayerShape
 
 
 class Layer(BaseModel):
-    """One layer and the layers that it reads from ("input" is the model's input)."""
+    """One layer and the names of the layers it reads ("input" is the model's input)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(description="its name in the model")
-    shape: LayerShape = Field(description="what a device sees of it")
+    shape: LayerShape = Field(description="kind, sizes and attributes")
     inputs: tuple[str, ...] = Field(
-        description='names of the layers that it reads from; "input" is the model\'s input'
+        description='names of the layers it reads; "input" is the model\'s input'
     )
     needs_input_grad: bool = Field(
-        description="false where no layer before it has weights: its dL/dx is never computed"
+        description="false if no layer before it has weights: dL/dx is then not computed"
     )
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether dL/dy is computed: this layer or one before it has weights."""
+        return self.needs_input_grad or bool(self.shape.parameter_shapes)
 
 
 def contents(shape: LayerShape) -> tuple[object, ...]:
-    """Equal for equal shapes, hashable and quick to make."""
+    """A hashable key of a shape, quick to make."""
     return (
         shape.kind,
         shape.input_shapes,

@@ -1,6 +1,6 @@
 """The ModelSpec record (model.json): the layers of a model with shapes, kinds and edges.
 
-Made by tracing a PyTorch module (oracle/trace/tracing.py), never typed by hand; read without torch.
+It is traced from a PyTorch module (oracle/trace/tracing.py), not typed by hand, and read without torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ IDENTITY = "pooled to the size that it has, the identity: not run, so that it co
 
 
 class ModelSpec(BaseModel):
-    """A model as the oracle sees it. The last layer is the loss.
+    """A model as the oracle sees it; the last layer is the loss.
 
-    Making one raises InputError where the layers are no model (oracle/model/graph.py).
+    Raises InputError if the layers do not form a model (oracle/model/graph.py).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -53,17 +53,17 @@ class ModelSpec(BaseModel):
         check_head(self.name, self.classes, self.layers)
         return self
 
-    @cached_property  # no field: it is neither written nor compared, nor are those below
+    @cached_property  # not a field: neither written nor compared, like those below
     def cache(self) -> dict[Any, Any]:
-        """What follows from the layers alone, found once (oracle/once.py)."""
+        """Results that depend on the layers alone (oracle/once.py)."""
         return {}
 
     def __hash__(self) -> int:
-        """Quick, as models are asked for by the thousand; few are of one name."""
+        """By name: cheap, and few models share one."""
         return hash(self.name)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, without what was found out about this one."""
+        """pydantic's copy, without the cached properties of this one."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -71,12 +71,12 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def sha256(self) -> str:
-        """Of its canonical JSON, as parameter files are signed."""
+        """Hash of the canonical JSON, as parameter files are signed."""
         return digest(self.model_dump(mode="json"))
 
     @cached_property
     def alike(self) -> list[int]:
-        """For every layer the index of the first one of equal shape: a network repeats its layers."""
+        """For every layer the index of the first layer of equal shape."""
         first: dict[tuple[object, ...], int] = {}
         return [
             first.setdefault(contents(layer.shape), index)
@@ -85,7 +85,7 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def parameter_shapes(self) -> tuple[Shape, ...]:
-        """Shapes of all weights and biases in the order of the layers, as an optimizer sees them."""
+        """Shapes of all weights and biases in layer order, as an optimizer sees them."""
         return tuple(shape for layer in self.layers for shape in layer.shape.parameter_shapes)
 
     @cached_property
@@ -95,7 +95,7 @@ class ModelSpec(BaseModel):
 
     @cached_property
     def told(self) -> list[str]:
-        """What is to be told of it: layers that are not run."""
+        """Notes for every prediction: layers that are not run."""
         names = [layer.name for layer in self.layers if layer.shape.is_identity]
         return [f"{', '.join(names)}: {IDENTITY}"] if names else []
 
@@ -104,7 +104,7 @@ class ModelSpec(BaseModel):
         return sum(layer.shape.forward_flops(batch) for layer in self.layers)
 
     def multiply_adds(self) -> float:
-        """MAC per sample of convolutions and fully connected layers, as publications count them."""
+        """MACs per sample of convolutions and fully connected layers, as publications count them."""
         weighted = [layer.shape for layer in self.layers if layer.shape.kind in ("conv", "linear")]
         return sum(shape.forward_flops(1) for shape in weighted) / 2.0
 
@@ -114,7 +114,7 @@ class ModelSpec(BaseModel):
 
     @classmethod
     def read(cls, path: Path | str) -> ModelSpec:
-        """Read model.json. Raises FileError, also where its layers are no model."""
+        """Read model.json. Raises FileError, also if its layers do not form a model."""
         try:
             return read_record(cls, Path(path), "model file", MODEL_FORMAT)
         except InputError as error:
@@ -122,6 +122,6 @@ class ModelSpec(BaseModel):
 
 
 def tensors_key(shapes: tuple[Shape, ...]) -> str:
-    """A hash that names a list of tensor shapes (for measured update, pack and unpack times)."""
+    """Hash of a list of tensor shapes: the key of measured update, pack and unpack times."""
     text = json.dumps([list(shape) for shape in shapes])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""The `paper` form of the oracle: the equations of ParaDL on one alpha and beta per level."""
+"""The `paper` form: the equations of ParaDL on one alpha and beta per level."""

@@ -1,7 +1,7 @@
 """The `paper` form: ParaDL's equations as corrected in formulas.md, on one alpha and beta per level.
 
-Compute is what one PE takes for a sample, scaled by 1/p. Where the numbers come from (a parameter file,
-or tables that others published) is the business of `PaperCosts`.
+Compute is one PE's time per sample, scaled by 1/p. The numbers come from a `PaperCosts`: a parameter
+file (costs.py) or published tables (published.py).
 """
 
 from __future__ import annotations
@@ -15,33 +15,40 @@ from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.workload import Select, Workload
 
+# which values of Workload.split each Select names
+SELECTED: dict[Select, tuple[bool, ...]] = {
+    "all": (False, True),
+    "split": (True,),
+    "whole": (False,),
+}
+
 
 class PaperCosts(Protocol):
-    """What the equations are fed with, for one model."""
+    """The inputs of the equations, for one model."""
 
     def each(self, direction: Direction) -> Sequence[Cost]:
         """FW_l or BW_l: seconds per sample of every layer of the model on one PE."""
 
     def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        """Their sum over the layers that a strategy splits, does not split, or all of them."""
+        """The sum of `each` over the layers that `select` names: split, whole or all."""
 
     def update(self) -> Sequence[Cost]:
-        """WU_l: seconds per iteration of updating the weights of every layer on one PE."""
+        """WU_l: seconds of updating the weights of every layer once on one PE."""
 
     def update_total(self) -> Cost:
-        """Their sum."""
+        """The sum of `update`."""
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
-        """alpha and beta of an operation among PEs of which the last is `span` - 1 after the first.
+        """alpha and beta of an operation among `span` adjacent PEs.
 
-        Of the slowest level that any of so many groups, one behind the other, crosses.
+        They are those of the slowest level that any of `groups` consecutive such groups crosses.
         """
 
     def contention(self, flows: float, span: int) -> Phi:
-        """phi of so many rings at once that leave a node: flows over its links, at least 1."""
+        """phi of so many concurrent rings that leave a node: flows over its links, at least 1."""
 
 
 def sum_of(costs: Sequence[Cost], work: Workload, select: Select) -> Cost:
     """The sum over the layers that `select` names."""
-    wanted = {"all": (True, False), "split": (True,), "whole": (False,)}[select]
-    return total(c for c, is_split in zip(costs, work.split, strict=True) if is_split in wanted)
+    chosen = zip(costs, work.split, strict=True)
+    return total(cost for cost, is_split in chosen if is_split in SELECTED[select])

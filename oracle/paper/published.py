@@ -1,9 +1,9 @@
-"""The `paper` form on numbers that others published: one time per model, an alpha and a beta per use.
+"""The `paper` form on published numbers: one time per model, and alpha and beta per use.
 
-A publication states what a model takes on one GPU, not what its layers take. The time is shared out
-over the convolutions and fully connected layers by their operations, a third of them forward, as the
-backward computes two gradients (of the first layer one). Other layers then take nothing, so that what
-the strategies do not split is missing from their compute.
+Publications state the time of a model on one GPU, not of its layers. It is shared out over the
+convolutions and fully connected layers by their FLOPs; a third of them are forward, as the backward
+computes two gradients (one for the first layer). Other layers take nothing, so the compute that the
+strategies do not split is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NOTE = "the published time of one GPU is shared out over weighted layers by thei
 class PublishedCosts:
     """PaperCosts of one model: `seconds` per sample on one GPU, and the links that were used.
 
-    `links` gives the Link of (span, operation). phi is flows over `links_per_node`; 0: the published
-    beta holds it already.
+    `links` returns the Link of (span, operation). phi is flows over `links_per_node`; with 0 the
+    published beta already includes it.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class PublishedCosts:
         return self._each[direction]
 
     def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        """Their sum over the layers that are split, whole, or all."""
+        """The sum of `each` over the layers that `select` names."""
         return sum_of(self._each[direction], work, select)
 
     def update(self) -> Sequence[Cost]:
-        """Nothing: the update is in the published time."""
+        """Nothing, as the published time includes the update."""
         return [NOTHING] * len(self._each["forward"])
 
     def update_total(self) -> Cost:
@@ -64,16 +64,16 @@ class PublishedCosts:
         return NOTHING
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
-        """The alpha and beta that were used."""
+        """The alpha and beta of the publication."""
         return self._links(span, operation)
 
     def contention(self, flows: float, span: int) -> Phi:
-        """flows / links of a node, or 1 where the published beta holds it."""
+        """flows / links of a node, or 1 if the published beta includes it."""
         return Phi.exactly(max(1.0, flows / (self._links_per_node or flows)))
 
 
 def _operations(model: ModelSpec, index: int, direction: Direction) -> float:
-    """Operations of one layer that count: multiply-adds of weighted layers."""
+    """The FLOPs of one layer that count: those of weighted layers."""
     layer = model.layers[index]
     if layer.shape.kind not in WEIGHTED:
         return 0.0

@@ -19,19 +19,19 @@ from calib.oracle.terms import Term
 
 
 class Strategy(Protocol):
-    """A module of this package. Divisions are possible ones (shards.why_impossible)."""
+    """A module of this package; it is asked about possible divisions only (shards.why_impossible)."""
 
     def measured(self, model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-        """The terms of one iteration at the shapes that ranks run; raises MissingParameter."""
+        """The terms of one iteration at the shapes that ranks run. Raises MissingParameter."""
 
     def paper(self, model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-        """The terms of formulas.md, "ParaDL, per iteration"; raises MissingParameter."""
+        """The terms of formulas.md, "ParaDL, per iteration". Raises MissingParameter."""
 
     def memory(self, model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-        """Bytes per rank by part, naive sum: activations, weights, gradients, ..."""
+        """Naive bytes per rank by part: activations, weights, gradients, ..."""
 
     def limit(self, model: ModelSpec, division: Division) -> Limit:
-        """The most ranks (of a hybrid: of p), and why."""
+        """The most ranks p, and why."""
 
 
 @cache

@@ -1,10 +1,10 @@
-"""Channel: every rank has 1/p of the input channels of each layer from the second weighted one on.
+"""Channel: every rank has 1/p of the input channels of each weighted layer but the first.
 
-An image has C = 3, so the first stays whole. Times as filter, but y is summed up in the forward
-(allreduce, of the last layer too) and dL/dx joined in the backward (allgather, not of the first layer
-that is split): formulas.md; ParaDL A.1.5, equations 17 to 19. The measured form joins dL/dx of that one
-too, as training does: the layer before it has weights, whose gradients need all of it. Biases are added
-after the sum, so every rank has them whole.
+The first stays whole, as an image has C = 3. The terms are filter's, but the forward sums y (allreduce,
+also for the last layer) and the backward joins dL/dx (allgather, except for the first split layer):
+formulas.md; ParaDL A.1.5, equations 17 to 19. The measured form joins that dL/dx too, as training does:
+the layer before has weights, whose gradients need all of it. Biases are added after the sum, so every
+rank has them whole.
 """
 
 from __future__ import annotations

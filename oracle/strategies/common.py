@@ -1,4 +1,4 @@
-"""What several strategies share: compute of split and whole layers, gradients, updates, memory."""
+"""Terms that several strategies share: compute, gradient exchange, flows between layers, updates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 
 def compute_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Forward and backward at the shapes that a rank runs, and what a sum of layers leaves out."""
+    """Forward and backward at a rank's shapes, and what the sum of layers leaves out."""
     work, batch = workload(model, division), division.local_batch
     return [term for d in DIRECTIONS for term in _of_direction(costs.layers, work, batch, d)]
 
 
-@once  # of data the same for all p and variants
+@once  # for data the same at all p and in all variants
 def _of_direction(
     layers: LayerCosts, work: Workload, batch: int, direction: Direction
 ) -> list[Term]:
@@ -53,7 +53,7 @@ def _of_direction(
         Term(
             direction,
             of_compute,
-            "in an iteration beside alone",
+            "what an iteration adds to isolated layers",
             extra,
             "layers a + bytes b",
             {"layers": count, "bytes": nbytes},
@@ -62,7 +62,7 @@ def _of_direction(
 
 
 def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int = 1) -> list[Term]:
-    """WU of the rank's weights, or of one `share`-th of them (a sharded optimizer)."""
+    """WU of the rank's weights, or of a `share`-th of them (a sharded optimizer)."""
     weights = workload(model, division).weights
     cost = costs.update(weights, share)
     formula = f"WU({costs.optimizer}, |w| delta{f' / {share}' if share > 1 else ''})"
@@ -70,7 +70,7 @@ def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int 
 
 
 def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """The exchange of gradients and the packing around it; none where nothing is exchanged."""
+    """The gradient exchange and the packing around it; empty without an exchange."""
     messages = gradient_messages(model, division)
     if not messages:
         return []
@@ -87,7 +87,7 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
         for name in ("pack", "unpack")
     ]
     sent = []
-    # an iteration adds to one exchange of W, which all of its messages are together
+    # an iteration adds overhead to the exchange of W once, however many messages it has
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
         cost = costs.tensors.exchanging(costs.network.time(message), share)
@@ -105,12 +105,12 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
 
 
 def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """What ranks that share layers send each other: halos, joined outputs, summed gradients."""
+    """Messages between ranks that share layers: halos, joined outputs, summed gradients."""
     return [_flow_term(flow, division, costs) for flow in grouped_flows(model, division)]
 
 
 def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
-    """All of a flow; with what it takes that ranks meet there, where that was measured in place."""
+    """A flow, with the cost of waiting for each other where it was measured in place."""
     message = flow_message(flow, division)
     cost = costs.tensors.meeting(
         flow.phase, costs.network.time(message).times(flow.count), flow.count
@@ -130,7 +130,7 @@ def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
 def paper_compute(
     work: Workload, costs: PaperCosts, samples_split: float, samples_whole: float
 ) -> list[Term]:
-    """samples x sum(FW + BW), of the layers that are split and of those that are whole."""
+    """samples x sum(FW + BW), for split and for whole layers."""
     terms = []
     for direction in DIRECTIONS:
         chosen: list[tuple[Select, TermCause, float]] = [

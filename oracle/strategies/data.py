@@ -1,13 +1,13 @@
 """Data: (B/p) sum(FW + BW) + sum(WU) + AR(p, W), and packing around the allreduce (formulas.md).
 
-Every rank has all weights and B/p samples; gradients travel in one flat buffer after the backward, as
-the paper's framework did. Two variants (Division):
+Every rank has all weights and B/p samples; gradients are exchanged in one flat buffer after the
+backward, as in the paper's framework. Two variants (Division):
 
-- overlap: the exchange goes on during the backward and hides min(eta AR, BW) of itself; the paper has
-  eta = 0, and a machine without a measured eta is given the whole range from 0 to 1 as its interval.
-  Where overlapped iterations were measured to be slower than others, that is added to the backward;
-- sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO's first stage): the gradients are
-  reduce-scattered, each rank updates 1/p of the weights, which are then gathered.
+- overlap: the exchange runs during the backward, which hides min(eta AR, BW) of it. The paper has
+  eta = 0; without a measured eta its interval is 0 to 1. If overlapped iterations were measured to be
+  slower, the slowdown is added to the backward;
+- sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO stage 1): gradients are reduce-scattered, each
+  rank updates 1/p of the weights, and the weights are gathered.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ from calib.oracle.strategies.common import (
 from calib.oracle.terms import Term, by_phase
 
 ANY_ETA = Estimate(value=0.0, low=0.0, high=1.0)
-NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
-FAR_ETA = "overlap was measured on other numbers of ranks only: none or all of it may be hidden"
+NO_ETA = (
+    "overlap of exchange and backward was not measured: anything from none to all may be hidden"
+)
+FAR_ETA = (
+    "overlap was measured on other numbers of ranks only: anything from none to all may be hidden"
+)
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Layers at the rank's batch, packing, exchange, update; on one rank that of serial training."""
+    """Layers at the rank's batch, packing, exchange, update; on one rank serial training."""
     share = division.p if division.sharded_optimizer else 1
     compute = compute_terms(model, division, costs)
     exchange = exchange_terms(model, division, costs)
     terms = [*compute, *exchange, *update_terms(model, division, costs, share)]
     if division.overlap and division.p > 1:
         law = costs.network.overlap(division.p)
-        # updated weights are gathered after the update: no backward is left to hide that
+        # a sharded optimizer's allgather follows the update: no backward is left to hide it
         reduced = next(term.cost for term in exchange if term.phase == "exchange")
         known = costs.network.knows_overlap(division.p)
         basis: Basis = "interpolated" if known else "extrapolated"
@@ -61,13 +65,13 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
-    """Slowdown T, of the T seconds of an iteration without overlap."""
+    """The slowdown of an iteration that takes T `seconds` without overlap."""
     value, low, high = (of * seconds for of in (slowdown.value, slowdown.low, slowdown.high))
     note = f"iterations with overlap were measured to take {slowdown.value:.1%} longer than without"
     return Term(
         "backward",
         "gradient exchange",
-        "slower beside the exchange",
+        "slowdown by the overlapped exchange",
         Cost(value, basis, (("overlap", value - low, high - value),), (note,) if value else ()),
         "slowdown T",
         {"slowdown": slowdown.value, "T": seconds},
@@ -103,7 +107,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     if p == 1:
         return terms
     link = costs.link(p, "allreduce")
-    values = {"p": p, "W": nbytes, "alpha": link.alpha_s.value, "beta": link.beta_s_per_byte.value}
+    values = {"p": p, "W": nbytes, **link.values}
     what, formula = "allreduce of gradients", "2 (p-1) (alpha + W beta / p)"
     if division.sharded_optimizer:
         what = "reduce-scatter of gradients, allgather of weights"
@@ -116,11 +120,11 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """As serial with B/p samples, and the flat buffer of the exchange."""
+    """Serial with B/p samples, and the flat buffer of the exchange."""
     share = division.p if division.sharded_optimizer else 1
     return replicated_parts(model, division.local_batch, division.p > 1, optimizer, share)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= B."""
-    return Limit(ranks=division.batch, why="one sample at least on every rank: p <= B")
+    return Limit(ranks=division.batch, why="at least one sample per rank: p <= B")

@@ -1,9 +1,9 @@
-"""Data+filter: p1 groups with B/p1 samples each, in which p2 ranks share the filters; p = p1 p2.
+"""Data+filter: p1 groups with B/p1 samples each, whose p2 ranks share the filters; p = p1 p2.
 
 (B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + filter's messages in a group
-+ 2 (p1-1) (alpha + W phi beta / p): each rank reduces its W/p2 with those of its place in other
-groups, in p2 rings at once that share the links of a node, phi = rings per link (formulas.md;
-ParaDL A.1.6, equations 20 to 22).
++ 2 (p1-1) (alpha + W phi beta / p): each rank reduces its W/p2 with its counterparts in the other
+groups. p2 rings share the links of a node, so phi = rings per link (formulas.md; ParaDL A.1.6,
+equations 20 to 22).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["limit", "measured", "memory", "paper"]
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula; alpha and beta of a group inside it, those of all p ranks between groups."""
+    """The formula, with alpha and beta of a group inside it and of all p ranks between groups."""
     terms = shared_layers.paper(model, division, costs)
     return [*terms, *_paper_exchange(model, division, costs)]
 
@@ -38,13 +38,6 @@ def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> 
             "segmented allreduce of gradients",
             link.allreduce(p1, nbytes / p2, phi),
             "2 (p1-1) (alpha + W phi beta / p)",
-            {
-                "p1": p1,
-                "p": division.p,
-                "W": nbytes,
-                "phi": phi.factor.value,
-                "alpha": link.alpha_s.value,
-                "beta": link.beta_s_per_byte.value,
-            },
+            {"p1": p1, "p": division.p, "W": nbytes, "phi": phi.factor.value, **link.values},
         )
     ]

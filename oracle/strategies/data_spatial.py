@@ -1,9 +1,9 @@
-"""Data+spatial: p1 groups with B/p1 samples each, in which p2 ranks have parts of the images; p = p1 p2.
+"""Data+spatial: p1 groups with B/p1 samples each, whose p2 ranks share the images; p = p1 p2.
 
 Spatial's terms with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W)
-between the leaders (formulas.md; ParaDL sections 3.6 and 4.5). One leader of each group makes one ring,
-so phi is that of one flow. Where all ranks take part (Division.gradients), a reduce-scatter and an
-allgather in the group are AR(p2, W), and p2 rings at once carry W/p2 each.
+between the leaders (formulas.md; ParaDL sections 3.6 and 4.5). The leaders form one ring, so phi is
+that of one flow. If all ranks take part (Division.gradients), a reduce-scatter and an allgather in the
+group make up AR(p2, W), and p2 concurrent rings carry W/p2 each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEADER_RINGS = 1.0
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula; alpha and beta of a group inside it, those of all p ranks between leaders."""
+    """The formula, with alpha and beta of a group inside it and of all p ranks between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
     everyone = division.gradients == "all"
     rings, share = (float(p2), p2) if everyone else (LEADER_RINGS, 1)
@@ -38,7 +38,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """p1 <= B, and p2 as of spatial."""
+    """p1 <= B, and p2 as in spatial."""
     inside = spatial.limit(model, division)
     return Limit(
         ranks=division.batch * (inside.ranks or 1),

@@ -1,7 +1,7 @@
-"""What ranks send by the formula of spatial, and what they copy.
+"""Halos under spatial: the messages of the paper's formula, and the copies that join them.
 
-The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in
-oracle/layout/spatial.py.
+oracle/layout/traffic.py has the messages that training sends, oracle/layout/spatial.py the rows that a
+part needs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from calib.foundation.division import Division
 from calib.foundation.layers import Direction, Shape, split_sizes
-from calib.oracle.layout.repeats import repeats
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
 from calib.oracle.layout.traffic import split_ends
+from calib.oracle.layout.workload import repeats
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
@@ -25,7 +25,7 @@ TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}
 
 @dataclass(frozen=True)
 class JoinLoop:
-    """`count` concatenations of `pieces` tensors to `items` items of one sample."""
+    """`count` concatenations of `pieces` tensors into `items` items per sample."""
 
     pieces: int
     items: int
@@ -34,9 +34,9 @@ class JoinLoop:
 
 @once_per_geometry
 def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
-    """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end.
+    """Concatenations by kind: halos of x and of dL/dy with their parts, and all parts of y at the end.
 
-    A pooling joins nothing in the backward: what comes back is added to rows that it has.
+    A pooling joins nothing in the backward: the rows that come back are added in place.
     """
     found: dict[str, Counter[tuple[int, int]]] = {}
     for layer, counts in _windowed(model, division):
@@ -54,7 +54,7 @@ def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
 
 
 def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[int, int]]]:
-    """The distinct split layers with a window; how many are so, and how many of them need dL/dx."""
+    """The distinct split layers with a window; the count of each, and how many need dL/dx."""
     layers = model.layers
     kinds = [
         (layers[of.kind], of.count)
@@ -65,7 +65,7 @@ def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[i
 
 
 def _joins_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> list[tuple[int, int]]:
-    """(tensors, items of the result) of one concat for each dimension in which there is a halo."""
+    """(tensors, items of the result) of the concat in each dimension that has a halo."""
     forward, shape = direction == "forward", layer.shape
     sizes = _largest(shape.input_shapes[0] if forward else shape.output_shape, grid)
     joins = []
@@ -74,7 +74,7 @@ def _joins_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> list
         if rows:
             near = min(2, parts - 1)
             sizes[1 + d] += near * rows
-            if forward:  # what the part runs on
+            if forward:  # the rows that the part runs on
                 along = window(shape, d)
                 outputs = (0, split_sizes(shape.output_shape[1 + d], parts)[0])
                 first, stop = along.inputs_of(outputs)
@@ -91,11 +91,11 @@ def _largest(whole: Shape, grid: tuple[int, ...]) -> list[int]:
 
 @once_per_geometry
 def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[int, int]]:
-    """(messages, items of one sample) that a rank with most neighbours sends one after the other.
+    """(messages, items per sample) that an inner rank sends in sequence; empty without halos.
 
-    Of every split layer with K > 1 along a cut dimension, pooling too, and of dL/dy also of the first
-    layer, as the formula has it: C floor(K/2) times the largest part of the other dimensions, to two
-    neighbours, or to one where there are 2 parts. Empty where there is no halo.
+    As in the formula, every split layer with K > 1 along a cut dimension counts, also pooling, and the
+    first layer's dL/dy: C floor(K/2) times the largest part of the other dimensions, to two neighbours,
+    or to one if there are 2 parts.
     """
     sums = {direction: (0, 0) for direction in TENSORS}
     for layer, (count, _) in _windowed(model, division):

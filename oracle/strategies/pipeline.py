@@ -1,10 +1,10 @@
-"""Pipeline: every turn takes as long as its slowest stage (formulas.md).
+"""Pipeline: the slowest stage sets the pace (formulas.md).
 
     ((p+S-1)/S) B (max FW_Gi + max BW_Gi) + max WU_Gi + 2 (p+S-2) max(alpha + (B/S)|y_Gi| delta beta)
 
-is the paper's form (its eq 12 has WU inside): only the last layer of a stage sends. For the measured
-form see stage_terms.py. On one rank there is nothing to overlap: the whole batch at once, as serial,
-whatever S.
+is the paper's form (its eq 12 includes WU), in which only the last layer of a stage sends. The measured
+form is in stage_terms.py. On one rank there is nothing to overlap: it runs the whole batch at once, as
+serial, whatever S.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ from calib.oracle.terms import Term
 
 
 def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> Division:
-    """A pipeline with the boundaries of stages that are balanced by FW + BW, where none were given.
-
-    Another division is as it was.
-    """
+    """A pipeline with boundaries, balanced by FW + BW unless it has some; others unchanged."""
     if not division.traits.stages or division.p == 1 or division.boundaries:
         return division
     if isinstance(costs, Costs):
@@ -54,19 +51,19 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Compute of a balanced pipeline that never waits, what waiting adds, and what sending adds."""
+    """Compute of a pipeline that never waits, and what waiting and sending add."""
     if division.p == 1:
         return serial.measured(model, one_rank(division), costs)
     return Stages(model, division, costs).terms()
 
 
 def one_rank(division: Division) -> Division:
-    """The same as one rank runs it: serially, the whole batch at once."""
+    """The division on one rank: serial, the whole batch at once."""
     return Division("serial", 1, division.batch)
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """Every turn as long as its slowest stage."""
+    """The paper's form: the slowest stage sets the pace."""
     if division.p == 1:
         return serial.paper(model, one_rank(division), costs)
     division = placed(model, division, costs)
@@ -114,13 +111,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
             "output of the largest stage",
             link.p2p(nbytes, 2.0 * rounds),
             "2 (p+S-2) max(alpha + (B/S) |y_Gi| delta beta)",
-            {
-                "p": p,
-                "S": segments,
-                "(B/S) |y_Gi| delta": nbytes,
-                "alpha": link.alpha_s.value,
-                "beta": link.beta_s_per_byte.value,
-            },
+            {"p": p, "S": segments, "(B/S) |y_Gi| delta": nbytes, **link.values},
         ),
         Term(
             "update",
@@ -134,17 +125,17 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 
 def max_stage(costs: Sequence[Cost], borders: Borders) -> Cost:
-    """The cost of the stage that takes longest."""
+    """The cost of the slowest stage."""
     seconds = by_stage([cost.seconds for cost in costs], borders)
     first, end = borders[seconds.index(max(seconds))]
     return total(costs[first:end])
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Of the stage that needs most: its layers with all samples in flight there, its weights.
+    """The stage that needs most: its layers with all samples in flight there, and its weights.
 
-    All S micro-batches of GPipe, of 1F1B at most p - i at stage i of 0..p-1. Where the division has no
-    boundaries (see `placed`), stages are balanced by operations, for want of times.
+    GPipe has all S micro-batches in flight, 1F1B at most p - i at stage i of 0..p-1. Without boundaries
+    (see `placed`) stages are balanced by FLOPs, as no times are known here.
     """
     if division.p == 1:
         return serial.memory(model, one_rank(division), optimizer)
@@ -155,7 +146,7 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
         (division.local_batch * n * (items[b] - items[a]), weights[b] - weights[a])
         for n, (a, b) in zip(waves, stage_borders(model, boundaries), strict=True)
     ]
-    # as naive_parts counts them
+    # the weights of naive_parts
     each = 2 + STATES[optimizer]
     activations, nbytes = max(stages, key=lambda of: 2 * ITEM_BYTES * of[0] + each * of[1])
     return naive_parts(activations, nbytes, False, optimizer)
@@ -163,4 +154,4 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 def limit(model: ModelSpec, division: Division) -> Limit:
     """p <= G."""
-    return Limit(ranks=len(model.layers), why="one layer at least on every rank: p <= G")
+    return Limit(ranks=len(model.layers), why="at least one layer per rank: p <= G")

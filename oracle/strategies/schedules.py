@@ -1,23 +1,22 @@
-"""Which path through the slots of a pipeline takes longest: GPipe's and 1F1B's makespan, exactly.
+"""The critical path of a pipeline: the exact makespan of GPipe and 1F1B.
 
-A stage has a slot for the forward and one for the backward of each of S micro-batches, and is busy in it
-with the layers and with its messages (as in the paper's sum). A slot begins when
-the stage's slot before it ends and its input is there. Slots of a stage are equal for all
-micro-batches, so the longest path has a closed form.
+A stage has a forward and a backward slot for each of S micro-batches, in which it computes and sends
+(as in the paper's sum). A slot begins when the stage's previous slot has ended and its input is there.
+All micro-batches take equally long at a stage, so the longest path has a closed form.
 
 GPipe (Huang et al., 2019): all forwards, then all backwards. Each half is a flow shop of S identical
 jobs: sum of the slots + (S-1) times the longest.
 
-1F1B (PipeDream's schedule with a flush): stage i of 0..p-1 begins with min(S, p-1-i) forwards, then does
-a forward and a backward in turn. With a_i, r_i the slots, P_i the sum of a_j + r_j over j < i,
+1F1B (PipeDream's schedule with a flush): stage i of 0..p-1 begins with min(S, p-1-i) forwards, then
+alternates forward and backward. With slots a_i, r_i and P_i the sum of a_j + r_j over j < i,
 
     max over t of (S-p+t)(a_t + r_t) - P_{t+1} + max over s >= t of X_s + max over e >= t of Y_e,
-    X_s = P_{s+1} + (p-1-s) max over j <= s of a_j,   Y_e alike with r,   t >= max(0, p-S).
+    X_s = P_{s+1} + (p-1-s) max over j <= s of a_j,   Y_e likewise with r,   t >= max(0, p-S).
 
-A path goes down stages by forwards and up by backwards. It fills up (a flow shop of forwards until
+A path goes down the stages by forwards and up by backwards. It fills (a flow shop of forwards until
 stage s has its first backward), moves to stage t, stays there in the steady state, goes on to stage e
-and drains. In between, a way down takes one turn for each stage and a way up none, so whatever is
-visited on the way costs turns of t, and nothing is won by staying at two places.
+and drains. A way down takes one turn per stage and a way up none, so every stage visited on the way
+costs a turn of t, and a second stop gains nothing.
 (tests/oracle/strategies/test_schedules.py simulates both schedules.)
 """
 
@@ -29,7 +28,7 @@ from itertools import accumulate
 
 from calib.foundation.division import Schedule
 
-# (first stage, first stage after, how often): slots of one direction on a path
+# (first stage, end stage, count): slots of one direction on a path
 Span = tuple[int, int, int]
 
 
@@ -41,14 +40,14 @@ class CriticalPath:
     backward: tuple[Span, ...]
 
     def of(self, direction: str) -> tuple[Span, ...]:
-        """Those of one direction."""
+        """The spans of one direction."""
         return self.forward if direction == "forward" else self.backward
 
 
 def critical_path(
     schedule: Schedule, forward: Sequence[float], backward: Sequence[float], segments: int
 ) -> CriticalPath:
-    """The longest path, for the slots' seconds of every stage and S micro-batches."""
+    """The longest path, given every stage's seconds per slot and S micro-batches."""
     if schedule == "1f1b":
         return _one_forward_one_backward(forward, backward, segments)
     everything = (0, len(forward), 1)
@@ -61,7 +60,7 @@ def critical_path(
 def _one_forward_one_backward(
     forward: Sequence[float], backward: Sequence[float], segments: int
 ) -> CriticalPath:
-    """The largest sum of the formula above, from the last t on: maxima over s, e >= t come along."""
+    """The maximum of the formula above; t falls, so the maxima over s, e >= t are running ones."""
     p = len(forward)
     both = [a + r for a, r in zip(forward, backward, strict=True)]
     sums = list(accumulate(both, initial=0.0))
@@ -93,5 +92,5 @@ def _slowest(slots: Sequence[float]) -> int:
 
 
 def _some(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Those that have a slot."""
+    """The spans that are not empty."""
     return tuple(span for span in spans if span[0] < span[1] and span[2])

@@ -1,9 +1,8 @@
-"""What filter, channel and data+filter share: layers whose weights a group of ranks has in parts.
+"""Filter, channel and data+filter: layers whose weights are divided among a group of ranks.
 
-Every rank of a group has all samples of the group. Before and after a layer that is split they join
-tensors or sum them up (oracle/layout/traffic.py, layer_flows), and cut and join their own memory
-around that: split and concat, which every rank does again, in calib/planning/tensors.py measured as the
-lists here.
+Every rank of a group has all of its samples. Around a split layer the ranks join or sum tensors
+(layer_flows in oracle/layout/traffic.py), and each of them splits and concats its own memory, for which
+calib/planning/tensors.py measures the tensors listed here.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from calib.oracle.terms import Term
 
 LoopOperation = Literal["concat", "split"]
 TENSORS = {
-    "filter": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
-    "channel": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
+    "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
+    "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
 }
 
 
 @dataclass(frozen=True)
 class CutLoop:
-    """`count` tensors of `whole` (of one sample) that are cut into shards or joined from them."""
+    """`count` tensors of shape `whole` (per sample) that are cut into shards or joined from them."""
 
     operation: LoopOperation
     whole: Shape
@@ -53,7 +52,7 @@ class CutLoop:
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Layers at the part's shape, joining and cutting, gradients between groups, the update."""
+    """Layers at the part's shape, joining and cutting, gradients between groups, and the update."""
     return [
         *compute_terms(model, division, costs),
         *flow_terms(model, division, costs),
@@ -64,13 +63,12 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Split and concat of the shards. Nothing, with a note, of what the machine has no loop of."""
+    """Split and concat of the shards; 0 with a note if the machine has no such loop."""
     terms = []
     for operation, cuts in _cuts(model, division).items():
         n = sum(cut.count for cut in cuts)
         items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
-        axis = "channel" if division.traits.cuts == "channels" else "filter"
-        what = TENSORS[axis][operation]
+        what = TENSORS[division.traits.cuts][operation]
         terms.append(
             Term(
                 "pack",
@@ -107,13 +105,13 @@ def _cutting(
 
 @lru_cache(maxsize=1 << 14)
 def _key(batch: int, whole: Shape) -> str:
-    """The name of the list of one tensor."""
+    """The key of a single tensor."""
     return tensors_key(((batch, *whole),))
 
 
 @once_per_geometry
 def _cuts(model: ModelSpec, division: Division) -> dict[LoopOperation, list[CutLoop]]:
-    """`cut_tensors`, equal ones counted once."""
+    """`cut_tensors`, with equal ones counted."""
     return {
         operation: [CutLoop(operation, shape, n) for shape, n in Counter(whole.values()).items()]
         for operation, whole in cut_tensors(model, division).items()
@@ -122,10 +120,10 @@ def _cuts(model: ModelSpec, division: Division) -> dict[LoopOperation, list[CutL
 
 
 def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dict[str, Shape]]:
-    """By operation and layer: the whole tensor (of one sample) that it cuts, or joins from shards.
+    """By operation and layer: the whole tensor (per sample) that is cut into shards or joined.
 
-    filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined where it is needed. Of every
-    layer that is split, as training does it: see calib.oracle.layout.traffic._shared_layers.
+    filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
+    split layer, as in training: see calib.oracle.layout.traffic._shared_layers.
     """
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
@@ -140,7 +138,7 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """(B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + joining and summing.
 
-    p1 = 1 and p2 = p but for data+filter, whose exchange between groups is not in it.
+    p1 = 1 and p2 = p except in data+filter, whose exchange between groups is not included.
     """
     samples = division.batch / division.replicas
     return [
@@ -153,8 +151,8 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """One term for all allgathers, and one for all allreduces, among the p2 ranks of a group.
 
-    formulas.md rounds them to 3 (p2-1) (alpha + B |y| delta beta / p) for every layer that is split;
-    here the allgather is (p2-1) steps of one layer and the allreduce 2 (p2-1) of another.
+    formulas.md rounds them to 3 (p2-1) (alpha + B |y| delta beta / p) per split layer; here an allgather
+    has (p2-1) steps and an allreduce 2 (p2-1), each with its own layers.
     """
     terms = []
     p2 = division.parts
@@ -176,8 +174,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                     "B": division.local_batch,
                     "delta": ITEM_BYTES,
                     f"sum|{what[-1]}|": items,
-                    "alpha": link.alpha_s.value,
-                    "beta": link.beta_s_per_byte.value,
+                    **link.values,
                 },
             )
         )
@@ -186,10 +183,10 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
 
 @once_per_geometry
 def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple[int, int]]:
-    """By operation and tensor: of how many layers, and the sum of their items of one sample.
+    """By operation and tensor: the number of layers, and the sum of their items per sample.
 
-    formulas.md: filter joins y but of the model's last weighted layer and sums dL/dx but of the first;
-    channel sums y of all that are split, and joins dL/dx but of the first of them.
+    formulas.md: filter joins every y but the model's last and sums every dL/dx but the first; channel
+    sums every y of its split layers and joins every dL/dx but the first.
     """
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
@@ -206,9 +203,9 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations whole, of B/p1 samples; weights of the rank that has most, and their state.
+    """Whole activations of B/p1 samples, and the weights and state of the rank that has most.
 
-    A buffer of its gradients, where groups exchange them.
+    With several groups also the buffer of the exchanged gradients.
     """
     activations = replicated_parts(model, division.local_batch, False, optimizer)["activations"]
     nbytes = workload(model, division).weights.nbytes
@@ -216,15 +213,16 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """The width of the narrowest layer that is split; of a hybrid B times that."""
-    found = narrowest(model, division.traits.cuts)
+    """The width of the narrowest split layer; for a hybrid B times that."""
     hybrid = division.traits.hybrid
     samples = division.batch if hybrid else 1
     also = f", and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
+    cuts = division.traits.cuts
+    found = narrowest(model, cuts)
     if found is None:
         return Limit(ranks=samples, why=f"no layer can be split{also}")
     width, name = found
-    axis, symbol = ("channels", "C") if division.traits.cuts == "channels" else ("filters", "F")
+    symbol = "C" if cuts == "channels" else "F"
     p = "p2" if hybrid else "p"
-    why = f"{name} has the fewest {axis}, {width}: {p} <= min {symbol}_l{also}"
+    why = f"{name} has the fewest {cuts}, {width}: {p} <= min {symbol}_l{also}"
     return Limit(ranks=samples * width, why=why)

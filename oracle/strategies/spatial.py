@@ -4,11 +4,11 @@ B [ sum_split(FW + BW)/p + sum_rest(FW + BW) ] + sum(WU) + AR(p, W)
 + sum over split layers with K > 1 of 2 [ 2 alpha + B delta beta (halo(x) + halo(dy)) ]
 + AG(p, B |y_split| delta) where the split ends, and its scatter in the backward.
 
-The split ends at the first layer that cannot be cut, or where Division.split_until says. In the
-`measured` form a halo is what that exchange took, all neighbours at once, and joining it to the part is
-a copy; a rank that has the whole gradient where the split ended takes its own part of it: no
-scatter. The corners that a 2-D or 3-D grid gets from diagonal neighbours are in neither form:
-floor(K/2)^2 items of a channel, beside floor(K/2) times the length of a part.
+The split ends at the first layer that cannot be cut, or at Division.split_until. In the `measured` form
+a halo costs what an exchange with all neighbours at once took, joining it to the part is a copy, and
+there is no scatter: every rank has the whole gradient at the end of the split and takes its own part.
+Neither form has the corners that a 2-D or 3-D grid gets from diagonal neighbours: floor(K/2)^2 items
+per channel, against floor(K/2) times the length of a part.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_CONCAT = (
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Layers at the part's shape, halos and their copies, allgather, gradients, update."""
+    """Layers at the part's shape, halos and their copies, the allgather, gradients, and the update."""
     return [
         *compute_terms(model, division, costs),
         *flow_terms(model, division, costs),
@@ -61,7 +61,7 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """The copies that put parts together. Nothing, with a note, where the machine has no concat."""
+    """The copies that join parts; 0 with a note if the machine has no concat."""
     batch = division.local_batch
     return [
         Term(
@@ -81,7 +81,7 @@ def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
 
 
 def _joining(found: list[JoinLoop], batch: int, costs: Costs) -> Cost:
-    """By the law of concat: those that were measured join channels, which is another copy."""
+    """The law of concat, not its measured times, which join channels and so copy differently."""
     try:
         return total(
             costs.tensors.cutting(
@@ -94,13 +94,13 @@ def _joining(found: list[JoinLoop], batch: int, costs: Costs) -> Cost:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula: what a group of p ranks does, and AR(p, W)."""
+    """The formula: one group of p ranks, and AR(p, W)."""
     p, what = division.p, "allreduce of gradients"
     return [*paper_group(model, division, costs), *paper_allreduce(model, costs, p, p, what)]
 
 
 def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """Compute, halos and the end of the split among the p2 ranks of a group, on B/p1 samples; update."""
+    """A group of p2 ranks on B/p1 samples: compute, halos, the end of the split, the update."""
     return [
         *paper_compute(
             workload(model, division),
@@ -124,9 +124,9 @@ def paper_allreduce(
     groups: int = 1,
     share: int = 1,
 ) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent ranks, in `groups`; nothing of one.
+    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent ranks; empty if p = 1.
 
-    `share`: each has one `share`-th of W.
+    `groups`: how many such groups there are; `share`: each ring carries a `share`-th of W.
     """
     if p == 1:
         return []
@@ -139,19 +139,13 @@ def paper_allreduce(
             what,
             link.allreduce(p, nbytes, contention),
             "2 (p-1) (alpha + W phi beta / p)",
-            {
-                "p": p,
-                "W": nbytes,
-                "phi": contention.factor.value,
-                "alpha": link.alpha_s.value,
-                "beta": link.beta_s_per_byte.value,
-            },
+            {"p": p, "W": nbytes, "phi": contention.factor.value, **link.values},
         )
     ]
 
 
 def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """A message to each of two neighbours along every cut dimension; to one if it has 2 parts."""
+    """A message to both neighbours along every cut dimension, or to one if it has 2 parts."""
     terms = []
     for direction, (messages, items) in paper_halos(model, division).items():
         link = costs.link(division.parts, "p2p", division.replicas)
@@ -168,8 +162,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                     "B": division.local_batch,
                     "delta": ITEM_BYTES,
                     "sum(halo)": items,
-                    "alpha": link.alpha_s.value,
-                    "beta": link.beta_s_per_byte.value,
+                    **link.values,
                 },
             )
         )
@@ -177,7 +170,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
 
 
 def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """AG(p, B |y_split| delta) of every y that whole layers read, and its scatter, as long."""
+    """AG(p, B |y_split| delta) of every y that whole layers read, and its equally long scatter."""
     ends = end_items(model, division)
     if not ends:
         return []
@@ -186,13 +179,7 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
     nbytes = ITEM_BYTES * division.local_batch * sum(ends)
     steps = len(ends) * (p - 1)
     cost = link.hockney(steps, (p - 1) * nbytes / p)
-    values = {
-        "p": p,
-        "n": len(ends),
-        "m": nbytes,
-        "alpha": link.alpha_s.value,
-        "beta": link.beta_s_per_byte.value,
-    }
+    values = {"p": p, "n": len(ends), "m": nbytes, **link.values}
     formula = "(p-1) (n alpha + m beta / p), m = B delta sum|y_split|"
     return [
         Term("layerwise", "layer-wise", what, cost, formula, values)
@@ -201,9 +188,9 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations of split layers / p2, those of the others whole, of B/p1 samples; all weights.
+    """Activations of B/p1 samples, those of split layers / p2; all weights; the exchange's flat buffer.
 
-    And the flat buffer of the exchange (formulas.md; ParaDL eq 8).
+    formulas.md; ParaDL eq 8.
     """
     until = activations_before(model)
     split = until[len(split_places(model, division))]
@@ -213,10 +200,10 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """The product of the most parts along every dimension, in all layers that have to be split.
+    """The product of the most parts along every dimension, in all layers that must be split.
 
-    Those are the first layer, or all until where the split ends, if that was said. formulas.md: p <= min
-    prod(spatial dimensions), and every part as long as the halo. Of a hybrid the limit of p2.
+    Those are the first layer, or all up to `split_until`. formulas.md: p <= min prod(spatial
+    dimensions), and every part as long as the halo. For a hybrid it limits p2.
     """
     p = "p2" if division.traits.hybrid else "p"
     cuts = most_cuts(model, division.split_until)

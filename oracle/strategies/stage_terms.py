@@ -1,13 +1,11 @@
-"""The measured form of a pipeline: layers at the micro-batch, every tensor that crosses a border.
+"""The measured form of a pipeline: layers at the micro-batch, and every tensor across a border.
 
-Layers run B/S samples at a time (oracle/layout/stages.py cuts them into stages), a tensor takes the
-level between the two ranks, and an iteration the longest path through the schedule
-(oracle/strategies/schedules.py).
+Layers run B/S samples at a time in stages (oracle/layout/stages.py), a tensor takes the link between
+its two ranks, and an iteration takes the critical path of the schedule (oracle/strategies/schedules.py).
 
-What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) is there
-for every micro-batch: each runs every kernel of its stage again, while the bytes of all S
-micro-batches are those of the whole batch. So it is additive over layers, and stages are balanced with
-it.
+What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) applies to
+every micro-batch, as each runs every kernel of its stage again. It is additive over layers, so stages
+are balanced with it.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from calib.oracle.terms import Term
 
 
 class Layers:
-    """What the layers cost in an iteration, at the micro-batch."""
+    """Costs of the layers in an iteration, at the micro-batch."""
 
     def __init__(self, work: Workload, batch: int, costs: LayerCosts) -> None:
         self.work, self.batch, self._costs = work, batch, costs
@@ -50,7 +48,7 @@ class Layers:
         self.seconds = {d: self._seconds(d) for d in DIRECTIONS}
 
     def _seconds(self, direction: Direction) -> list[float]:
-        """Every layer's time, with its part of what a sum leaves out."""
+        """Every layer's time, with its share of what a sum leaves out."""
         pieces = [
             cost.seconds
             + self._beside({number: 1}, direction).seconds  # linear: oracle/costs/in_place.py
@@ -72,12 +70,12 @@ class Layers:
         return total([parts, self._beside(counts, direction)])
 
     def _beside(self, counts: Mapping[int, int], direction: Direction) -> Cost:
-        """What pieces that were not timed in place take there beside their time alone."""
+        """What an iteration adds to pieces that were not timed in place."""
         return self._costs.beside(self.work, counts, self.batch, direction)[0]
 
 
 def layers_of(model: ModelSpec, division: Division, costs: Costs) -> Layers:
-    """Those of a pipeline: asked for the balance, and again for the terms."""
+    """The layers of a pipeline, needed for the balance and again for the terms."""
     return _layers(costs.layers, workload(model, division), division.local_batch)
 
 
@@ -87,7 +85,7 @@ def _layers(costs: LayerCosts, work: Workload, batch: int) -> Layers:
 
 
 class Stages:
-    """What the stages of a division compute and send."""
+    """The stages of a division: what they compute and send."""
 
     def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
         self.layers = layers_of(model, division, costs)
@@ -99,7 +97,7 @@ class Stages:
         self.sends = {d: self._sends(d) for d in DIRECTIONS}
 
     def terms(self) -> list[Term]:
-        """All of an iteration; forward, backward and layerwise add up to the makespan."""
+        """The terms of an iteration; forward, backward and layerwise add up to the makespan."""
         share = self.division.segments / self.division.p
         everything = 0, len(self.model.layers)
         ideal = {d: self.layers.run(*everything, d).times(share) for d in DIRECTIONS}
@@ -124,7 +122,7 @@ class Stages:
         return math.fsum(n * math.fsum(slots[a:b]) for a, b, n in path.of(direction))
 
     def _computed(self, path: CriticalPath, direction: Direction) -> Cost:
-        """What is computed on a path."""
+        """The compute on a path."""
         return total(
             self.layers.run(self.borders[first][0], self.borders[after - 1][1], direction).times(n)
             for first, after, n in path.of(direction)
@@ -148,12 +146,12 @@ class Stages:
     def _bubble_terms(
         self, alone: CriticalPath, longest: CriticalPath, ideal: dict[Direction, Cost]
     ) -> list[Term]:
-        """What the longest path has beyond that: filling, draining, unequal stages.
+        """What the critical path adds to the ideal: filling, draining, unequal stages.
 
-        Where sending makes another path the longest, the seconds are still those without sending, so
-        that they are never less than none, but the errors are those of what is computed on that path.
-        GPipe waits in the forward and again in the backward. 1F1B has both on one path: what it waits
-        there is shared out as their compute.
+        If sending changes the critical path, the seconds are still those without sending, which are
+        never negative, but the errors are those of the compute on the new path. GPipe waits in the
+        forward and again in the backward. 1F1B has both on one path, so its waiting is shared out in
+        proportion to their compute.
         """
         seconds = {d: self._seconds(alone, d) - ideal[d].seconds for d in DIRECTIONS}
         if self.division.schedule == "1f1b":
@@ -181,7 +179,7 @@ class Stages:
     def _sending(
         self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
     ) -> Term:
-        """What tensors between stages add: those on the longest path, less what it computes less."""
+        """What sending adds: the messages on the critical path, less the compute that it avoids."""
         sent = total(sent_on(longest, d, self.sends[d], held[d]) for d in DIRECTIONS)
         if longest != alone:
             less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
@@ -200,10 +198,10 @@ class Stages:
         )
 
     def _held(self, direction: Direction) -> list[Cost]:
-        """How long messages of one micro-batch hold each stage: what it sends and what it receives.
+        """How long the messages of a micro-batch occupy each stage, sending and receiving.
 
-        A message holds both ends: on CPUs a core copies at either, and MPI goes on only while a rank is
-        in it (measured: docs/accuracy.md). Under 1F1B it is the sender alone, for want of a closed form.
+        A message occupies both ends: on CPUs a core copies at either, and MPI progresses only inside a
+        call (measured: docs/accuracy.md). Under 1F1B only the sender counts, for want of a closed form.
         """
         sends = self.sends[direction]
         if self.division.schedule == "1f1b":
@@ -216,11 +214,10 @@ class Stages:
         return [made[pair] for pair in pairs]
 
     def _sends(self, direction: Direction) -> list[Cost]:
-        """What it takes each stage to send a micro-batch on, or its gradients back; equal ones are one.
+        """Each stage's cost of sending a micro-batch on, or its gradients back; equal ones are shared.
 
-        A node's ranks are neighbours: the level is that between this rank and the next. As all
-        stages send at once, a link between nodes carries one of these flows each way, so there is
-        no contention.
+        The level is that between a rank and the next. When all stages send at once, a link between nodes
+        carries one flow each way, so there is no contention.
         """
         forward, batch = direction == "forward", self.division.local_batch
         levels, through = self.costs.network.levels, crossings(self.model)
@@ -238,7 +235,7 @@ class Stages:
         return [*costs, NOTHING] if forward else [NOTHING, *costs]
 
     def _update(self) -> Term:
-        """The slowest update: among the stages to which none has both more tensors and more bytes."""
+        """The slowest update, among stages that no other exceeds in both tensors and bytes."""
         counts, nbytes = weights_before(self.model)
         sizes = [(nbytes[b] - nbytes[a], counts[b] - counts[a], a, b) for a, b in self.borders]
         most, lists = -1, []
@@ -264,10 +261,10 @@ def _with(slots: Sequence[float], held: Sequence[Cost]) -> list[float]:
 
 
 def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
-    """What `whole` has more than its `part`, so that total([part, beyond]) is the whole again.
+    """The cost of `whole` without its `part`, so that total([part, beyond]) is the whole again.
 
-    Errors of one source go together, also where more of one means less of the other. `seconds`: these
-    instead of the difference. Less than 0 is taken for rounding.
+    Errors of one source are fully correlated, so they subtract. `seconds` replaces the difference;
+    below 0 it is rounding, and set to 0.
     """
     errors = {source: (down, up) for source, down, up in whole.errors}
     for source, down, up in part.errors:
@@ -281,9 +278,9 @@ def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
 def sent_on(
     path: CriticalPath, direction: Direction, sends: Sequence[Cost], held: Sequence[Cost]
 ) -> Cost:
-    """The messages on a path: on its way through the stages each once, at both of its ends at once.
+    """The messages on a path: one per stage on the way through, which occupies both ends at once.
 
-    Where it stays, in turn after turn, a stage is held by what it receives and by what it sends.
+    Where the path stays for several turns, a stage is occupied by what it receives and what it sends.
     """
     costs: list[Cost] = []
     for number, (first, after, count) in enumerate(path.of(direction)):
@@ -296,7 +293,7 @@ def sent_on(
 
 @lru_cache(maxsize=256)
 def strides_of(p: int, ranks_per_node: int, nodes_per_rack: int) -> tuple[int, ...]:
-    """For each rank but the last: how far apart two are on whose level it meets the next one."""
+    """For each rank but the last, the stride whose level is that of its link to the next."""
     rack = ranks_per_node * nodes_per_rack
     return tuple(
         1 if rank % ranks_per_node else rack if rack and rank % rack == 0 else ranks_per_node

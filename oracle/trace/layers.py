@@ -1,6 +1,6 @@
 """The LayerShape kind and attributes of a torch module or function.
 
-Imports torch; used by oracle/trace/tracing.py alone. What a LayerShape cannot hold is refused.
+Whatever a LayerShape cannot hold is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _dims(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _require(module: Any, **expected: Any) -> None:
-    """Raise InputError where an argument that a LayerShape cannot hold is not as expected."""
+    """Raise InputError for an argument with a value that a LayerShape cannot hold."""
     for name, wanted in expected.items():
         value = getattr(module, name, wanted)
         items = value if isinstance(value, tuple) else (value,)
@@ -56,7 +56,7 @@ def _pool(module: Any, rank: int) -> Attributes:
     _require(module, divisor_override=None)
     return {
         "kernel": _dims(module.kernel_size, rank),
-        "stride": _dims(module.stride, rank),  # torch sets it to the kernel where it is not given
+        "stride": _dims(module.stride, rank),  # torch's default is the kernel
         "padding": _dims(module.padding, rank),
         "ceil_mode": bool(module.ceil_mode),
     }
@@ -90,7 +90,7 @@ _BY_RANK: dict[tuple[type[nn.Module], ...], tuple[LayerKind, Reader]] = {
         _none,
     ),
 }
-# leaf module -> kind, spatial dimensions, what reads its attributes
+# leaf module -> kind, spatial dimensions, reader of its attributes
 _MODULES: dict[type[nn.Module], tuple[LayerKind, int, Reader]] = {
     nn.Linear: ("linear", 0, _none),
     nn.ReLU: ("relu", 0, _none),
@@ -140,7 +140,7 @@ _POOLS: dict[Any, tuple[LayerKind, int]] = {  # function -> kind, spatial dimens
     F.adaptive_avg_pool3d: ("adaptive_avg_pool", 3),
 }
 _FUNCTIONS |= {function: kind for function, (kind, _) in _POOLS.items()}
-# the arguments behind the tensor, in order, with torch's defaults
+# the arguments after the tensor, in order, with torch's defaults
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "max_pool": {
         "kernel_size": None,
@@ -163,7 +163,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def module_kind(module: nn.Module) -> tuple[LayerKind, Attributes]:
-    """Kind and attributes of a leaf module. Raises InputError for one that calib does not know."""
+    """Kind and attributes of a leaf module. Raises InputError for an unknown one."""
     if type(module) not in _MODULES:  # a subclass may compute something else
         known = ", ".join(sorted(item.__name__ for item in _MODULES))
         raise InputError(f"calib has no layer for {type(module).__name__} (it has: {known})")
@@ -182,7 +182,7 @@ def function_kind(target: Any) -> LayerKind:
 def function_attributes(
     target: Any, kind: LayerKind, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Attributes:
-    """Attributes of the layer that a function makes, called with these values."""
+    """Attributes of the layer that a function call makes."""
     if kind not in _ARGUMENTS:
         return {}
     names = _ARGUMENTS[kind]
@@ -196,7 +196,7 @@ def function_attributes(
 
 
 def is_size(node: Any) -> bool:
-    """Whether a node is x.size(), x.size(0), x.shape, or an item of one of these: no tensor."""
+    """Whether a node is x.size(), x.size(0), x.shape, or an item of these, and so no tensor."""
     if not isinstance(node, fx.Node):
         return False
     if node.target is operator.getitem:
@@ -205,7 +205,7 @@ def is_size(node: Any) -> bool:
 
 
 def _is_batch(size: Any) -> bool:
-    """Whether a size that a tensor gets is the number of samples, or what the others leave of it."""
+    """Whether the first size of a view is x.size(0) or -1."""
     if not is_size(size):
         return type(size) is int and size == -1
     return [*size.args[1:], *size.kwargs.values()] == [0]
@@ -218,7 +218,7 @@ def require_channels(kind: LayerKind, dim: Any, dims: int) -> None:
 
 
 def function_tensors(kind: LayerKind, node: fx.Node) -> list[Any]:
-    """The arguments of a call that are its layer's inputs, as fx holds them."""
+    """The arguments of a call that are its layer's inputs, as fx nodes."""
     if kind == "concat":
         joined = node.args[0] if node.args else node.kwargs.get("tensors")
         return list(joined) if isinstance(joined, list | tuple) else [joined]
@@ -226,9 +226,9 @@ def function_tensors(kind: LayerKind, node: fx.Node) -> list[Any]:
 
 
 def check_function(kind: LayerKind, node: fx.Node, dims: int) -> None:
-    """Raise InputError where a call has arguments that its layer does not hold.
+    """Raise InputError for a call with arguments that its layer does not hold.
 
-    `dims`: dimensions of the result; what joins or runs along one has inputs of as many.
+    `dims`: dimensions of the result, and of the inputs of a concat or softmax.
     """
     along = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis"))
     if kind == "add" and node.kwargs.get("alpha", 1) != 1:

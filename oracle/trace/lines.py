@@ -1,7 +1,7 @@
 """The line of the user's code behind a node or a failure of a trace.
 
-Between that line and us stand frames of torch, and often of the standard library or of an installed
-package; the user can change none of them.
+Between that line and us lie frames of torch, and often of the standard library or an installed package,
+which the user cannot change.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PLACE = "calib_place"  # key of a node's meta
 
 
 def users_place(frames: Iterable[SourcePlace]) -> SourcePlace | None:
-    """The innermost of `frames` (innermost first) that is the user's; None where none is.
+    """The innermost of `frames` (innermost first) in the user's code, or None.
 
-    That is one outside of torch, of this package and of what is installed; failing that, one of an
-    installed package. Never one of what imports.
+    That is a frame outside torch, calib and installed packages; failing that, one in an installed
+    package, but never one of the import machinery.
     """
     outside = [place for place in frames if not place[0].startswith(("<", TORCH, OURS, IMPORTS))]
     own = (place for place in outside if not place[0].startswith(INSTALLED))
@@ -43,7 +43,7 @@ def users_place(frames: Iterable[SourcePlace]) -> SourcePlace | None:
 
 
 def failed_at(error: BaseException) -> SourcePlace | None:
-    """Where in the user's code an error was raised, or what Python cannot read is written."""
+    """Where the user's code raised an error, or where its syntax error is."""
     if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
         return str(error.filename), error.lineno
     raised: TracebackType | None = error.__traceback__
@@ -52,7 +52,7 @@ def failed_at(error: BaseException) -> SourcePlace | None:
 
 
 def at(place: SourcePlace | None) -> str:
-    """What a message says of a place, as ", at FILE, line N `SOURCE`"; nothing of an unknown one."""
+    """A place as ", at FILE, line N `SOURCE`"; "" if unknown."""
     if place is None:
         return ""
     file, line = place
@@ -64,13 +64,13 @@ def at(place: SourcePlace | None) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The first line of an error's text, without the place that a SyntaxError adds to it."""
+    """The first line of an error's text, without the place that a SyntaxError adds."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
 class Tracer(fx.Tracer):
-    """fx.Tracer that notes in each node's meta which line of the user's code made it."""
+    """fx.Tracer that records in each node's meta the line of the user's code that made it."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """The node, with its place in meta[PLACE]."""
@@ -80,12 +80,12 @@ class Tracer(fx.Tracer):
 
 
 def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:
-    """`frame` and those that called it, up to the one that traces."""
+    """`frame` and its callers, up to the one that traces."""
     while frame is not None and frame.f_code is not traced.__code__:
         yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
 
 
 def traced(module: nn.Module) -> fx.GraphModule:
-    """What fx.symbolic_trace returns, its nodes with their places."""
+    """fx.symbolic_trace, with the place of every node."""
     return fx.GraphModule(module, Tracer().trace(module))

@@ -1,6 +1,6 @@
-"""Import and build a user's module named as MODULE:FUNCTION.
+"""Import and build a user's module given as MODULE:FUNCTION.
 
-What the user's code prints or writes goes to stderr, so that --json stays clean.
+Output of the user's code goes to stderr, so that --json stays clean.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import OURS, at, failed_at, line_of
 
-OWN = "calib"  # the one name that an import of a user's cannot have
+OWN = "calib"  # the one name that a user's package cannot have
 
 
 def build_module(words: str) -> nn.Module:
-    """The module that `words` (such as my_pkg.net:build) name, in the state that they leave it in.
+    """Build the module that `words` (such as my_pkg.net:build) name, and return it as it is.
 
-    After the colon stands a function without arguments, a class whose constructor needs none, or a
-    module. Raises InputError, one line that says what cannot be imported or called, and which line of
-    the user's code is the reason.
+    After the colon comes a function or class that needs no arguments, or a module. Raises InputError
+    that says what cannot be imported or called, and which line of the user's code is the reason.
     """
     found = member(words)
     with _from_here(), aside():
         module = found if isinstance(found, nn.Module) else _called(found, words)
     if not isinstance(module, nn.Module):
-        raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
+        raise InputError(f"{words} gives {type(module).__name__}, which is not a torch.nn.Module")
     return module
 
 
 def member(words: str) -> Any:
-    """What MODULE:FUNCTION names, imported and not called. Raises InputError."""
+    """Import what MODULE:FUNCTION names, without calling it. Raises InputError."""
     path, colon, name = words.partition(":")
     if not colon or not name.isidentifier() or not all(x.isidentifier() for x in path.split(".")):
         raise InputError(
@@ -55,7 +54,7 @@ def member(words: str) -> Any:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """What runs in it prints to stderr, also by the file descriptor and in processes that it starts."""
+    """Send stdout to stderr, also at the file descriptor and in child processes."""
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.__stdout__):
             _flush(stream)
@@ -64,15 +63,15 @@ def aside() -> Iterator[None]:
             stack.callback(os.close, stdout)
             os.dup2(2, 1)
             stack.callback(os.dup2, stdout, 1)
-        except OSError:  # one of the two is closed
+        except OSError:  # stdout or stderr is closed
             pass
-        stack.callback(_flush_everything)  # before stdout is back
+        stack.callback(_flush_everything)  # before stdout is restored
         with contextlib.redirect_stdout(sys.stderr):
             yield
 
 
 def _flush_everything() -> None:
-    """What was written to Python's first stdout, and what C has not written yet."""
+    """Flush Python's original stdout and C's buffers."""
     _flush(sys.__stdout__)
     with contextlib.suppress(OSError, AttributeError):  # no such C library
         ctypes.CDLL(None).fflush(None)
@@ -84,7 +83,7 @@ def _flush(stream: Any) -> None:
 
 
 def _require_no_clash(path: str) -> None:
-    """Raise InputError where the user's module has the name of calib's own package."""
+    """Raise InputError if the user's package is called calib."""
     mine = [Path.cwd() / OWN, Path.cwd() / f"{OWN}.py"]
     ours = Path(OURS).resolve()
     if path.partition(".")[0] == OWN and any(x.exists() and x.resolve() != ours for x in mine):
@@ -96,7 +95,7 @@ CLASH = f"{OWN} is the name of calib's own package; rename yours, or put it in a
 
 @contextlib.contextmanager
 def _from_here() -> Iterator[None]:
-    """The current directory is searched first, as by `python -m`."""
+    """Search the current directory first, as `python -m` does."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -107,7 +106,7 @@ def _from_here() -> Iterator[None]:
 
 
 def _imported(path: str) -> Any:
-    """The Python module `path`. Raises InputError."""
+    """Import the Python module `path`. Raises InputError."""
     importlib.invalidate_caches()
     try:
         return importlib.import_module(path)
@@ -119,12 +118,12 @@ def _imported(path: str) -> Any:
             where = f"neither installed nor in {Path.cwd()}"
             raise InputError(f"there is no Python module {missing}: it is {where}") from error
         raise _failure(f"cannot import {path}", error) from error
-    except (Exception, SystemExit) as error:  # a script may end itself
+    except (Exception, SystemExit) as error:  # a script may call sys.exit
         raise _failure(f"cannot import {path}", error) from error
 
 
 def _member(imported: Any, path: str, name: str) -> Any:
-    """What is called `name` in an imported module. Raises InputError with the nearest name."""
+    """The attribute `name` of an imported module. Raises InputError with the nearest name."""
     if hasattr(imported, name):
         return getattr(imported, name)
     near = difflib.get_close_matches(name, [x for x in vars(imported) if x[0] != "_"], n=1)
@@ -133,7 +132,7 @@ def _member(imported: Any, path: str, name: str) -> Any:
 
 
 def _called(function: Callable[[], Any], words: str) -> Any:
-    """What a function or class without arguments gives; torch's generators are left as they were."""
+    """Call a function or class without arguments, leaving torch's generators as they were."""
     if not callable(function):
         raise InputError(f"{words} is {type(function).__name__}, neither a function nor a class")
     needed = _needed(function)
@@ -147,17 +146,17 @@ def _called(function: Callable[[], Any], words: str) -> Any:
 
 
 def _needed(function: Callable[[], Any]) -> list[str]:
-    """The arguments that a function cannot do without."""
+    """The required arguments of a function."""
     try:
         arguments = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C; calling it will tell
+    except (TypeError, ValueError):  # written in C: the call will tell
         return []
     various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [x.name for x in arguments if x.default is x.empty and x.kind not in various]
 
 
 def _failure(what: str, error: BaseException) -> InputError:
-    """`what`, the line of the user's code that failed, and its error."""
+    """An InputError of `what`, the line of the user's code that failed, and its error."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     hint = f"; {CLASH}" if top == OWN else ""
     kind = type(error).__name__

@@ -1,17 +1,17 @@
 """Tracing a PyTorch module into a ModelSpec: its layers with shapes, attributes and edges.
 
 torch.fx gives the graph (modules of torch.nn are leaves), a run on meta tensors the shapes, so that
-CosmoFlow at 512^3 needs no memory. The trace*.py are the oracle's only files that import
-torch; a prediction from a ModelSpec that was read does not need them.
+CosmoFlow at 512^3 needs no memory. Only this folder of the oracle imports torch; a prediction from a
+model.json does not need it.
 
-What a LayerShape cannot hold (a dilated convolution, an unknown module, broadcasting) is refused by
-name, never left out. So are weights that two layers share: weights, their exchange and their update
-are counted per layer, and shared ones would be counted twice. A module without weights (one ReLU
-for the whole model) may be used any number of times: name, name#2, name#3.
+Whatever a LayerShape cannot hold (a dilated convolution, an unknown module, broadcasting) is refused
+by name, never left out. So are weights shared by two layers: weights, their exchange and their update
+are counted per layer, so shared ones would count twice. A module without weights (one ReLU for the
+whole model) may be used any number of times: name, name#2, name#3.
 
-A model with an auxiliary head returns a pair in train mode. Its loss is one layer too, of both
-outputs, whose attribute auxiliary_weight is the second one's: so the last layer is the loss, what the
-loss costs is found by one key, and both heads reach it.
+A model with an auxiliary head returns a pair in train mode. Its loss is still one layer: it reads both
+outputs, and its attribute auxiliary_weight is the weight of the second. So the last layer is always
+the loss, the loss has one cost key, and both heads reach it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor, fx, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
+from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.layers import (
@@ -39,28 +40,27 @@ from calib.oracle.trace.layers import (
 )
 from calib.oracle.trace.lines import PLACE, at, failed_at, line_of, traced
 
-INPUT = "input"
 LOSS = "loss"
-BATCH = 2  # samples of the meta tensors: batch norm in train mode refuses 1
+BATCH = 2  # samples of the meta tensors; batch norm in train mode refuses 1
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a graph on meta tensors and records a Layer for each of its nodes."""
+    """Runs a graph on meta tensors and records a Layer for each node."""
 
     def __init__(self, graph: fx.GraphModule, root: str, n_outputs: int) -> None:
         super().__init__(graph)
         self.n_outputs = n_outputs
-        self.extra_traceback = False  # fx would add lines to the error
+        self.extra_traceback = False  # fx would append lines to the error
         self.root = root
         self.layers: list[Layer] = []
-        self.source: dict[fx.Node, str] = {}  # node -> the layer that it is the output of
+        self.source: dict[fx.Node, str] = {}  # node -> the layer whose output it is
         self.shape_of: dict[str, Shape] = {}  # layer or "input" -> per-sample shape
-        self.weighted = {INPUT: False}  # whether it or a layer before it has parameters
-        self.owner_of: dict[int, str] = {}  # id of a parameter -> the layer that has it
+        self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
+        self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self.outputs: tuple[str, ...] = ()  # layers whose outputs the model returns
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run and record one node. Raises InputError that names the node and its module."""
+        """Run and record one node. Raises InputError with the node and its module."""
         try:
             self._refuse_unknown(n)
             result = super().run_node(n)
@@ -73,7 +73,7 @@ class _Recorder(fx.Interpreter):
         return result
 
     def _refuse_unknown(self, node: fx.Node) -> None:
-        """Raise InputError for what calib has no layer for, before it is run."""
+        """Raise InputError for an operation without a layer in calib, before it runs."""
         if node.op in ("call_function", "call_method") and not is_size(node):
             function_kind(node.target)
         elif node.op == "call_module":
@@ -87,7 +87,7 @@ class _Recorder(fx.Interpreter):
             raise InputError("a parameter or buffer used outside a layer is not supported")
 
     def _error(self, node: fx.Node, error: BaseException) -> InputError:
-        """`error` in one line that names the node and the module that it is called in."""
+        """`error` in one line with the node and the module that calls it."""
         called = node.target if isinstance(node.target, str) else node.target.__name__
         where = self._where(node)
         place = at(node.meta.get(PLACE))
@@ -96,7 +96,7 @@ class _Recorder(fx.Interpreter):
         )
 
     def _where(self, node: fx.Node) -> str:
-        """Path and class of the innermost module that the node belongs to."""
+        """Path and class of the node's innermost module."""
         path, kind = _innermost(node)
         return f"{path} ({kind})" if path else self.root
 
@@ -142,7 +142,7 @@ class _Recorder(fx.Interpreter):
         self.append(name, kind, (source,), shape, parameters, attributes)
 
     def _check_module(self, module: nn.Module, kind: LayerKind, shape: Shape) -> None:
-        """Raise InputError for what depends on the tensors that the module is called with."""
+        """Raise InputError for faults that depend on the shape of the module's result."""
         if isinstance(module, nn.Softmax):
             require_channels(kind, module.dim, 1 + len(shape))
         if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > len(shape):
@@ -166,7 +166,7 @@ class _Recorder(fx.Interpreter):
         self.append(name, kind, inputs, shape, attributes=attributes)
 
     def _unique(self, name: str) -> str:
-        """`name`, or name#2, name#3 where it is taken."""
+        """`name`, or name#2, name#3 if it is taken."""
         candidate, count = name, 1
         while candidate in self.shape_of or candidate in (INPUT, LOSS):
             count += 1
@@ -182,7 +182,7 @@ class _Recorder(fx.Interpreter):
         parameters: tuple[Shape, ...] = (),
         attributes: Attributes | None = None,
     ) -> None:
-        """Append the layer `name` that reads the layers `inputs`; shapes are per sample."""
+        """Append the layer `name`, which reads the layers `inputs`; shapes are per sample."""
         input_shapes = tuple(self.shape_of[source] for source in inputs)
         if kind == "flatten" and shape != (math.prod(input_shapes[0]),):
             raise InputError("only flattening everything but the batch is supported")
@@ -201,9 +201,9 @@ class _Recorder(fx.Interpreter):
 
 
 def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
-    """int64 where embeddings look the model's input up, else floats.
+    """int64 if embeddings look up the model's input, else the default float.
 
-    Raises InputError where the input is looked up and computed with as well.
+    Raises InputError if the input is both looked up and computed with.
     """
     (placeholder,) = (node for node in graph.graph.nodes if node.op == "placeholder")
     looked_up = {
@@ -226,11 +226,11 @@ def _innermost(node: fx.Node) -> tuple[str, str]:
 
 
 def _meta_copy(module: nn.Module) -> nn.Module:
-    """A copy of `module` in train mode whose tensors are on the meta device; ties stay ties.
+    """A copy of `module` in train mode with its tensors on the meta device; ties stay ties.
 
-    Numbers are of torch's default item type: shapes are the same in all.
+    Floats take torch's default item type, as shapes do not depend on it.
     """
-    memo: dict[int, Any] = {}  # deepcopy takes what is here for a copy: no weight is copied
+    memo: dict[int, Any] = {}  # deepcopy takes these as copied, so it copies no weight
     for parameter in module.parameters():
         memo[id(parameter)] = nn.Parameter(_meta(parameter), parameter.requires_grad)
     for buffer in module.buffers():
@@ -261,11 +261,10 @@ def trace_nodes(
     loss: Literal["cross_entropy", "mse"],
     auxiliary_weight: float = 0.0,
 ) -> tuple[ModelSpec, dict[str, str]]:
-    """Trace a PyTorch module into a ModelSpec, and say which node of the graph each layer is.
+    """Trace a PyTorch module into a ModelSpec, and map the graph's nodes to its layers.
 
-    Only shapes are computed, and `module` is left as it was. Layers stand in the order in which the
-    forward runs them. The last one, "loss", has output shape () and reads the model's output, or the
-    pair (main, auxiliary).
+    Only shapes are computed; `module` is left as it was. Layers are in execution order. The last one,
+    "loss", has output shape () and reads the model's output, or the pair (main, auxiliary).
 
     Parameters
     ----------
@@ -274,11 +273,11 @@ def trace_nodes(
     input_shape
         Of one sample, without the batch dimension.
     name
-        Of the ModelSpec.
+        Name of the ModelSpec.
     loss
-        Which loss follows.
+        The loss on the output.
     auxiliary_weight
-        Weight of the auxiliary output's loss; 0 where the model has none.
+        Weight of the auxiliary output's loss; 0 if the model has none.
 
     Returns
     -------
@@ -291,7 +290,7 @@ def trace_nodes(
     Raises
     ------
     InputError
-        calib has no layer for an operation: one line with the node, its module and its line of code.
+        calib has no layer for an operation; the message gives the node, its module and its line.
     """
     root = type(module).__name__
     try:
@@ -308,7 +307,7 @@ def trace_nodes(
     try:
         sample = torch.empty((BATCH, *input_shape), dtype=dtype, device="meta")
     except RuntimeError as error:
-        raise InputError(f"an input of {input_shape} is no tensor: {line_of(error)}") from None
+        raise InputError(f"an input of {input_shape} is not a tensor: {line_of(error)}") from None
     with torch.no_grad():
         recorder.run(sample)
     _require_every_parameter(recorder, module, meta, name)
@@ -330,7 +329,7 @@ def trace_nodes(
 def _require_every_parameter(
     recorder: _Recorder, module: nn.Module, meta: nn.Module, name: str
 ) -> None:
-    """Raise InputError unless the layers have all of the parameters of `module` between them."""
+    """Raise InputError unless the layers together hold all parameters of `module`."""
     unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
     expected = sum(parameter.numel() for parameter in module.parameters())
     found = sum(layer.shape.parameter_items for layer in recorder.layers)

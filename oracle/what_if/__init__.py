@@ -1,1 +1,1 @@
-"""Predictions on parameters that were changed by hand."""
+"""Predictions on parameters changed by hand."""

@@ -1,16 +1,17 @@
 """Change numbers of a parameter file without a new calibration.
 
-A setting is `PATH OP NUMBER`, OP one of = *= /= +=, as communication.inter_node.beta_s_per_byte*=0.5:
+A setting is `PATH OP NUMBER` with OP one of = *= /= +=, such as
+communication.inter_node.beta_s_per_byte*=0.5:
 
-- communication.LEVEL[.OPERATION].alpha_s or .beta_s_per_byte (LEVELS; oracle/what_if/laws.py says what
-  becomes of the laws of the collectives);
+- communication.LEVEL[.OPERATION].alpha_s or .beta_s_per_byte (LEVELS; oracle/what_if/laws.py has the
+  effect on the laws of collectives);
 - compute.forward_s, compute.backward_s, compute.all_s: times and work laws of all layers, and what a sum
   of layers leaves out of the phase; update_s; pack_s (pack, unpack, concat, split): *= and /= only, as
-  these are many laws and not one number;
-- memory.gamma: *= and /= scale both forms of the law, = and += make the simple form the used one;
+  these are many laws, not one number;
+- memory.gamma: *= and /= scale both forms of the law, = and += switch to the simple form;
 - overlap.eta, device_memory_bytes, ranks_per_node, links_per_node.
 
-Ends of intervals are scaled as their value is. What was changed stands in the notes of the provenance.
+Intervals scale with their values. The notes of the provenance list the changes.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 AnyLaw = TypeVar("AnyLaw")
 
 WHAT_IF = "what if: "
-MEASURED_PHI = " (where contention was measured, that stands)"
+MEASURED_PHI = " (measured contention stays)"
 SETTING = re.compile(
     r"\s*([A-Za-z0-9_.]+)\s*(\*=|/=|\+=|=)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 )
-# the levels of a parameter file by the words of a setting; None: all
+# the name of a level in a setting -> levels of the parameter file; None: all
 LEVELS: dict[str, tuple[str, ...] | None] = {
     "node": ("node",),
     "intra_node": ("node",),
@@ -50,7 +51,7 @@ LEVELS: dict[str, tuple[str, ...] | None] = {
     "all": None,
 }
 LINKS = ("alpha_s", "beta_s_per_byte")
-# beyond these a factor is a slip, and times would not stay finite; 0 is "for free"
+# factors beyond these are slips, and times could overflow; 0 makes something free
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 DIRECTIONS = {
     "forward_s": ("forward",),
@@ -72,7 +73,7 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """One assignment, as it was written (`text`) and in its parts."""
+    """One setting, as written (`text`) and parsed."""
 
     text: str
     path: str
@@ -80,16 +81,16 @@ class Assignment:
 
 
 def parse(text: str) -> Assignment:
-    """Read `PATH OP NUMBER`. Raises InputError with the nearest known path where it is none."""
+    """Parse `PATH OP NUMBER`. Raises InputError, with the nearest known path if it is unknown."""
     found = SETTING.fullmatch(text)
     if found is None:
         raise InputError(
-            f"{text!r} is no setting; write PATH OP NUMBER with OP one of = *= /= +=, such as "
+            f"{text!r} is not a setting; write PATH OP NUMBER with OP one of = *= /= +=, such as "
             "communication.inter_node.beta_s_per_byte*=0.5"
         )
     path, operator, number = found[1], found[2], float(found[3])
     if not math.isfinite(number) or (operator == "/=" and number == 0):
-        raise InputError(f"{text!r}: that number cannot be")
+        raise InputError(f"{text!r}: that number is impossible")
     if operator != "+=" and number < 0:
         raise InputError(f"{text!r}: no time or size is negative")
     if operator in ("*=", "/=") and number and not LEAST_FACTOR <= number <= MOST_FACTOR:
@@ -115,10 +116,10 @@ def _unknown(path: str) -> str:
 
 
 def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
-    """The parameters with these settings made, one after the other.
+    """Apply settings to the parameters, one after the other.
 
-    Raises InputError: no setting, an unknown path, a path of which the file has nothing, a number
-    that a parameter file cannot hold.
+    Raises InputError for an ill-formed setting, an unknown path, a path of which the file has nothing,
+    or a number that a parameter file cannot hold.
     """
     factors: dict[str, float] = {}
     for setting in [parse(text) for text in assignments]:
@@ -126,7 +127,7 @@ def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
         factors[setting.path] = factor
         if not LEAST_FACTOR * (1 - 1e-9) <= factor <= MOST_FACTOR * (1 + 1e-9):
             raise InputError(
-                f"what if {setting.text}: all factors of it together are {factor:g}; they are from "
+                f"what if {setting.text}: its factors together are {factor:g}; they may be from "
                 f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}"
             )
         try:
@@ -141,12 +142,12 @@ def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
 
 
 def notes_of(parameters: Parameters) -> list[str]:
-    """What was changed in these parameters, for the notes of projections."""
+    """The changes made to these parameters, for the notes of projections."""
     return [note for note in parameters.provenance.notes if note.startswith(WHAT_IF)]
 
 
 def _changed(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
-    """The fields of the parameters that are others now."""
+    """The new values of the fields that a setting changes."""
     head, _, rest = setting.path.partition(".")
     if head == "communication":
         return _communication(parameters, setting, rest.split("."))
@@ -163,15 +164,15 @@ def _changed(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
 
 
 def renewed(record: AnyRecord, **content: Any) -> AnyRecord:
-    """The record with other fields, checked again. Raises ValidationError."""
+    """The record with other fields, validated again. Raises ValidationError."""
     return type(record).model_validate({**dict(record), **content})
 
 
 def _some(found: Sequence[AnyLaw], setting: Assignment, has: str = "") -> Sequence[AnyLaw]:
-    """What a setting is about. Raises InputError where the file has none of it."""
+    """What a setting applies to. Raises InputError if the file has none of it."""
     if not found:
         raise InputError(
-            f"what if {setting.text}: the parameter file has nothing of that{has}, so nothing changes"
+            f"what if {setting.text}: the parameter file has none of it{has}, so nothing changes"
         )
     return found
 
@@ -183,7 +184,7 @@ def _communication(parameters: Parameters, setting: Assignment, path: list[str])
         of_operation = not operation or name.partition(" ")[0] == operation
         return of_operation and (levels is None or level in levels)
 
-    # of a hierarchical law the ring inside the node is another level than its own
+    # a hierarchical law has a ring inside the node, another level than its own
     def inside(law: StructuralFit) -> bool:
         hierarchical = any(band.hierarchical for band in law.bands)
         return hierarchical and meant("node", law.operation)
@@ -224,7 +225,7 @@ def _factor(setting: Assignment) -> float:
 
 
 def _scaled(record: Record, names: Iterable[str], factor: float) -> dict[str, Any]:
-    """These numbers of a record and their intervals, times the factor."""
+    """Some numbers of a record and their intervals, times the factor."""
     intervals = getattr(record, "intervals", {})
     content: dict[str, Any] = {name: getattr(record, name) * factor for name in names}
     content["intervals"] = {
@@ -278,7 +279,7 @@ def _composition(
 
 
 def _tensors(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
-    """Passes over tensors; update_s is that of all optimizers."""
+    """Passes over tensors; update_s covers all optimizers."""
     factor = _factor(setting)
 
     def meant(operation: str) -> bool:
@@ -310,14 +311,14 @@ def _reuse(law: MemoryReuse, change: Operator) -> MemoryReuse:
 
 
 def _overlap(law: Overlap, change: Operator) -> Overlap:
-    """With an eta over 0 there is no slowdown; the ends of a share stay within 1."""
+    """A positive eta means no slowdown; the interval of a share ends at 1."""
     eta: Estimate = change.estimate(law.eta)
     eta = Estimate(value=eta.value, low=eta.low, high=max(eta.value, min(eta.high, 1.0)))
     return renewed(law, eta=eta, slowdown=NO_SLOWDOWN if eta.value > 0 else law.slowdown)
 
 
 def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
-    """A whole number of the file itself."""
+    """Set a whole number of the machine."""
     name = setting.path
     known = getattr(parameters, name, None)
     if name not in type(parameters).model_fields or (
@@ -329,5 +330,5 @@ def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
         raise InputError(f"what if {setting.text}: that number is too large")
     whole = round(value)
     if not math.isclose(value, whole) and name != "device_memory_bytes":
-        raise InputError(f"what if {setting.text}: {value:g} is no whole number")
+        raise InputError(f"what if {setting.text}: {value:g} is not a whole number")
     return {name: getattr(renewed(parameters, **{name: whole}), name)}

@@ -1,14 +1,14 @@
 """Collective laws after a change of alpha or beta.
 
-A law is t(m) = start + bytes(m), where the start is its time at no bytes. Scaling alpha by f makes it
-f start + bytes(m), scaling beta start + f bytes(m), and adding d to alpha or beta adds steps d or
-volume m d (formulas.md, "Collectives"). So line, pieces and points of a fit stay one law, the borders
-between pieces meet as they did, and no time is negative. Of a line the start is its intercept; of
-pieces and points that of the first piece, or the smallest time where one is smaller. An = is the
-scaling that brings the alpha or beta of the line there (what is added, where it was 0).
+A law is t(m) = start + bytes(m), where start is its time at 0 bytes. Scaling alpha by f gives
+f start + bytes(m), scaling beta gives start + f bytes(m), and adding d to alpha or beta adds steps d or
+volume m d (formulas.md, "Collectives"). So the line, pieces and points of a fit stay consistent, pieces
+meet where they met, and no time is negative. The start of a line is its intercept; that of pieces and
+points is the first piece's, or the smallest time if that is less. An = is the scaling that sets the
+alpha or beta of the line (an addition if it was 0).
 
-The base of a structural law is a call's start (flat), which goes with alpha, or a ring inside the node
-(hierarchical), which goes with the level "node". A measured phi multiplies beta as before.
+The base of a structural law is a call's start-up (flat), which scales with alpha, or a ring inside the
+node (hierarchical), which belongs to the level "node". A measured phi multiplies beta as before.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ class Operator:
 
     @property
     def constant_factor(self) -> float | None:
-        """What everything is multiplied by; None of = and +=."""
+        """The factor of *= and /=; None for = and +=."""
         return {"*=": self.number, "/=": 1.0 / (self.number or 1.0)}.get(self.operator)
 
     def number_for(self, value: float) -> float:
-        """What a number becomes."""
+        """A number after the change."""
         if self.constant_factor is not None:
             return value * self.constant_factor
         return self.number if self.operator == "=" else value + self.number
 
     def factor_for(self, value: float) -> float | None:
-        """The factor that makes the change on `value`; None where it is a sum."""
+        """The change of `value` as a factor; None if it is an addition."""
         if self.operator == "=" and value > 0:
             return self.number / value
         return self.constant_factor
 
     def estimate(self, of: Estimate) -> Estimate:
-        """The estimate after the change; its ends are scaled, or moved, as the value is."""
+        """An estimate after the change; its ends scale or move with the value."""
         factor = self.factor_for(of.value)
         if factor is not None:
             return of.scaled(factor)
-        return moved(of, self.number)  # +=, or = of what was 0
+        return moved(of, self.number)  # +=, or = on 0
 
 
 def moved(of: Estimate, by: float) -> Estimate:
-    """Value and ends moved; the lower end of what cannot be negative stops at 0."""
+    """Value and ends moved; the lower end of a non-negative estimate stops at 0."""
     value, low = of.value + by, of.low + by
     if of.low >= 0 and value >= 0:
         low = max(0.0, low)
@@ -77,7 +77,7 @@ class _Law:
     add_per_byte: float = 0.0
 
     def piece(self, of: HockneyPiece, first: bool) -> HockneyPiece:
-        """Of the first piece the interval of the start goes with it."""
+        """A changed piece; the interval of the first one scales with the start."""
         offset = of.intercept_s.value - self.start
         whole = self.start_factor * self.start + self.byte_factor * offset + self.add
         if first and offset == 0:
@@ -94,7 +94,7 @@ class _Law:
         )
 
     def point(self, of: CollectivePoint) -> CollectivePoint:
-        """The interval keeps its width relative to the time."""
+        """A changed point; its interval keeps its relative width."""
         t = of.seconds
         value = self.start_factor * self.start + self.byte_factor * (t.value - self.start)
         value += self.add + self.add_per_byte * of.nbytes
@@ -104,7 +104,7 @@ class _Law:
 
 
 def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFit:
-    """A direct law with another alpha_s or beta_s_per_byte (`link`). Raises InputError below 0."""
+    """A direct law with another alpha_s or beta_s_per_byte (`link`). Raises InputError if negative."""
     of_alpha = link == "alpha_s"
     steps, volume = fit.shape
     known = fit.alpha_s.value if of_alpha else fit.beta_s_per_byte.value
@@ -131,7 +131,7 @@ def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFi
 
 
 def _start(fit: CollectiveFit) -> float:
-    """The part of pieces and points that is of no bytes."""
+    """The time of pieces and points at 0 bytes."""
     first = fit.pieces[0].intercept_s.value if fit.pieces else fit.intercept_s.value
     ends = [piece.at(m) for piece in fit.pieces for m in (piece.from_nbytes, piece.to_nbytes)]
     return max(0.0, min([first, *ends, *(point.seconds.value for point in fit.points)]))
@@ -140,7 +140,7 @@ def _start(fit: CollectiveFit) -> float:
 def changed_structural(
     law: StructuralFit, link: str, change: Operator, of_level: bool, inside: bool
 ) -> StructuralFit:
-    """A law of any p: `of_level` changes its steps, `inside` the ring in the node that it may have."""
+    """A law of any p: `of_level` changes its steps, `inside` its ring in the node, if it has one."""
     bands = [_band(band, link, change, of_level, inside) for band in law.bands]
     return StructuralFit.model_validate({**dict(law), "bands": bands})
 

@@ -14,8 +14,8 @@ from calib.foundation.arrays import Floats
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
-from calib.oracle.layout.repeats import kinds_of
-from calib.oracle.trace.tracing import INPUT
+from calib.oracle.layout.workload import kinds_of
+from calib.oracle.model.graph import INPUT
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.layerwise.layouts import BoxLayout, needs, owns
 from calib.search.layerwise.memory import Memory, carries

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
-from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
+from tests.oracle.handmade import allreduce_fit, machine, tensor_loops
 from tests.oracle.shapes import conv, model_of, pool
 from tests.oracle.simulated import Tables, Wire
 
 from calib.fitting.parameters.file import Parameters
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.terms import Term, by_phase
 
 SOME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
@@ -87,10 +86,6 @@ def tables(model: ModelSpec, node: int = 4, links: int = 1) -> Tables:
     return Tables(model, forward, backward, {names[0]: 7e-4}, WIRES, node, links)
 
 
-def seconds(terms: list[Term]) -> dict[str, float]:
-    return {str(phase): cost.seconds for phase, cost in by_phase(terms).items()}
-
-
 def exchanged(
     channels: int, size: tuple[int, ...], grid: tuple[int, ...], rows: int, batch: int, link: Wire
 ) -> float:
@@ -128,6 +123,5 @@ def hand_machine(concat: bool) -> Parameters:
         allreduce_fit(points=of).model_copy(update={"operation": operation})
         for operation, of in points.items()
     ]
-    names = ["update", "pack", "unpack"] + ["concat"] * concat
-    loops = [tensor_loop(name, active) for active in (1, 2) for name in names]
+    loops = tensor_loops("update", "pack", "unpack", *["concat"] * concat)
     return machine(collectives=fits, tensor_loops=loops)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import (
     Composition,
@@ -17,10 +19,13 @@ from calib.fitting.parameters.file import (
 )
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
+from calib.oracle.cost import Cost
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.terms import Term, by_phase
 
+EXACT = 1e-12  # relative, of closed forms
 ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
 INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1
 # (bytes, seconds) of the measured allreduce on 2 ranks; a parabola's worth off the line on purpose
@@ -114,6 +119,15 @@ def allreduce_fit(
     )
 
 
+def operations(*names: str, ranks: Sequence[int] = (2,)) -> list[CollectiveFit]:
+    """The allreduce of 2 ranks under other names and on other numbers of ranks."""
+    return [
+        allreduce_fit().model_copy(update={"operation": name, "ranks": p})
+        for name in names
+        for p in ranks
+    ]
+
+
 def layer_time(
     layer: Layer, batch: int, active_ranks: int, forward_s: float, backward_s: float
 ) -> LayerTime:
@@ -162,6 +176,11 @@ def tensor_loop(
     )
 
 
+def tensor_loops(*names: str, active: Sequence[int] = (1, 2)) -> list[TensorLoop]:
+    """Loops without measured lists."""
+    return [tensor_loop(name, ranks) for ranks in active for name in names]
+
+
 def law(
     phase: str,
     active_ranks: int,
@@ -208,11 +227,7 @@ def machine(**changes: Any) -> Parameters:
             for direction in ("forward", "backward")
             for active in (1, 2)
         ],
-        "tensor_loops": [
-            tensor_loop(operation, active)
-            for active in (1, 2)
-            for operation in ("update", "pack", "unpack")
-        ],
+        "tensor_loops": tensor_loops("update", "pack", "unpack"),
     }
     return Parameters(**(content | changes))
 
@@ -246,6 +261,17 @@ def flatten(name: str = "flatten", source: str = "input") -> Layer:
     """A view of 2 x 3 items: no kernel runs."""
     shape = LayerShape(kind="flatten", input_shapes=((2, 3),), output_shape=(6,))
     return Layer(name=name, shape=shape, inputs=(source,), needs_input_grad=True)
+
+
+def seconds(terms: Sequence[Term]) -> dict[str, float]:
+    """What terms come to, by phase."""
+    return {str(phase): cost.seconds for phase, cost in by_phase(terms).items()}
+
+
+def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
+    """Whether a cost is what was computed by hand."""
+    found = (cost.seconds, cost.low, cost.high)
+    return found == pytest.approx((seconds, low, high), rel=EXACT, abs=0)
 
 
 def rank_of(layers: Sequence[Layer], split: Collection[str] = ()) -> Workload:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, estimate, machine
 
 from calib.fitting.parameters.collectives import (
@@ -16,7 +15,6 @@ from calib.fitting.parameters.collectives import (
 )
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.memory import Overlap
-from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 
 SIZES = (4096, 65536, 1048576)
@@ -116,13 +114,13 @@ def contention(
     return ContentionFit(**(content | more))
 
 
-def overlap(ranks: int, eta: float, library: str = "mpi") -> Overlap:
-    """eta with 10%."""
+def overlap(ranks: int, eta: float, library: str = "mpi", margin: float = 0.1) -> Overlap:
+    """eta +- `margin` of it."""
     return Overlap(
         library=library,
         device="cpu",
         ranks=ranks,
-        eta=estimate(eta),
+        eta=estimate(eta, margin),
         error=0.05,
         held_out_error=None,
         error_factor=1.1,
@@ -134,9 +132,3 @@ def overlap(ranks: int, eta: float, library: str = "mpi") -> Overlap:
 def network(*fits: CollectiveFit, **changes: Any) -> CollectiveCosts:
     """A machine with these collectives and nothing else of them."""
     return CollectiveCosts(machine(collectives=list(fits), **changes))
-
-
-def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
-    """Whether a cost is what was computed by hand."""
-    found = (cost.seconds, cost.low, cost.high)
-    return found == pytest.approx((seconds, low, high), rel=1e-9, abs=0)

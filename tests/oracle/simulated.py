@@ -1,6 +1,6 @@
-"""Rings of ranks simulated message by message, small networks with known sizes, and a machine of tables.
+"""Rings simulated message by message, small networks of known sizes, and a machine of tables.
 
-What closed forms are held against: nothing here is computed by oracle/.
+References for closed forms: nothing here is computed by oracle/.
 """
 
 from __future__ import annotations
@@ -177,6 +177,11 @@ def network(filters: Sequence[int], size: int, widths: Sequence[int], channels: 
         layers=tuple(build.layers),
     )
     return Network(model, tuple(weighted))
+
+
+def cuttable() -> Network:
+    """A network that spatial can cut."""
+    return network([8, 12], 8, [10, 6], channels=4)
 
 
 def networks() -> st.SearchStrategy[Network]:

@@ -1,12 +1,12 @@
-"""Halos, hierarchies and operations that stand in for others; libraries; what is missing."""
+"""Composed operations: halos, hierarchies, stand-ins; libraries; missing parameters."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from tests.oracle.handmade import allreduce_fit
-from tests.oracle.networks import close, line, network
+from tests.oracle.handmade import allreduce_fit, close
+from tests.oracle.networks import line, network
 
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.foundation.collectives import Operation

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.filters import HAND, LISTS, PARTS, SENT, WEIGHTS, largest_p, simulated
-from tests.oracle.phases import seconds
+from tests.oracle.handmade import seconds
 from tests.oracle.simulated import (
     INTERCEPT_S,
     Network,
@@ -45,12 +45,12 @@ def test_communication_is_that_of_rings(
     p, costs = p1 * p2, tables(net, node=node, links=links)
     terms = strategy.paper(net.model, Division("data+filter", p, each * p1, inner=p2), costs)
     inside = simulated("filter", net, p2, each, costs)
-    assert seconds(terms, "layerwise") == pytest.approx(inside, rel=1e-9)
+    assert seconds(terms)["layerwise"] == pytest.approx(inside, rel=1e-9)
     alpha, beta = costs.wires[costs.level(p), "allreduce"]
     flows = p2 if p > node else 1
     link = shared_wire(alpha, beta, flows, links if flows > 1 else 1)
     exchange = max(ring_allreduce(p1, 4.0 * net.parameters / p2, link))
-    assert seconds(terms, "exchange") == pytest.approx(exchange, rel=1e-9)
+    assert seconds(terms)["exchange"] == pytest.approx(exchange, rel=1e-9)
 
 
 @SOME
@@ -64,8 +64,8 @@ def test_compute(net: Network, each: int, p1: int, data: st.DataObject) -> None:
     split = {layer.name for layer in net.weighted}
     for phase, times in (("forward", costs.forward), ("backward", costs.backward)):
         parts = [batch * t / (p1 * p2 if n in split else p1) for n, t in times.items()]
-        assert seconds(terms, phase) == pytest.approx(math.fsum(parts), rel=1e-9)
-    assert seconds(terms, "update") == pytest.approx(sum(costs.updates.values()) / p2, rel=1e-9)
+        assert seconds(terms)[phase] == pytest.approx(math.fsum(parts), rel=1e-9)
+    assert seconds(terms)["update"] == pytest.approx(sum(costs.updates.values()) / p2, rel=1e-9)
 
 
 def test_by_hand() -> None:
@@ -74,8 +74,8 @@ def test_by_hand() -> None:
     costs = tables(net, node=2)
     costs.wires = {("rack", "allreduce"): (10.0, 1.0), ("node", "allgather"): (1.0, 1.0)}
     terms = strategy.paper(net.model, Division("data+filter", 6, 12, inner=2), costs)
-    assert seconds(terms, "exchange") == pytest.approx(4 * (10.0 + 32 / 6 * 2), rel=1e-12)
-    assert seconds(terms, "layerwise") == 0.0  # one layer is the first and the last
+    assert seconds(terms)["exchange"] == pytest.approx(4 * (10.0 + 32 / 6 * 2), rel=1e-12)
+    assert seconds(terms)["layerwise"] == 0.0  # one layer is the first and the last
     (term,) = [term for term in terms if term.phase == "exchange"]
     assert (term.values["phi"], term.values["W"], term.values["p"]) == (2.0, 32, 6)
 

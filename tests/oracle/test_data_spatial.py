@@ -1,4 +1,4 @@
-"""Data+spatial: two levels of rings simulated, and what it has in common with data and spatial."""
+"""Data+spatial against two simulated levels of rings, and against data and spatial."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.oracle.cuts import (
-    SOME,
-    WIRES,
-    Cut,
-    drawn,
-    exchanged,
-    hand_machine,
-    model_from,
-    seconds,
-    tables,
-)
+from tests.oracle.cuts import SOME, WIRES, Cut, drawn, exchanged, hand_machine, model_from, tables
+from tests.oracle.handmade import seconds
 from tests.oracle.shapes import conv, model_of, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 

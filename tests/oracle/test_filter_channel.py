@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.filters import HAND, by_hand, largest_p, simulated, split_of
-from tests.oracle.handmade import linear, mlp, relu
-from tests.oracle.phases import seconds
+from tests.oracle.handmade import linear, mlp, relu, seconds
 from tests.oracle.simulated import Network, measured_parts, network, networks, tables
 
 from calib.foundation.division import Division
@@ -35,8 +34,8 @@ def test_communication_is_that_of_rings(
     costs = tables(net)
     terms = MODULES[name].paper(net.model, Division(name, p, batch), costs)
     expected = simulated(name, net, p, batch, costs)
-    assert seconds(terms, "layerwise") == pytest.approx(expected, rel=1e-9)
-    assert seconds(terms, "exchange") == seconds(terms, "halo") == seconds(terms, "pack") == 0.0
+    assert seconds(terms)["layerwise"] == pytest.approx(expected, rel=1e-9)
+    assert seconds(terms)["exchange"] == seconds(terms)["halo"] == seconds(terms)["pack"] == 0.0
 
 
 @EITHER
@@ -50,8 +49,8 @@ def test_compute(name: str, net: Network, batch: int, data: st.DataObject) -> No
     split = {layer.name for layer in split_of(name, net)}
     for phase, each in (("forward", costs.forward), ("backward", costs.backward)):
         parts = [batch * t / (p if name in split else 1) for name, t in each.items()]
-        assert seconds(terms, phase) == pytest.approx(math.fsum(parts), rel=1e-9)
-    assert seconds(terms, "update") == pytest.approx(sum(costs.updates.values()) / p, rel=1e-9)
+        assert seconds(terms)[phase] == pytest.approx(math.fsum(parts), rel=1e-9)
+    assert seconds(terms)["update"] == pytest.approx(sum(costs.updates.values()) / p, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_by_hand(
     terms = MODULES[name].paper(net.model, Division(name, p, 5), costs)
     expected = math.fsum(2 * steps * (100.0 + 4 * 5 * items / p * 1.0) for items in summed)
     expected += math.fsum(steps * (1.0 + 4 * 5 * items / p * 0.01) for items in gathered)
-    assert seconds(terms, "layerwise") == pytest.approx(expected, rel=1e-12)
+    assert seconds(terms)["layerwise"] == pytest.approx(expected, rel=1e-12)
     if name == "filter":
         causes = {(term.phase, term.cause) for term in terms}
         assert ("forward", "compute") in causes and ("forward", "redundant") in causes
@@ -84,7 +83,7 @@ def test_rounding_of_the_paper_is_not_ours() -> None:
     costs.wires = dict.fromkeys(costs.wires, (1e-6, 1e-9))
     terms = filter.paper(net.model, Division("filter", 4, 12), costs)
     paper = 3 * 3 * sum([1e-6 + 12 * 8 * 4 * 1e-9 / 4] * 3)
-    assert seconds(terms, "layerwise") == pytest.approx(paper, rel=1e-12)
+    assert seconds(terms)["layerwise"] == pytest.approx(paper, rel=1e-12)
 
 
 def test_explanation_has_the_numbers_of_the_result() -> None:

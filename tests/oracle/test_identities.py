@@ -1,6 +1,6 @@
-"""What must be equal whatever the numbers: one rank is serial, hybrids of one kind are that kind, units.
+"""Identities for all strategies and both forms: one rank is serial, one-sided hybrids, units.
 
-Of all strategies and both forms, on hand-made machines and random small networks.
+On hand-made machines and random small networks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.cut import NET, fresh
-from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
-from tests.oracle.simulated import Network, Tables, networks, tables
+from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loops
+from tests.oracle.simulated import Network, Tables, cuttable, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -28,6 +27,7 @@ from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
 
 SOME = settings(max_examples=15, deadline=None)
+NET = cuttable()
 BETWEEN_PES = ("halo", "layerwise", "exchange")
 
 
@@ -59,13 +59,11 @@ def fits(scale: float = 1.0) -> list[CollectiveFit]:
 
 def calibrated(scale: float = 1.0) -> Parameters:
     """A machine that knows all passes and what an iteration adds to the sum of its parts."""
-    operations = ("update", "pack", "unpack", "concat", "split")
     phases = ("forward", "backward", "pack", "exchange", "unpack", "update")
-    active = (1, 2)
     return machine(
         collectives=fits(scale),
-        tensor_loops=[tensor_loop(name, n) for n in active for name in operations],
-        composition=[law(name, n, 1e-7, 1e-12) for n in active for name in phases],
+        tensor_loops=tensor_loops("update", "pack", "unpack", "concat", "split"),
+        composition=[law(name, n, 1e-7, 1e-12) for n in (1, 2) for name in phases],
     )
 
 
@@ -160,7 +158,7 @@ def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in changed:
         monkeypatch.setattr(module, "ITEM_BYTES", 8)
     monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
-    found = communication(strategy, tables(fresh(), node=2))  # a model remembers its bytes
+    found = communication(strategy, tables(cuttable(), node=2))  # a model remembers its bytes
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -184,9 +182,9 @@ def test_compute_is_linear_in_its_times(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "pipeline"])
 def test_measured_network_of_half_the_speed(strategy: str) -> None:
-    """All times between ranks are twice as long; what an iteration adds to them is not the network's.
+    """All times between ranks double.
 
-    A pipeline's are not in it: what its stages wait for depends on both.
+    Not of a pipeline, whose stages wait for compute and network.
     """
     parameters = calibrated().model_copy(update={"composition": []})
     slow = parameters.model_copy(update={"collectives": fits(2.0)})

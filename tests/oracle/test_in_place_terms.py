@@ -1,20 +1,12 @@
-"""Times and laws in place, as a projection adds them up: layers, copies, calls between layers."""
+"""Times and laws in place in a projection: layers, copies, calls between layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import pytest
-from tests.oracle.cut import NET as CUT  # a net that spatial can cut
-from tests.oracle.handmade import (
-    allreduce_fit,
-    estimate,
-    law,
-    layer_time,
-    machine,
-    mlp,
-    tensor_loop,
-)
+from tests.oracle.handmade import estimate, law, layer_time, machine, mlp, operations, tensor_loops
+from tests.oracle.simulated import cuttable
 
 from calib.fitting.parameters.file import Composition, Parameters
 from calib.foundation.division import Division
@@ -27,20 +19,18 @@ from calib.oracle.strategies.halos import joins
 from calib.oracle.what_if.changes import apply
 
 NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
+CUT = cuttable()
 BATCH = 8
 MORE = 1e-3  # beside microseconds
 
 
 def known(laws: Sequence[Composition] = ()) -> Parameters:
     """A machine with every operation that is asked for, and these laws."""
-    operations = ("allreduce", "allgather", "halo")
-    fits = [allreduce_fit().model_copy(update={"operation": name}) for name in operations]
-    loops = [
-        tensor_loop(name, n)
-        for n in (1, 2)
-        for name in ("update", "pack", "unpack", "concat", "split")
-    ]
-    return machine(collectives=fits, tensor_loops=loops, composition=list(laws))
+    return machine(
+        collectives=operations("allreduce", "allgather", "halo"),
+        tensor_loops=tensor_loops("update", "pack", "unpack", "concat", "split"),
+        composition=list(laws),
+    )
 
 
 def added(model: ModelSpec, division: Division, rule: Composition) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What was measured stands for its own nodes and ranks per node, and for no other layout.
+"""A measurement is valid for its own nodes and ranks per node only.
 
 The H100 logs (10 nodes of 1, 2 and 4 ranks) gave 40 ms for 8 + 2 ranks, and 7 ms for 9 and 11.
 """
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
-from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit
-from tests.oracle.networks import close, contention, line, network, structural
+from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit, close
+from tests.oracle.networks import contention, line, network, structural
 
 from calib.fitting.fit import fit_runs
 from calib.foundation.collectives import Operation
@@ -48,7 +48,7 @@ def ring(p: int, nbytes: float) -> float:
 def test_measured_is_what_lies_as_it_lay(
     p: int, stride: int, each: int, nodes: int, fullest: int
 ) -> None:
-    """Against the place of every rank: of the same p, nodes and ranks on a node, or extrapolated."""
+    """Measured if p, nodes and ranks on a node are the same, else extrapolated."""
     count = p * stride
     hosts = [f"h{rank // each}" for rank in range(count)]
     placement = Placement(hosts, [[0]] * count, each, oversubscribed=False, racks=[""] * count)
@@ -62,7 +62,7 @@ def test_measured_is_what_lies_as_it_lay(
 
 
 def test_ten_nodes_of_one_are_not_eight_and_two() -> None:
-    """The ring of ten, right within 8 ranks a node for 1: as many links more, or not."""
+    """The ring of ten, within a factor for 8 ranks on a node in place of 1."""
     fit = allreduce_fit(10, level="system", points=[(M, 7e-3), (2 * M, 9e-3)])
     fit = fit.model_copy(update={"nodes": 10, "ranks_per_node": 1})
     costs = network(fit, ranks_per_node=8)
@@ -120,7 +120,7 @@ def test_a_structural_law_interpolates_between_layouts(p: int, stride: int, basi
 
 
 def test_a_law_of_one_number_of_nodes_says_nothing_of_others() -> None:
-    """One and two ranks on each of ten nodes: eleven of one go by the ring of ten, not by the law."""
+    """The law is of ten nodes with one and two ranks: eleven nodes of one take the ring of ten."""
     law = structural(ranks=(10, 20), level="system", nodes=[10, 10], ranks_per_node=[1, 2])
     fits = [
         allreduce_fit(10 * each, level="system").model_copy(
@@ -133,7 +133,7 @@ def test_a_law_of_one_number_of_nodes_says_nothing_of_others() -> None:
     assert cost.seconds == pytest.approx(ring(11, M))
     factor = cost.high / cost.seconds
     assert LINE_FACTOR < factor < LINE_FACTOR**2 * 1.1
-    # of ten nodes of 8, whose ranks a node none was measured of, the law; its error and that of 2 to 8
+    # ten nodes of 8 ranks, which were not measured, take the law with the error of 2 to 8
     cost = costs.time(Message("allreduce", M, 80))
     assert cost.high == pytest.approx(cost.seconds * 1.2**2 * LAYOUT_FACTOR**2)
 

@@ -1,4 +1,4 @@
-"""The limits of the paper, and what memory and communication do as ranks are added, by `project`.
+"""The limits of the paper, and how memory and communication change with the ranks.
 
 ParaDL, sections 5.3.2 and 5.3.4, and formulas.md, "PE limits" and "Memory per PE".
 """
@@ -10,7 +10,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, allreduce_fit, machine
+from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, machine, operations
 
 from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
@@ -21,7 +21,6 @@ from calib.training.models.specs import spec
 
 GIB = 2**30
 V100_BYTES = 16 * GIB  # of the paper's GPUs
-OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
 # 512^3, one sample (GiB): 4 -> 16 channels and a ReLU on 510^3, a pooling to 255^3, and so on
 COSMOFLOW_FIRST_LAYER = 2 * 4 * (4 * 512**3 + 16 * 510**3)
 
@@ -29,7 +28,7 @@ COSMOFLOW_FIRST_LAYER = 2 * 4 * (4 * 512**3 + 16 * 510**3)
 @functools.cache
 def hand(room: int = V100_BYTES) -> Machine:
     """Laws for every layer and operation, all on one level, and no memory reuse (gamma = 1)."""
-    fits = [allreduce_fit().model_copy(update={"operation": name}) for name in OPERATIONS]
+    fits = operations("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
     parameters = machine(collectives=fits, device_memory_bytes=room, ranks_per_node=1024)
     laws = [law.model_copy(update={"active_ranks": 1}) for law in parameters.work]
     loops = [loop.model_copy(update={"active_ranks": 1}) for loop in parameters.tensor_loops]
@@ -92,7 +91,7 @@ def test_channel_parallelism_starts_at_the_second_layer(name: str, first: str) -
 def test_cosmoflow_512_fits_no_strategy_that_keeps_a_whole_sample(
     strategy: str, ranks: list[int], form: Form
 ) -> None:
-    """Up to the limit of each there is a time but no room; the reason has both numbers."""
+    """Up to its limit each has a time but does not fit; the reason has both numbers."""
     for p in ranks:
         batch = p if strategy == "data" else 1
         found = predict("cosmoflow", strategy, p, batch, form=form)
@@ -135,7 +134,7 @@ def parts_at(strategy: str, p: int, batch: int = 64, inner: int = 1) -> dict[str
 
 
 def test_memory_falls_as_the_formulas_say() -> None:
-    """data: activations by p; filter: weights by p; data+filter: each by its own; data+spatial: by p."""
+    """1/p of the activations (data), of the weights (filter), of both (hybrids)."""
     one = parts_at("serial", 1)
     assert one["activations"] > one["weights"] > 0
     for p in (2, 4, 8):

@@ -1,4 +1,4 @@
-"""Answers are kept with what they are of, up to a number."""
+"""Answers are cached with the object they belong to, up to a number."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_divisions_of_one_geometry_share_an_answer() -> None:
 
 @pytest.mark.parametrize("form", ["measured", "paper"])
 def test_what_was_asked_before_changes_no_prediction(form: Form) -> None:
-    """Every division of a machine that was asked for all others equals that of a fresh one."""
+    """A machine with full caches predicts what a fresh one does."""
     parameters, text = machine(), spec("resnet50-mini").model_dump_json()
     known, shared = Machine(parameters), ModelSpec.model_validate_json(text)
     asked = [

@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.handmade import (
-    allreduce_fit,
-    estimate,
-    law,
-    layer_time,
-    linear,
-    machine,
-    mlp,
-    relu,
-)
+from tests.oracle.handmade import allreduce_fit, law, layer_time, linear, machine, mlp, relu
+from tests.oracle.simulated import Tables
 from tests.oracle.simulated_pipeline import Times, makespan
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division, Schedule
-from calib.foundation.layers import Direction, LayerShape
-from calib.foundation.records import Estimate
+from calib.foundation.layers import LayerShape
 from calib.oracle.cost import Cost, total
-from calib.oracle.costs.contention import Phi
-from calib.oracle.costs.link import Link
 from calib.oracle.costs.machine import Costs, Machine
-from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import sum_of
 from calib.oracle.strategies import pipeline, serial
 from calib.oracle.strategies.stage_terms import strides_of
 from calib.oracle.terms import Term, by_phase
@@ -251,34 +238,13 @@ def test_update_of_the_slowest_stage() -> None:
     assert by_phase(whole)["update"].seconds == pytest.approx(expected, rel=1e-12)
 
 
-@dataclass
-class Table:
-    """PaperCosts of numbers: FW_l, BW_l per sample, WU_l, and one link."""
-
-    times: Sequence[tuple[float, float]]
-    updates: Sequence[float]
-    alpha_s: float
-    beta_s_per_byte: float
-
-    def each(self, direction: Direction) -> list[Cost]:
-        return [Cost(pair[direction == "backward"], "measured") for pair in self.times]
-
-    def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        return sum_of(self.each(direction), work, select)
-
-    def update(self) -> list[Cost]:
-        return [Cost(seconds, "measured") for seconds in self.updates]
-
-    def update_total(self) -> Cost:
-        return total(self.update())
-
-    def link(self, span: int, operation: str, groups: int = 1) -> Link:
-        assert operation == "p2p"
-        alpha, beta = self.alpha_s, self.beta_s_per_byte
-        return Link("node", Estimate.exactly(alpha), estimate(beta))
-
-    def contention(self, flows: float, span: int) -> Phi:
-        return Phi.exactly(1.0)
+def table(times: Sequence[tuple[float, ...]], alpha_s: float, beta_s_per_byte: float) -> Tables:
+    """FW_l, BW_l per sample and WU_l of every layer, and one link."""
+    columns = [
+        dict(zip((layer.name for layer in MODEL.layers), column, strict=True))
+        for column in zip(*times, strict=True)
+    ]
+    return Tables(MODEL, *columns, {("node", "p2p"): (alpha_s, beta_s_per_byte)}, node=G)
 
 
 def lockstep(
@@ -319,8 +285,7 @@ def test_paper_form_is_a_lockstep(
     cuts = st.lists(st.integers(1, G - 1), min_size=p - 1, max_size=p - 1, unique=True)
     boundaries = tuple(sorted(data.draw(cuts)))
     division = Division("pipeline", p, micro * segments, segments=segments, boundaries=boundaries)
-    costs = Table([(f, b) for f, b, _ in rows], [u for _, _, u in rows], alpha, beta)
-    terms = pipeline.paper(MODEL, division, costs)
+    terms = pipeline.paper(MODEL, division, table(rows, alpha, beta))
     borders = list(pairwise((0, *boundaries, G)))
     forward = [micro * math.fsum(f for f, _, _ in rows[a:b]) for a, b in borders]
     backward = [micro * math.fsum(b for _, b, _ in rows[a:c]) for a, c in borders]
@@ -343,8 +308,8 @@ def test_one_rank_is_serial(segments: int, schedule: Schedule) -> None:
     alone = Division("serial", 1, 8)
     costs: Costs = Machine(machine()).costs(1)
     assert pipeline.measured(MODEL, division, costs) == serial.measured(MODEL, alone, costs)
-    table = Table([(1.0, 2.0)] * G, [0.5] * G, 1.0, 1.0)
-    assert pipeline.paper(MODEL, division, table) == serial.paper(MODEL, alone, table)
+    paper = table([(1.0, 2.0, 0.5)] * G, 1.0, 1.0)
+    assert pipeline.paper(MODEL, division, paper) == serial.paper(MODEL, alone, paper)
     found = pipeline.memory(MODEL, division, "adam")
     assert found == serial.memory(MODEL, alone, "adam")
 

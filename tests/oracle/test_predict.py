@@ -23,14 +23,15 @@ from tests.oracle.handmade import (
     layer_time,
     machine,
     mlp,
+    operations,
     tensor_loop,
     work_model,
 )
+from tests.oracle.networks import overlap
 from tests.oracle.shapes import conv, model_of
 
 from calib import oracle
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.memory import Overlap
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.layers import LayerShape
@@ -276,13 +277,7 @@ def test_a_sharded_optimizer_by_hand() -> None:
     """A reduce-scatter and an allgather of W, and the update of half of 4 tensors and 560 B."""
     net = mlp([12, 8, 4])  # 140 parameters
     whole = each(net, "data", 2, 4, machine())
-    fits = [
-        allreduce_fit(),
-        *(
-            allreduce_fit().model_copy(update={"operation": name})
-            for name in ("reduce_scatter", "allgather")
-        ),
-    ]
+    fits = operations("allreduce", "reduce_scatter", "allgather")
     division = Division("data", 2, 8, sharded_optimizer=True)
     found = project(net, division, machine(collectives=fits))
     update = LOOP_CALL_S + 2 * LOOP_TENSOR_S + 280 * LOOP_BYTE_S
@@ -331,22 +326,8 @@ def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
         assert more == pytest.approx((once[active] - 1) * seconds, rel=1e-9, abs=1e-15)
 
 
-def overlap_of(ranks: int, eta: float) -> Overlap:
-    return Overlap(
-        library="mpi",
-        device="cpu",
-        ranks=ranks,
-        eta=Estimate.exactly(eta),
-        error=0.0,
-        held_out_error=None,
-        error_factor=1.0,
-        models=["hand"],
-        n=9,
-    )
-
-
 def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
-    rows = {"overlap": [overlap_of(2, 0.5), overlap_of(4, 0.25)], "ranks_per_node": 4}
+    rows = {"overlap": [overlap(2, 0.5), overlap(4, 0.25)], "ranks_per_node": 4}
     rows["collectives"] = [allreduce_fit(), allreduce_fit(ranks=4), allreduce_fit(8, "system")]
     rows |= {"work": machine().work, "tensor_loops": machine().tensor_loops}
     for p, eta in ((2, 0.5), (4, 0.25), (8, 0.25)):
@@ -355,15 +336,15 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
         whole = plain.phases["exchange"].value
         hidden = min(eta * whole, plain.phases["backward"].value)
         assert found.phases["exchange"].value == pytest.approx(whole - hidden)
-        assert ("none or all" in " ".join(found.notes)) is (p == 8)
+        assert ("other numbers of ranks only" in " ".join(found.notes)) is (p == 8)
 
 
 def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
     slowdown = Estimate(value=0.1, low=0.05, high=0.2)
-    law = overlap_of(2, 0.0).model_copy(update={"slowdown": slowdown})
+    law = overlap(2, 0.0).model_copy(update={"slowdown": slowdown})
     of = measured_machine().model_copy(update={"overlap": [law]})
     plain, found = (
-        project(NET, Division("data", 2, 8, overlap=overlap), of) for overlap in (False, True)
+        project(NET, Division("data", 2, 8, overlap=overlaps), of) for overlaps in (False, True)
     )
     assert plain.total is not None and found.total is not None
     assert found.total.value == pytest.approx(1.1 * plain.total.value)
@@ -375,14 +356,8 @@ def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
 
 def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:
     """They come after the update: of two operations of W only the reduce-scatter can hide."""
-    fits = [
-        allreduce_fit(),
-        *(
-            allreduce_fit().model_copy(update={"operation": name})
-            for name in ("reduce_scatter", "allgather")
-        ),
-    ]
-    net, rows = mlp([12, 8, 4]), {"overlap": [overlap_of(2, 1.0)], "collectives": fits}
+    fits = operations("allreduce", "reduce_scatter", "allgather")
+    net, rows = mlp([12, 8, 4]), {"overlap": [overlap(2, 1.0, margin=0.0)], "collectives": fits}
     both = Division("data", 2, 8, overlap=True, sharded_optimizer=True)
     alone = each(net, "data", 2, 4, machine(**rows)).phases
     found = project(net, both, machine(**rows)).phases["exchange"].value
@@ -394,15 +369,7 @@ def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
     """16 x 16 images in 4 parts: one dimension where that was asked for."""
     layer = conv(1, 4, (16, 16), 3, 1, 1)
     model = model_of([layer, conv(4, 4, (16, 16), 3, 1, 1)])
-    rows = {
-        "collectives": [
-            allreduce_fit(),
-            *(
-                allreduce_fit().model_copy(update={"operation": name})
-                for name in ("halo", "allgather")
-            ),
-        ]
-    }
+    rows = {"collectives": operations("allreduce", "halo", "allgather")}
     for grid in ((4,), (2, 2), (1, 4)):
         found = project(model, Division("spatial", 4, 4, grid=grid), machine(**rows))
         assert found.division.grid == grid

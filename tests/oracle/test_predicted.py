@@ -1,12 +1,12 @@
-"""predictions.json: what a projection says of itself is enough to make it again."""
+"""predictions.json: a projection holds what is needed to repeat it."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import pytest
-from tests.oracle.cut import NET as CUT  # a net that spatial can cut
-from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
+from tests.oracle.handmade import machine, operations, tensor_loops
+from tests.oracle.simulated import cuttable
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
@@ -15,6 +15,7 @@ from calib.oracle.predict import project
 from calib.oracle.predicted import same
 from calib.oracle.projection import PHASES, Projection
 
+CUT = cuttable()
 BATCH = 8
 DIVISIONS = (
     Division("serial", 1, BATCH),
@@ -32,15 +33,12 @@ DIVISIONS = (
 
 def everything() -> Parameters:
     """A machine with every operation between 2 and 4 ranks."""
-    operations = ("allreduce", "allgather", "reduce_scatter", "halo", "p2p")
-    fits = [
-        allreduce_fit().model_copy(update={"operation": name, "ranks": ranks})
-        for name in operations
-        for ranks in (2, 4)
-    ]
-    names = ("update", "pack", "unpack", "concat", "split")
-    loops = [tensor_loop(name, n) for n in (1, 2, 4) for name in names]
-    return machine(collectives=fits, tensor_loops=loops)
+    names = ("allreduce", "allgather", "reduce_scatter", "halo", "p2p")
+    passes = ("update", "pack", "unpack", "concat", "split")
+    return machine(
+        collectives=operations(*names, ranks=(2, 4)),
+        tensor_loops=tensor_loops(*passes, active=(1, 2, 4)),
+    )
 
 
 @pytest.mark.parametrize("form", ["measured", "paper"])
@@ -57,7 +55,7 @@ def test_every_strategy_is_predicted_again(
 
 
 def test_what_is_the_same() -> None:
-    """All numbers that a score takes, and what they rest on, each to 1e-9; not the words."""
+    """All numbers that a score takes and their bases, to 1e-9; not the words."""
     of = project(CUT.model, DIVISIONS[1], everything())
     assert of.total is not None
     assert same(of, of.model_copy(update={"notes": ["otherwise"], "terms": []}))

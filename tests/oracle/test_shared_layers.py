@@ -1,4 +1,4 @@
-"""What filter, channel and data+filter have in common: layers that stay whole, split and concat."""
+"""Filter, channel and data+filter: layers that stay whole, split and concat."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.oracle.handmade import (
     LOOP_BYTE_S,
     LOOP_CALL_S,
     LOOP_TENSOR_S,
-    allreduce_fit,
     machine,
     mlp,
-    tensor_loop,
+    operations,
+    seconds,
+    tensor_loops,
 )
-from tests.oracle.phases import seconds
 from tests.oracle.simulated import Network, network, tables
 
 from calib.foundation.division import Division
@@ -61,11 +61,11 @@ def test_grouped_convolutions_stay_whole(strategy_name: str) -> None:
     terms = strategy_named(strategy_name).paper(model, division, costs)
     # on 2 ranks an allgather has one step and an allreduce two: of conv1, conv3, fc1 less the exceptions
     steps = {"filter": 2 * 1 + 2 * 2, "channel": 2 * 2 + 1 * 1}[strategy_name]
-    assert seconds(terms, "layerwise") == pytest.approx(steps)
+    assert seconds(terms)["layerwise"] == pytest.approx(steps)
     whole = {"filter": ["conv2"], "channel": ["conv1", "conv2"]}[strategy_name]
     times = {x.name: costs.forward[x.name] / (1 if x.name in whole else 2) for x in net.weighted}
     others = sum(t for name, t in costs.forward.items() if name not in times)
-    assert seconds(terms, "forward") == pytest.approx(10 * (sum(times.values()) + others))
+    assert seconds(terms)["forward"] == pytest.approx(10 * (sum(times.values()) + others))
     weights = {"conv1": 4 * 27, "conv2": 8 * 2 * 9, "conv3": 6 * 8 * 9, "fc1": 4 * 24}
     biases = {"conv1": 4, "conv2": 8, "conv3": 6, "fc1": 4}
     kept = sum(
@@ -86,18 +86,13 @@ def test_equal_tensors_are_counted() -> None:
 
 def machine_of_loops() -> Machine:
     """The hand-made node with an allgather and loops of shards."""
-    operations = ("update", "concat", "split", "pack", "unpack")
-    gather = allreduce_fit().model_copy(update={"operation": "allgather"})
-    return Machine(
-        machine(
-            collectives=[allreduce_fit(), gather],
-            tensor_loops=[tensor_loop(operation, 2) for operation in operations],
-        )
-    )
+    loops = tensor_loops("update", "concat", "split", "pack", "unpack", active=(2,))
+    fits = operations("allreduce", "allgather")
+    return Machine(machine(collectives=fits, tensor_loops=loops))
 
 
 class Recorder(TensorCosts):
-    """Remembers what it was asked for."""
+    """Counts what it is asked for."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.parameters, 2)

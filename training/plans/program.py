@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
+from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
-from calib.oracle.trace.tracing import INPUT
 from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers, summers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
 from calib.training.plans.gradients import PlanGroups, SharedGradients
@@ -98,7 +98,7 @@ class _Builder:
         before = self.spec.layers[j]
         theirs = self.division.configurations[j]
         between = route((before.shape, theirs), here, which, batch, self.rank)
-        carries = before.needs_input_grad or bool(before.shape.parameter_shapes)
+        carries = before.has_gradient
         fetch = None
         if between.talks or (between.whole is not None and not between.is_direct):
             same_cells = of == theirs and math.prod(of.spatial) > 1

@@ -109,7 +109,7 @@ class PipelineWorker(Worker):
                 (samples, *layer.shape.output_shape),
                 dtype=types.get(name, first.dtype),
                 device="meta",
-                requires_grad=layer.needs_input_grad or bool(layer.shape.parameter_shapes),
+                requires_grad=layer.has_gradient,
             )
 
         received = tuple(map(example, stage.received)) or (model_input,)

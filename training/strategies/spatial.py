@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from calib.foundation.layers import Shape
 from calib.oracle.layout.shards import split_layers
+from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
-from calib.oracle.trace.tracing import INPUT
 from calib.training.gradients.flat import FlatAllreduce, GroupedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.split.cell import ImageCell, slices

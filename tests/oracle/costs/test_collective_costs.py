@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
+    EXACT,
     INTERPOLATION_FACTOR,
     LINE_FACTOR,
     allreduce_fit,
+    close,
     machine,
 )
-from tests.oracle.networks import close, line, network, overlap, structural
+from tests.oracle.networks import line, network, overlap, structural
 
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
@@ -26,8 +28,6 @@ from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
-
-EXACT = 1e-12
 
 
 def allreduce(costs: CollectiveCosts, ranks: int, nbytes: int) -> Cost:
@@ -285,18 +285,6 @@ FITS = [
 ]
 
 
-def sized(message: Message, nbytes: int) -> Message:
-    return Message(
-        message.operation,
-        nbytes,
-        message.group_size,
-        message.stride,
-        message.groups,
-        message.grid,
-        message.inner,
-    )
-
-
 @settings(max_examples=100)
 @given(st.sampled_from(ASKED), st.integers(1, 10**8), st.integers(1, 10**8))
 def test_more_bytes_take_no_less_and_intervals_hold_their_value(
@@ -304,7 +292,7 @@ def test_more_bytes_take_no_less_and_intervals_hold_their_value(
 ) -> None:
     """Points and lines rise with m, so all that is made of them does."""
     costs = network(*FITS, links_per_node=1)
-    less, more = (costs.time(sized(message, 4 * m)) for m in sorted((one, other)))
+    less, more = (costs.time(message._replace(nbytes=4 * m)) for m in sorted((one, other)))
     assert less.seconds <= more.seconds * (1 + 1e-9)
     assert all(0 <= cost.low <= cost.seconds <= cost.high < math.inf for cost in (less, more))
 
@@ -324,7 +312,7 @@ def test_a_machine_twice_as_slow_takes_twice_as_long(
     message: Message, items: int, factor: float
 ) -> None:
     before, after = (
-        network(*fits, links_per_node=1).time(sized(message, 4 * items))
+        network(*fits, links_per_node=1).time(message._replace(nbytes=4 * items))
         for fits in (FITS, [scaled(fit, factor) for fit in FITS])
     )
     assert after.seconds == pytest.approx(factor * before.seconds, rel=1e-9)

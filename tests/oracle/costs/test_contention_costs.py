@@ -1,4 +1,4 @@
-"""Groups at once: phi by hand on the bytes of lines whose alpha and beta are chosen."""
+"""Concurrent groups: phi by hand, on lines of chosen alpha and beta."""
 
 from __future__ import annotations
 

@@ -7,21 +7,24 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.handmade import estimate, law, layer_time, linear, machine, mlp, work_model
+from tests.oracle.handmade import (
+    EXACT,
+    close,
+    estimate,
+    law,
+    layer_time,
+    linear,
+    machine,
+    mlp,
+    work_model,
+)
 
 from calib.oracle.cost import MACHINE, NOTHING, Cost, measured, total, widened, within_factor
 from calib.oracle.costs.in_place import InPlaceLaws, ranks_at_work
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import BASIS_ORDER, Basis
 
-EXACT = 1e-12
 PARTS = Cost(10e-6, "measured", ((MACHINE, 2e-6, 3e-6),))
-
-
-def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
-    """Whether a cost is what was computed by hand."""
-    found = (cost.seconds, cost.low, cost.high)
-    return found == pytest.approx((seconds, low, high), rel=EXACT, abs=0)
 
 
 # the facade

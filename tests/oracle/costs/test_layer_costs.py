@@ -1,4 +1,4 @@
-"""Costs of layers against closed forms, on parameters whose numbers are chosen (handmade.py)."""
+"""Costs of layers against closed forms, on hand-made parameters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import (
     CALL_S,
+    EXACT,
     S_PER_BYTE,
     S_PER_FLOP,
     WORK_FACTOR,
+    close,
     estimate,
     flatten,
     law,
@@ -36,7 +38,6 @@ from calib.oracle.layout.workload import Workload, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 
-EXACT = 1e-12
 BOTH: tuple[Direction, Direction] = ("forward", "backward")
 
 
@@ -45,12 +46,6 @@ def cost_of(
 ) -> Cost:
     """A rank that runs one layer."""
     return LayerCosts(parameters, active).total(rank_of([layer]), "all", batch, direction)
-
-
-def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
-    """Whether a cost is what was computed by hand."""
-    found = (cost.seconds, cost.low, cost.high)
-    return found == pytest.approx((seconds, low, high), rel=EXACT, abs=0)
 
 
 def sources(cost: Cost) -> list[str]:

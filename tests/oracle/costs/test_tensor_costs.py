@@ -1,4 +1,4 @@
-"""Costs of passes over tensors against closed forms, on parameters made by hand (handmade.py)."""
+"""Costs of passes over tensors against closed forms, on hand-made parameters."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import (
+    EXACT,
     LOOP_BYTE_S,
     LOOP_CALL_S,
     LOOP_FACTOR,
     LOOP_TENSOR_S,
+    close,
     estimate,
     law,
     layer_time,
     linear,
     machine,
     tensor_loop,
+    tensor_loops,
 )
 
 from calib.fitting.parameters.file import TensorLoop
@@ -28,25 +31,18 @@ from calib.oracle.cost import MACHINE, NOTHING, Cost, total
 from calib.oracle.costs.tensors import UPDATES, TensorCosts
 from calib.oracle.layout.workload import Tensors
 
-EXACT = 1e-12
 LIST = Tensors("abc", 10, 400)
 Pass = Literal["pack", "unpack"]
 Cut = Literal["concat", "split"]
-
-
-def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
-    """Whether a cost is what was computed by hand."""
-    found = (cost.seconds, cost.low, cost.high)
-    return found == pytest.approx((seconds, low, high), rel=EXACT, abs=0)
 
 
 def by_hand(tensors: int, nbytes: int) -> float:
     return LOOP_CALL_S + tensors * LOOP_TENSOR_S + nbytes * LOOP_BYTE_S
 
 
-def loops(*operations: str, active: int = 2) -> list[TensorLoop]:
-    """Laws without a measured list."""
-    return [tensor_loop(operation, active) for operation in operations]
+def loops(*operations: str) -> list[TensorLoop]:
+    """Laws without a measured list, two ranks at work."""
+    return tensor_loops(*operations, active=(2,))
 
 
 def costs_of(*found: TensorLoop, **changes: object) -> TensorCosts:
@@ -314,7 +310,7 @@ def test_intervals_hold_their_value_and_units(
 
 
 def test_the_order_of_the_file_does_not_matter() -> None:
-    found = loops("update", "pack", "unpack") + loops("update", "pack", active=1)
+    found = loops("update", "pack", "unpack") + tensor_loops("update", "pack", active=(1,))
     rules = [law(phase, 2, s_per_byte=1e-9) for phase in ("update", "pack", "exchange")]
     orders = [costs_of(*found, composition=rules), costs_of(*found[::-1], composition=rules[::-1])]
     for ask in (

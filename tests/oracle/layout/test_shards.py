@@ -1,4 +1,4 @@
-"""Shards have the shapes that real tensors have when a layer is cut by hand and put together again."""
+"""Shards against real tensors that are cut by hand and joined again."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_spatial_parts_are_slices_of_the_whole(
 def test_halo_rows_by_brute_force(
     n: int, kernel: int, stride: int, padding: int, parts: int
 ) -> None:
-    """Which row meets which output, written out: rows of others are a neighbour's, and so many."""
+    """Every pair of row and output written out."""
     assume(n + 2 * padding >= kernel)
     shape = conv(1, 1, (n,), kernel, stride, padding)
     outputs = shape.output_shape[1]

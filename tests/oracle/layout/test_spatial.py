@@ -9,18 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.oracle.cuts import (
-    SOME,
-    WIRES,
-    Cut,
-    drawn,
-    exchanged,
-    hand_machine,
-    model_from,
-    seconds,
-    tables,
-)
-from tests.oracle.handmade import LOOP_BYTE_S, LOOP_CALL_S, LOOP_TENSOR_S, machine, mlp
+from tests.oracle.cuts import SOME, WIRES, Cut, drawn, exchanged, hand_machine, model_from, tables
+from tests.oracle.handmade import LOOP_BYTE_S, LOOP_CALL_S, LOOP_TENSOR_S, machine, mlp, seconds
 from tests.oracle.shapes import conv, model_of, pool, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 

@@ -1,4 +1,4 @@
-"""Balanced stages against all partitions, and what crosses borders against the edges of the graph."""
+"""Balanced stages against all partitions, and crossings against the edges of the graph."""
 
 from __future__ import annotations
 

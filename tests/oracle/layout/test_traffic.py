@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
-from tests.oracle.shapes import conv, model_of, pool, relu
+from tests.oracle.shapes import conv, model_of, small
 
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
@@ -21,12 +21,6 @@ from calib.training.models.specs import spec
 B = 12
 # conv 3 -> 4 on 8 x 6, ReLU, max pool by 2, FC 48 -> 6; |w| + |bi| = 108 + 4 and 288 + 6
 W = 4 * (108 + 4 + 288 + 6)
-
-
-def small() -> ModelSpec:
-    return model_of(
-        [conv(3, 4, (8, 6), 3, 1, 1), relu(4, (8, 6)), pool("max_pool", 4, (8, 6), 2, 2, 0)]
-    )
 
 
 def sent(strategy: str, p: int, inner: int = 1, segments: int = 1) -> list[Message]:

@@ -40,7 +40,7 @@ def peak(
 def test_naive_sums_are_those_that_the_reuse_was_fitted_to(
     name: str, optimizer: Literal["sgd", "momentum", "adam"]
 ) -> None:
-    """gamma multiplies the same bytes that it was divided by, whichever code counted them."""
+    """gamma is fitted to the same bytes that it multiplies."""
     model, batch = spec(name), 6
     layers = [layer for layer in model.layers if not layer.shape.is_free]
     weights = 4 * sum(math.prod(shape) for shape in model.parameter_shapes)

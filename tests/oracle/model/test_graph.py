@@ -1,4 +1,4 @@
-"""What is no model is refused with a line that says what and where; what is one is taken."""
+"""Graphs that are not models are refused with a line that says what and where."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
         both(shape_of("relu", kind="gelu"), lambda c: at(c, "relu").pop("name")),
         ["'number 3'"],
     ),
-    "name twice": (lambda c: at(c, "norm").update(name="conv"), ["'conv'", "there twice"]),
+    "name twice": (lambda c: at(c, "norm").update(name="conv"), ["'conv'", "used twice"]),
     "name of the input": (
         lambda c: at(c, "conv").update(name="input"),
         ["'input'", "model's input"],
@@ -175,7 +175,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     "relu that changes the size": (shape_of("drop", output_shape=[95]), ["'drop'", "95, not 96"]),
     "no loss": (
         lambda c: c["layers"].pop(),
-        ["'fc'", "linear and no loss", "cross_entropy or mse"],
+        ["'fc'", "linear and not a loss", "cross_entropy or mse"],
     ),
     "loss before the end": (
         lambda c: c["layers"].insert(9, {"name": "early", **layer("mse", {"fc": [7]}, [])}),
@@ -183,7 +183,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     ),
     "layer after the loss": (
         lambda c: c["layers"].append({"name": "late", **LATE_LOSS}),
-        ["'late'", "no loss"],
+        ["'late'", "not a loss"],
     ),
     "loss of two outputs": (
         both(reads("loss", "fc", "fc"), shape_of("loss", input_shapes=[[7], [7]])),
@@ -443,7 +443,7 @@ def test_layers_that_torch_does_not_have_are_refused(case: str, change: Content,
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_registered_model_is_a_model(name: str) -> None:
-    """Made anew of its own content, every layer of it checked; one inverted gradient is found."""
+    """It validates again; one inverted needs_input_grad is found."""
     content = spec(name).model_dump()
     assert ModelSpec(**content) == spec(name)
     content["layers"][-2]["needs_input_grad"] ^= True
@@ -531,11 +531,11 @@ def test_random_graphs_are_taken(layers: list[Layer]) -> None:
 @settings(max_examples=60)
 @given(layers=nets(), data=st.data())
 def test_a_layer_that_is_left_out_is_missed(layers: list[Layer], data: st.DataObject) -> None:
-    """Whoever read it is named, or, of the loss, that there is none."""
+    """The error names its reader, or says that the loss is missing."""
     number = data.draw(st.integers(0, len(layers) - 1))
     left = layers[:number] + layers[number + 1 :]
     readers = [x.name for x in left if layers[number].name in x.inputs]
-    said = f"{readers[0]!r} reads {layers[number].name!r}" if readers else "no loss"
+    said = f"{readers[0]!r} reads {layers[number].name!r}" if readers else "not a loss"
     with pytest.raises(InputError) as caught:
         check_graph((4,), left)
     assert said in str(caught.value)

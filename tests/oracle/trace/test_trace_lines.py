@@ -1,4 +1,4 @@
-"""A module that cannot be traced is refused with the file and the line of its code that does it."""
+"""A module that cannot be traced is refused with the file and line at fault."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_function_class_or_module(
         ("my_nets.nosuch:build", ["no Python module my_nets.nosuch:"]),
         ("my_nets.net:biuld", ["has no 'biuld'", "did you mean build?"]),
         ("my_nets.net:wide", ["needs width, depth: give a function without arguments"]),
-        ("my_nets.net:number", ["gives int, which is no torch.nn.Module"]),
+        ("my_nets.net:number", ["gives int, which is not a torch.nn.Module"]),
         ("my_nets.net:constant", ["is int, neither a function nor a class"]),
         ("my_nets.net:broken", ["my_nets/net.py, line 19 `raise", "ValueError: no weights"]),
         ("my_nets.net:leaves", ["my_nets/net.py, line 22", "SystemExit: 3"]),

@@ -1,4 +1,4 @@
-"""What if: settings against closed forms of the hand-made machine, and what is no setting."""
+"""What if: settings against closed forms of the hand-made machine, and ill-formed settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.oracle.handmade import (
     mlp,
     tensor_loop,
 )
+from tests.oracle.memory.reuse import reuse
+from tests.oracle.networks import overlap
 
 from calib.fitting.parameters.collectives import (
     CollectiveFit,
@@ -29,7 +31,7 @@ from calib.fitting.parameters.collectives import (
     StructuralFit,
 )
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
+from calib.fitting.parameters.memory import NO_SLOWDOWN
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.predict import project
@@ -38,18 +40,20 @@ from calib.oracle.what_if.changes import KNOWN, apply, notes_of, parse
 NET = mlp([12, 8, 3])
 A, B = 2 * ALPHA_S, BETA_S_PER_BYTE  # a ring of two ranks: 2 alpha + m beta
 SIZES = (8, 4096, 65536, 2**20)
+
+
+def piece(first: float, last: float, intercept_s: float, slope_s_per_byte: float) -> HockneyPiece:
+    return HockneyPiece(
+        from_nbytes=first,
+        to_nbytes=last,
+        intercept_s=estimate(intercept_s),
+        slope_s_per_byte=estimate(slope_s_per_byte),
+    )
+
+
 # a fit that is one line: t = A + B m in its line, its piece and its points
 STRAIGHT = allreduce_fit(points=[(m, A + B * m) for m in SIZES]).model_copy(
-    update={
-        "pieces": [
-            HockneyPiece(
-                from_nbytes=8,
-                to_nbytes=2**20,
-                intercept_s=estimate(A),
-                slope_s_per_byte=estimate(B),
-            )
-        ]
-    }
+    update={"pieces": [piece(8, 2**20, A, B)]}
 )
 
 
@@ -57,20 +61,7 @@ def bent() -> CollectiveFit:
     """Two pieces that meet at 65536 bytes: 4 us + 0.1 ns/B, then a third of the slope."""
     border, slope = 65536.0, 1e-10
     behind = 4e-6 + border * (slope - slope / 3)
-    pieces = [
-        HockneyPiece(
-            from_nbytes=8,
-            to_nbytes=border,
-            intercept_s=estimate(4e-6),
-            slope_s_per_byte=estimate(slope),
-        ),
-        HockneyPiece(
-            from_nbytes=border,
-            to_nbytes=2**20,
-            intercept_s=estimate(behind),
-            slope_s_per_byte=estimate(slope / 3),
-        ),
-    ]
+    pieces = [piece(8, border, 4e-6, slope), piece(border, 2**20, behind, slope / 3)]
     points = [
         CollectivePoint(nbytes=8, seconds=estimate(4.1e-6), n=3),
         CollectivePoint(nbytes=2**20, seconds=estimate(4.6e-5), n=3),
@@ -266,59 +257,24 @@ def test_measured_passes_over_tensors_are_scaled_with_their_laws() -> None:
     assert after[1] == loops[1]
 
 
-def reuse() -> MemoryReuse:
-    return MemoryReuse(
-        framework="torch",
-        device="cpu",
-        family="data",
-        measure="device",
-        gamma=estimate(0.5),
-        gamma_error=0.1,
-        gamma_held_out_error=0.1,
-        constant_bytes=estimate(100.0),
-        activations=estimate(0.4),
-        weights=estimate(1.0),
-        optimizer=estimate(1.0),
-        parts=[["activations"]],
-        refined_error=0.1,
-        refined_held_out_error=0.05,
-        chosen="refined",
-        error_factor=1.1,
-        min_bytes=1.0,
-        max_bytes=1e9,
-        models=["hand"],
-        n=3,
-    )
-
-
 def test_gamma() -> None:
     """*= scales the form in use; = makes the one number the whole law."""
-    of = machine(memory=[reuse()])
+    of = machine(memory=[reuse(chosen="refined")])
     assert apply(of, ["memory.gamma*=2"]).memory[0].peak_bytes(10, 1, 1) == pytest.approx(212.0)
     assert apply(of, ["memory.gamma=0.25"]).memory[0].peak_bytes(10, 1, 1) == pytest.approx(3.0)
 
 
 def test_eta_and_whole_numbers() -> None:
-    overlap = Overlap(
-        library="mpi",
-        device="cpu",
-        ranks=2,
-        eta=estimate(0.5),
-        error=0.1,
-        held_out_error=None,
-        error_factor=1.1,
-        models=["hand"],
-        n=3,
-    )
+    half = overlap(2, 0.5)
     after = apply(
-        machine(overlap=[overlap], device_memory_bytes=1000),
+        machine(overlap=[half], device_memory_bytes=1000),
         ["overlap.eta/=2", "device_memory_bytes*=1.5", "ranks_per_node = 8", "links_per_node=2"],
     )
     assert after.links_per_node == 2
     assert after.overlap[0].eta.value == 0.25
-    (hidden,) = apply(machine(overlap=[overlap]), ["overlap.eta=1"]).overlap
+    (hidden,) = apply(machine(overlap=[half]), ["overlap.eta=1"]).overlap
     assert (hidden.eta.value, hidden.eta.high) == (1.0, 1.0), "a share"
-    slow = overlap.model_copy(update={"eta": estimate(0.0), "slowdown": estimate(0.5)})
+    slow = half.model_copy(update={"eta": estimate(0.0), "slowdown": estimate(0.5)})
     (hidden,) = apply(machine(overlap=[slow]), ["overlap.eta=0.5"]).overlap
     assert (hidden.eta.value, hidden.slowdown) == (0.5, NO_SLOWDOWN)
     assert (after.device_memory_bytes, after.ranks_per_node) == (1500, 8)
@@ -332,7 +288,7 @@ def test_factors_of_one_path_are_bounded_together() -> None:
 
 def test_links_change_nothing_where_contention_was_measured_and_that_is_said() -> None:
     (note,) = notes_of(apply(machine(contention=[contention()]), ["links_per_node=2"]))
-    assert note == "what if: links_per_node = 2 (where contention was measured, that stands)"
+    assert note == "what if: links_per_node = 2 (measured contention stays)"
     (plain,) = notes_of(apply(machine(), ["links_per_node=2"]))
     assert plain == "what if: links_per_node = 2"
 
@@ -356,12 +312,12 @@ def test_known_paths_are_read(path: str) -> None:
         ("update_s", "PATH OP NUMBER"),
         ("update_s*=x", "PATH OP NUMBER"),
         ("update_s*=nan", "PATH OP NUMBER"),
-        ("update_s*=1e999", "cannot be"),
+        ("update_s*=1e999", "is impossible"),
         ("update_s*=2;import os", "PATH OP NUMBER"),
         ("__import__('os')=1", "PATH OP NUMBER"),
         ("update_s-=2", "PATH OP NUMBER"),
         ("update_s*=-2", "negative"),
-        ("update_s/=0", "cannot be"),
+        ("update_s/=0", "is impossible"),
         ("update_s=2", "scale it"),
         ("upd_s*=2", "did you mean update_s?"),
         ("communication.internode.beta_s_per_byte*=2", "communication.inter_node.beta_s_per_byte"),
@@ -372,7 +328,7 @@ def test_known_paths_are_read(path: str) -> None:
         ("update_s/=1e7", "factors are from 1e-06"),
         ("communication.node.alpha_s=11", "over 10"),
         ("communication.node.alpha_s+=-1", "alpha_s of .* cannot become -"),
-        ("memory.gamma=1", "nothing"),
+        ("memory.gamma=1", "has none of it, so nothing changes"),
         ("ranks_per_node=1.5", "whole number"),
         ("links_per_node*=2", "does not say links_per_node"),
         ("ranks_per_node*=0", "ranks_per_node"),
