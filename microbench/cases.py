@@ -248,7 +248,8 @@ class InPlaceCase(Divided, CaseBase):
     tensors_key: str = Field(description="key of the list of its weights")
     gradient_bytes: WholeBytes = Field(description="all gradients, B")
     live_bytes: WholeBytes = Field(
-        default=0, description="the oracle's count of its peak (oracle/memory/peak.py); 0: none"
+        default=0,
+        description="the oracle's count of its peak (oracle/memory/live_bytes.py); 0: none",
     )
     optimizer: Literal["sgd", "momentum", "adam"] = Field(
         default="momentum", description="whose update it is"

@@ -78,7 +78,7 @@ def bottlenecks(
     """The rows that apply and matter: those of time by share, largest first, then the others.
 
     `parts` are a rank's naive bytes; `room` is the peak over the device's memory (room_used in
-    oracle/memory/reuse.py).
+    oracle/memory/peak.py).
     """
     by_cause: dict[TermCause, float] = {}
     for term in terms:  # hidden time is negative

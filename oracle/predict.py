@@ -13,8 +13,8 @@ from calib.oracle.bottlenecks import bottlenecks
 from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
-from calib.oracle.memory.peak import live_bytes
-from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
+from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.projection import Form, Limit, Projection

@@ -85,8 +85,8 @@ def trace_module(
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
     # late: they import PyTorch
-    from calib.oracle.trace.module import aside, build_module
     from calib.oracle.trace.tracing import trace
+    from calib.oracle.trace.user_module import aside, build_module
 
     default = module.partition(":")[0].rpartition(".")[2]
     with aside():  # what a forward prints, too

@@ -13,7 +13,7 @@ from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_sh
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows
 from calib.oracle.layout.workload import FREE, workload
-from calib.oracle.memory.peak import live_bytes
+from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors

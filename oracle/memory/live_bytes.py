@@ -1,110 +1,74 @@
-"""The peak of a rank's live bytes: a walk through an iteration, tensor by tensor (liveness.py).
-
-It counts what training counts (microbench/memory.py): weights, gradients, the optimizer's state,
-buffers, the batch, what autograd keeps, and the copies that a strategy makes. Everything is float32,
-and in-place ReLUs count like others.
-"""
+"""Peak live bytes of tensors, on the rank that has most."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape
-from calib.oracle.layout.workload import Tensors
-from calib.oracle.memory.live_layers import SCALAR, line
-from calib.oracle.memory.live_parts import RankLayers
-from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
-from calib.oracle.model.graph import INPUT
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.live_iteration import (
+    batch_line,
+    buffers,
+    exchange_bytes,
+    forward_and_back,
+    held_bytes,
+    update_bytes,
+)
+from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
+from calib.oracle.memory.live_stages import stage_bytes
+from calib.oracle.memory.liveness import ByteLine
 from calib.oracle.model.spec import ModelSpec
-
-INT64 = 8
-# temporaries of a weight's size in the update of one weight: Adam's root and quotient
-MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
+from calib.oracle.once import once_per_geometry
 
 
-def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
-    """Weights, and a `share`-th of the optimizer's state; Adam also counts its steps."""
-    part = -(-weights.nbytes // share)
-    steps = ITEM_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
-    own = 2 * part if share > 1 else 0  # the rank's piece, and the buffer for its gradient
-    return weights.nbytes + STATES[optimizer] * part + own + steps
+def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
+    """Count the peak bytes of live tensors in one iteration, on the rank that has most.
 
-
-def exchange_bytes(weights: Tensors, division: Division) -> int:
-    """The flat buffer of exchanged gradients, and the rank's slice of it if all ranks take part.
-
-    The buckets of DistributedDataParallel are as large.
+    Parameters
+    ----------
+    model
+        Its layers.
+    division
+        A possible one (`why_impossible` in oracle/layout/shards.py); a pipeline has boundaries.
+    optimizer
+        sgd, momentum or adam, whose state counts.
     """
-    exchanges = division.replicas > 1 or division.traits.cuts == "image"
-    if division.p == 1 or not exchanges:
-        return 0
-    sliced = division.gradients == "all"
-    return weights.nbytes + (weights.nbytes // division.parts if sliced else 0)
+    if division.traits.stages and division.p > 1:
+        return max(stage_bytes(model, division, optimizer))
+    weights, walk = workload(model, division).weights, _walked(model, division)
+    share = division.p if division.sharded_optimizer else 1
+    held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+    samples = division.local_batch
+    after = update_bytes(weights, optimizer, share)
+    given = walk.given.of(samples) if after else 0
+    peak = max(line.of(samples) for line in walk.peaks)
+    return round(held + round(walk.buffers) + max(peak, given + after))
 
 
-def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
-    """Gradients and the temporaries of the largest weight's update; 0 if there are no temporaries."""
-    made = MADE_BY_UPDATE[optimizer]
-    largest = weights.largest_bytes if share == 1 else -(-weights.nbytes // share)
-    return weights.nbytes + made * largest if made else 0
+class Walk(NamedTuple):
+    """A forward and its backward: inputs and targets, buffers, peaks without weights and state."""
+
+    given: ByteLine
+    buffers: float
+    peaks: list[ByteLine]
 
 
-def forward_and_back(model: ModelSpec, parts: RankLayers, beside: ByteLine) -> tuple[ByteLine, ...]:
-    """The peaks of a forward and its backward, with `beside` live throughout."""
-    ledger = Ledger()
-    ledger.make(beside)
-    tape = Tape(ledger)
-    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
-    loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
-    # torch.autograd.backward holds the gradient of the loss until it returns
-    tape.backward([(loss, ledger.hold(ledger.make(SCALAR)))])
-    return highest(ledger.peaks)
+@once_per_geometry
+def _walked(model: ModelSpec, division: Division) -> Walk:
+    """The highest peaks on any rank."""
+    cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
+    ranks = [parts_of(model, division, cell) for cell in cells]
+    given = [batch_line(model, parts) for parts in ranks]
+    peaks: list[ByteLine] = []
+    for parts, batch in zip(ranks, given, strict=True):
+        peaks += forward_and_back(model, parts, batch.plus(parts.landing))
+    return Walk(given[0], buffers(layer.shape for layer in model.layers).fixed, peaks)
 
 
-def forward(
-    model: ModelSpec,
-    tape: Tape,
-    parts: RankLayers,
-    layers: tuple[int, int],
-    variables: dict[str, HeldTensor],
-    kept: Sequence[str] = (),
-) -> dict[str, HeldTensor]:
-    """Run `layers` [from, to) in order and return the variables left, each held once.
-
-    A variable is dropped after its last reader among them, unless it is `kept`.
-    """
-    last: dict[str, int] = {}
-    for index in range(*layers):
-        last.update(dict.fromkeys(model.layers[index].inputs, index))
-    for index in range(*layers):
-        layer = model.layers[index]
-        for name in dict.fromkeys(layer.inputs):
-            variables[name] = parts.read(tape, index, name, variables[name])
-        inputs = [variables[name] for name in layer.inputs]
-        variables[layer.name] = parts.run(tape, index, inputs)
-        for name in dict.fromkeys(layer.inputs):
-            if last[name] == index and name not in kept:
-                tape.ledger.drop(variables.pop(name).tensor)
-    return variables
-
-
-def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:
-    """Inputs and targets."""
-    return parts.given.plus(targets(model))
-
-
-def targets(model: ModelSpec) -> ByteLine:
-    """A class for each sample, or values of the output's shape."""
-    loss = model.layers[-1].shape
-    if loss.kind == "cross_entropy":
-        return ByteLine(INT64 * math.prod(loss.input_shapes[0][1:]))
-    return line(loss.input_shapes[0])
-
-
-def buffers(shapes: Iterable[LayerShape]) -> ByteLine:
-    """Running means and variances of batch norms, and their counts of batches."""
-    norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return ByteLine(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))
+def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
+    """A rank's layers under a division; `cell` is its place in every dimension of a spatial grid."""
+    if division.parts == 1:
+        return WholeLayers(model)
+    if division.traits.cuts == "image":
+        return SpatialLayers(model, division, cell)
+    return SharedLayers(model, division)

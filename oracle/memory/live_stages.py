@@ -20,7 +20,7 @@ from calib.oracle.layout.stages import (
     tensor_graph,
     weights_of,
 )
-from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
+from calib.oracle.memory.live_iteration import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import WholeLayers
 from calib.oracle.memory.liveness import (

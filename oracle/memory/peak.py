@@ -1,74 +1,136 @@
-"""Peak live bytes of tensors, on the rank that has most."""
+"""Peak memory of a rank, by live bytes or by the naive sum and gamma, and what fits."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import Measure, MemoryReuse
 from calib.foundation.division import Division
-from calib.oracle.layout.workload import workload
-from calib.oracle.memory.live_bytes import (
-    batch_line,
-    buffers,
-    exchange_bytes,
-    forward_and_back,
-    held_bytes,
-    update_bytes,
-)
-from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
-from calib.oracle.memory.live_stages import stage_bytes
-from calib.oracle.memory.liveness import ByteLine
-from calib.oracle.model.spec import ModelSpec
-from calib.oracle.once import once_per_geometry
+from calib.foundation.records import Estimate
+from calib.foundation.words import bytes_words
+from calib.oracle.cost import widened
+
+# all memory in use must fit the device; if that was not measured, the nearest measure stands in
+MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
+ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
+PEAK_IS_OF = "peak memory is of"
+# training runs on it, and device_memory_bytes is its size (fitting/fit.py)
+TRAINING_DEVICE = "cpu"
+# Only serial and data parallelism were measured. What other strategies hold beside their naive sum
+# (packed halos, gathered outputs, activations in flight) may be more or less. gamma differed by 1.2
+# between serial and data on a virtual machine; 1.5 is a convention that covers this.
+OTHER_STRATEGY_FACTOR = 1.5
+MEASURED_FAMILIES = ("serial", "data")
+# A count of live bytes covers a model's tensors; a process has a few more (random states, scalars), so
+# its interval is at least this wide: a convention.
+COUNT_FACTOR = 1.01
+# how the note on a peak starts whose interval contains the device's memory
+MAY_BE_SHORT = "memory may be short"
 
 
-def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
-    """Count the peak bytes of live tensors in one iteration, on the rank that has most.
+def peak_bytes(
+    parameters: Parameters,
+    division: Division,
+    parts: Mapping[str, int],
+    count: Callable[[], int] | None = None,
+) -> tuple[Estimate | None, list[str]]:
+    """Peak bytes of a rank whose naive bytes are `parts` (naive.py), and notes for the reader.
 
-    Parameters
-    ----------
-    model
-        Its layers.
-    division
-        A possible one (`why_impossible` in oracle/layout/shards.py); a pipeline has boundaries.
-    optimizer
-        sgd, momentum or adam, whose state counts.
+    `count` (oracle/memory/live_bytes.py) counts live tensors, and is used if calibration found it
+    closer to the measured peaks. Else the peak is gamma (activations + weights + optimizer), or has a
+    factor for each (fitting/parameters/memory.py); that interval comes from models left out of the fit,
+    and is wider outside the measured naive sums and for strategies that were not measured. None if the
+    parameters hold no memory reuse.
     """
-    if division.traits.stages and division.p > 1:
-        return max(stage_bytes(model, division, optimizer))
-    weights, walk = workload(model, division).weights, _walked(model, division)
-    share = division.p if division.sharded_optimizer else 1
-    held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
-    samples = division.local_batch
-    after = update_bytes(weights, optimizer, share)
-    given = walk.given.of(samples) if after else 0
-    peak = max(line.of(samples) for line in walk.peaks)
-    return round(held + round(walk.buffers) + max(peak, given + after))
+    family = "serial" if division.p == 1 else "data"
+    record = _record(parameters, family)
+    if record is None:
+        return None, []
+    weights = parts["weights"] + parts["gradients"]
+    naive = parts["activations"] + weights + parts["optimizer"]
+    value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
+    notes = [] if record.measure == "device" else [f"{PEAK_IS_OF} {ONLY[record.measure]} only"]
+    if count is not None and record.live is not None and record.count_is_better:
+        return _within(count(), max(record.live.error_factor, COUNT_FACTOR), parameters, notes)
+    factor = widened(record.error_factor, naive, record.max_bytes)
+    factor = widened(factor, record.min_bytes, max(naive, 1))
+    if not record.min_bytes <= naive <= record.max_bytes:
+        notes.append(
+            f"memory reuse was measured for naive sums of {bytes_words(record.min_bytes)} to "
+            f"{bytes_words(record.max_bytes)}: the interval of other peaks is widened by the decades "
+            "beyond"
+        )
+    if record.family != family:
+        # the factors of data include its gradient buffer, those of serial do not
+        value += parts.get("exchange", 0) if record.family == "serial" else 0
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            f"memory reuse was measured for {record.family} training only: the interval is "
+            f"{OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    elif division.p > 1 and _family(division) not in MEASURED_FAMILIES:
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            "memory reuse was measured for data-parallel training only, not with "
+            f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    return _within(value, factor, parameters, notes)
 
 
-class Walk(NamedTuple):
-    """A forward and its backward: inputs and targets, buffers, peaks without weights and state."""
-
-    given: ByteLine
-    buffers: float
-    peaks: list[ByteLine]
-
-
-@once_per_geometry
-def _walked(model: ModelSpec, division: Division) -> Walk:
-    """The highest peaks on any rank."""
-    cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
-    ranks = [parts_of(model, division, cell) for cell in cells]
-    given = [batch_line(model, parts) for parts in ranks]
-    peaks: list[ByteLine] = []
-    for parts, batch in zip(ranks, given, strict=True):
-        peaks += forward_and_back(model, parts, batch.plus(parts.landing))
-    return Walk(given[0], buffers(layer.shape for layer in model.layers).fixed, peaks)
+def _within(
+    value: float, factor: float, parameters: Parameters, notes: list[str]
+) -> tuple[Estimate, list[str]]:
+    """The peak within its factor, with a note if it may exceed the device's memory."""
+    peak = Estimate.within_factor(value, factor)
+    room = parameters.device_memory_bytes
+    if 0 < value <= room < peak.high:
+        notes.append(
+            f"{MAY_BE_SHORT}: the peak is {bytes_words(value)} of {bytes_words(room)}, but up to "
+            f"{bytes_words(peak.high)} by its interval"
+        )
+    return peak, notes
 
 
-def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
-    """A rank's layers under a division; `cell` is its place in every dimension of a spatial grid."""
-    if division.parts == 1:
-        return WholeLayers(model)
-    if division.traits.cuts == "image":
-        return SpatialLayers(model, division, cell)
-    return SharedLayers(model, division)
+def _family(division: Division) -> str:
+    """The strategy; a hybrid with groups of one rank is data parallelism."""
+    return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
+
+
+def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
+    """The record of this family on training's device, else the nearest."""
+
+    def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
+        elsewhere = reuse.device != TRAINING_DEVICE
+        return elsewhere, reuse.family != family, MEASURES.index(reuse.measure)
+
+    usable = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    return min(usable, key=distance, default=None)
+
+
+def room_used(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> float | None:
+    """The expected peak, else the naive sum, over the device's memory; None if that is unknown."""
+    room = parameters.device_memory_bytes
+    return (naive_bytes if peak is None else peak.value) / room if room else None
+
+
+def why_no_room(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> list[str]:
+    """Why a rank's memory is too small, in one line with both numbers; empty if it is not.
+
+    It compares the expected peak if there is one, else the naive sum, which is higher.
+    """
+    used = room_used(parameters, naive_bytes, peak)
+    if used is None or used <= 1:
+        return []
+    what = "the naive sum of memory" if peak is None else "the peak of memory"
+    needed, room = naive_bytes if peak is None else peak.value, parameters.device_memory_bytes
+    perhaps = peak is not None and peak.low <= room
+    ends = (
+        f" [{bytes_words(peak.low)}, {bytes_words(peak.high)}]"
+        if peak is not None and perhaps
+        else ""
+    )
+    return [
+        f"{what}, {bytes_words(needed)}{ends} per rank, is over the device's {bytes_words(room)}"
+        + (", though not by all of its interval" if perhaps else "")
+    ]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from calib.foundation.words import estimate_words, number, seconds_words
-from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
+from calib.oracle.memory.peak import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
 from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import marked

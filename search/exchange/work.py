@@ -12,7 +12,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.layout.workload import workload
-from calib.oracle.memory.peak import live_bytes
+from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import compute_terms
 from calib.oracle.terms import by_phase

@@ -1,6 +1,6 @@
 """Bytes of live tensors on the device that has the largest part of every layer.
 
-`Memory.peak` walks through an iteration of a plan, as oracle/memory/live_bytes.py does: a tensor
+`Memory.peak` walks through an iteration of a plan, as oracle/memory/live_iteration.py does: a tensor
 counts once, while PyTorch holds it; what came from other devices counts where it was joined. A search
 needs a sum over layers and edges instead: what is there when the forward ends (weights, optimizer
 state, the exchange buffer, what the backward will read). No peak is below it.
@@ -18,7 +18,7 @@ from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import WINDOWED
 from calib.oracle.layout.workload import tensors
-from calib.oracle.memory.live_bytes import (
+from calib.oracle.memory.live_iteration import (
     buffers,
     forward_and_back,
     held_bytes,
@@ -64,14 +64,9 @@ def fetched(
     return found
 
 
-def carries(layer: Layer) -> bool:
-    """Whether its output gets a gradient, so that it keeps what its backward reads."""
-    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
-
-
 def made_bytes(layer: Layer, part: LayerShape, samples: float) -> float:
     """Bytes that a part of so many samples makes and keeps until its backward."""
-    if not carries(layer):
+    if not layer.has_gradient:
         return 0.0
     kept = kept_by(part)
     output = line(part.output_shape).of(samples) if kept.output else 0.0
@@ -88,7 +83,7 @@ def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
     found: dict[tuple[int, int], bool] = {}
     counted: set[int] = set()
     for j, layer in enumerate(model.layers):
-        kept = kept_by(layer.shape).inputs if carries(layer) else ()
+        kept = kept_by(layer.shape).inputs if layer.has_gradient else ()
         for which, (name, is_kept) in enumerate(zip(layer.inputs, kept, strict=False)):
             if is_kept and name != INPUT:
                 own = kept_by(model.layers[index[name]].shape)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.search.layerwise.baselines import BASELINES, baseline
-from calib.search.layerwise.memory import carries
 from calib.search.layerwise.tables import Pricing
 from calib.search.plan import Baseline, Certificate, PlanLayer, Searched, SearchedPlan
 from calib.search.request import SearchRequest
@@ -48,7 +47,7 @@ def price(pricing: Pricing, of: Sequence[Configuration]) -> Priced:
         own, need = pricing.own(i, of[i : i + 1]), pricing.need(j, which, of[j : j + 1])
         within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
         there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
-        both_ways = carries(layers[i])
+        both_ways = layers[i].has_gradient
         moved = total([prices.move(within, False), prices.move(between, True)])
         incoming[j] += [
             moved.times(2.0 if both_ways else 1.0),

@@ -18,7 +18,7 @@ from calib.oracle.layout.workload import kinds_of
 from calib.oracle.model.graph import INPUT
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.layerwise.layouts import BoxLayout, needs, owns
-from calib.search.layerwise.memory import Memory, carries
+from calib.search.layerwise.memory import Memory
 from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import LayerPrices
 from calib.search.request import Look, Progress, SearchRequest, never, silent
@@ -158,7 +158,7 @@ def _edges(
         if key not in known:
             own, need = pricing.own(i, chosen[i]), pricing.need(j, which, chosen[j])
             joined, stays = pricing.memory.edge(j, which, own, need, chosen[j])
-            ends = (own.key, need.key, carries(pricing.model.layers[i]))
+            ends = (own.key, need.key, pricing.model.layers[i].has_gradient)
             if ends not in moves:
                 moves[ends] = pricing.edge(own, need, ends[2], look)
             known[key] = moves[ends], stays, 2.0 * joined

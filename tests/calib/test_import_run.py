@@ -136,5 +136,5 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
 def test_a_time_that_nothing_takes(tmp_path: Path, seconds: str) -> None:
     (tmp_path / "t.csv").write_text(TABLE.replace("0.375", seconds).replace(",0.1,0", ",,0"))
     line = refused(calib(tmp_path, "import-run", "t.csv", "-o", "runs"))
-    assert "net data p=2 comes out beyond" in line or "is over" in line
+    assert "net data p=2 is outside plausible bounds" in line or "is over" in line
     assert not (tmp_path / "runs").exists()

@@ -58,7 +58,7 @@ def request(**changes: Any) -> SearchRequest:
     [
         (lambda: Budget(seconds=float("nan")), "finds nothing"),
         (lambda: Devices(1 << 20, 4), "more than"),
-        (lambda: Devices(1, 1, -1), "not below 0"),
+        (lambda: Devices(1, 1, -1), "cannot be negative"),
         (lambda: request(batch=0), "batch of 0"),
         (lambda: request().spec, "no layers"),
         (lambda: request(options={"v": "x"}).whole("v", 1), "v=x is not a whole number"),

@@ -20,7 +20,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
-from calib.oracle.memory.peak import live_bytes
+from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.search.layerwise.configurations import ConfigurationChoices
 from calib.search.nominal import nominal

@@ -19,8 +19,8 @@ from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import at, failed_at, line_of
-from calib.oracle.trace.module import aside, build_module, member
 from calib.oracle.trace.tracing import trace
+from calib.oracle.trace.user_module import aside, build_module, member
 from calib.training.models import Loss, ModelEntry, built
 from calib.training.own.options import own_name
 

@@ -13,9 +13,9 @@ from tests.oracle.memory.reuse import PARTS, reuse
 from calib.fitting.parameters.memory import STATES, LiveCheck
 from calib.foundation.division import Division
 from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.naive import replicated_parts
-from calib.oracle.memory.peak import live_bytes
-from calib.oracle.memory.reuse import COUNT_FACTOR, peak_bytes
+from calib.oracle.memory.peak import COUNT_FACTOR, peak_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec
 

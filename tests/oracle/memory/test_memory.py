@@ -15,7 +15,7 @@ from calib.fitting.sections.memory import Naive, naive_bytes
 from calib.foundation.division import Division
 from calib.foundation.records import Estimate
 from calib.oracle.memory.naive import naive_parts, replicated_parts
-from calib.oracle.memory.reuse import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
+from calib.oracle.memory.peak import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.training.models.specs import spec
 

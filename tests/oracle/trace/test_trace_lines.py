@@ -12,8 +12,8 @@ from torch import nn
 
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import at, users_place
-from calib.oracle.trace.module import build_module
 from calib.oracle.trace.tracing import trace
+from calib.oracle.trace.user_module import build_module
 
 HEAD = """\
 import torch

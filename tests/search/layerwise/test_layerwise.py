@@ -18,7 +18,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
-from calib.oracle.memory.peak import live_bytes
+from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies import data
 from calib.search import search
