@@ -17,7 +17,7 @@ from calib.lazy import new_app
 from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.terminal.printing import print_json, say, table
+from calib.terminal.printing import file_of, print_json, say, table
 from calib.training.models import entry, model_names
 from calib.training.models.specs import require_torch, spec
 
@@ -91,7 +91,7 @@ def trace_module(
     default = module.partition(":")[0].rpartition(".")[2]
     with aside():  # what a forward prints, too
         found = trace(build_module(module), shape, default if name is None else name, loss)
-    found.write(destination(output))
+    found.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(summary(found))
     else:

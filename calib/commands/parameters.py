@@ -6,7 +6,6 @@ whole.json
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,6 @@ from calib.app import VERBS
 from calib.fitting.merging.merge import Merged, merge
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.fitting.parameters.validation import Validity, validity
-from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.text import plain
 from calib.lazy import LazyGroup, new_app
@@ -86,7 +84,7 @@ def merge_files(
 
     Example: calib parameters merge network.json layers.json -o whole.json --prefer newest
     """
-    refuse_own_input(file_of(output, "-o"), files)
+    file_of(output, "-o", *files)
     sources = [read_signed(path) for path in files]
     merged = merge(sources, across, prefer)
     merged.parameters.write(destination(output))
@@ -97,17 +95,6 @@ def merge_files(
     for note in merged.notes:
         say(f"note: {plain(note)}")
     say(f"written: {output}")
-
-
-def refuse_own_input(output: Path, files: Sequence[Path]) -> None:
-    """Raise InputError where the output is one of the files to be merged."""
-    for path in files:
-        try:
-            same = os.path.samefile(output, path)
-        except OSError:  # one of them is not there
-            continue
-        if same:
-            raise InputError(f"-o {output} is one of the files to be merged; name another")
 
 
 def in_lines(of: Validity) -> list[str]:

@@ -37,7 +37,7 @@ from calib.options import (
 )
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
-from calib.terminal.printing import print_json, say, table
+from calib.terminal.printing import file_of, print_json, say, table
 
 
 def command(
@@ -118,7 +118,7 @@ def command(
     drafted = draft(request, Cluster.read(cluster) if cluster else probe(), specs_of(request))
     took = times_of(measured) if measured else None
     if output is not None:
-        request.write(destination(output))
+        request.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(as_content(drafted, took))
         return

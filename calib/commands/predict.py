@@ -49,7 +49,7 @@ from calib.reports.tables.predictions import legend, like_notes, ranking, scalin
 from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.explained import lines
-from calib.terminal.printing import file_of, print_json, print_table, save, say
+from calib.terminal.printing import check_targets, file_of, print_json, print_table, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
@@ -112,6 +112,8 @@ def command(
     )
     ranks = numbers(p, "-p")
     refuse_two_batches(batch_per_rank, batch_per_node, batch)
+    table_file = None if csv in (None, "-") else Path(csv)
+    check_targets({"-o": output, "--csv": table_file, "--plot": plot}, parameters)
     machine = Machine(parameters_of(parameters, settings))
     predictor = Predictor(machine, form, optimizer, samples, explain)
     layers = spec(model)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from calib.foundation.files import destination, write_whole
-from calib.foundation.run_files import REPORT_HTML
+from calib.foundation.run_files import PARAMETERS_FILE, REPORT_HTML
 from calib.options import Json, share_of
 from calib.reports.findings import Findings
 from calib.reports.writers.csv import csv_text
@@ -22,7 +22,7 @@ from calib.reports.writers.json import as_dict
 from calib.reports.writers.junit import junit_text
 from calib.reports.writers.markdown import markdown_text
 from calib.scoring.findings import LEAST_ACCURACY, report_of
-from calib.terminal.printing import print_json, say
+from calib.terminal.printing import check_targets, print_json, say
 from calib.terminal.report import show
 
 
@@ -62,6 +62,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     least = share_of(least_accuracy, "--least-accuracy")
+    files = {"-o": output, "--csv": csv, "--markdown": markdown, "--junit": junit}
+    read = [parameters] if parameters else []
+    check_targets(files, *read, *(run / PARAMETERS_FILE for run in runs))
     made = report_of(
         runs,
         history,

@@ -17,7 +17,7 @@ from calib.app import VERBS, built, starts_ranks
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import MOST
-from calib.terminal.printing import say
+from calib.terminal.printing import file_of, say
 
 EXECUTABLE = 0o111
 
@@ -52,7 +52,7 @@ def command(
     verb, *arguments = words
     line = rank_line(verb, arguments, nodes * ranks_per_node)
     text = script(verb, line, {name: value for name, value in asked.items() if value is not None})
-    write_whole(destination(output), text)
+    write_whole(destination(file_of(output, "-o")), text)
     try:
         output.chmod(output.stat().st_mode | EXECUTABLE)
     except OSError as error:

@@ -39,7 +39,7 @@ from calib.search.nominal import NOMINAL
 from calib.search.nominal import nominal as nominal_parameters
 from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, Space
-from calib.terminal.printing import file_of, print_json, print_table, say
+from calib.terminal.printing import check_targets, print_json, print_table, say
 from calib.terminal.progress import Bar
 from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
@@ -126,7 +126,7 @@ def command(
     devices = devices_of(machine, cluster, memory)
     found = model_of(chosen, model)
     samples = batch_of(model, found, devices.p, batch, batch_per_rank)
-    targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
+    check_targets({"-o": output, "--plot": plot}, parameters)
     with Watched(f"search {model}", as_json) as progress:
         plan = search(
             found,
@@ -143,7 +143,7 @@ def command(
             progress=progress,
             given=cluster is not None,
         )
-    if output in targets and output is not None:
+    if output is not None:
         plan.write(destination(output))
     if plot is not None:
         # late: what draws a page takes longer to import than the search itself

@@ -17,7 +17,7 @@ from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
 from calib.reports.tables.parameters import absent, sections, slowest_layers
-from calib.terminal.printing import print_json, print_table, say
+from calib.terminal.printing import check_targets, print_json, print_table, say
 
 
 def command(
@@ -46,6 +46,7 @@ def command(
 ) -> None:
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
+    check_targets({"--plot": plot}, parameters)
     content = Parameters.read(parameters)
     # first, so that a reader of the tables who leaves early (a pager, head) has the page
     if plot is not None:

@@ -35,7 +35,7 @@ from calib.predicting.predictor import Predictor, parameters_of
 from calib.predicting.rows import table_of
 from calib.process.streams import STREAMS
 from calib.rundir import LATEST_PARAMETERS
-from calib.terminal.printing import say
+from calib.terminal.printing import file_of, say
 from calib.terminal.progress import Bar
 from calib.training.models.specs import spec
 
@@ -103,9 +103,10 @@ def command(
     sizes = [(spec(name), batches(name, *scales)) for name in names]
     for model, _ in sizes:
         check_layers(chosen[0], model)
+    target = file_of(output, "-o", parameters) if output is not None else None
     count = len(ranks) * len(chosen) * sum(len(each) for _, each in sizes)
     kinds: Counter[str] = Counter()
-    with rare_collections(), table_of(output) as rows, Bar("sweep", count) as bar:
+    with rare_collections(), table_of(target) as rows, Bar("sweep", count) as bar:
         for done, projection in enumerate(predictor.points(sizes, ranks, chosen), start=1):
             rows.add(projection)
             if output is None and STREAMS.lost:

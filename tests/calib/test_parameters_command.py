@@ -279,7 +279,7 @@ def test_merge_never_writes_over_what_it_reads(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(net)
     for output in ("net.json", "./kernels.json", "link.json"):
         line = refused(calib(tmp_path, "parameters", "merge", str(net), str(kernels), "-o", output))
-        assert "is one of the files to be merged" in line
+        assert "is one of the files that are read" in line
     assert net.read_bytes() == before
     assert "is a directory" in refused(
         calib(tmp_path, "parameters", "merge", "net.json", "kernels.json", "-o", "")

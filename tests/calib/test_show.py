@@ -88,6 +88,6 @@ def test_what_is_no_run(file: Path, tmp_path: Path, run: str) -> None:
 def test_mistakes_are_one_line(file: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(calib(tmp_path, "show", "nosuch.json"))
     assert "name a page" in refused(calib(tmp_path, "show", file.name, "--run", "run"))
-    assert "cannot write" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
+    assert "is a directory" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
     (tmp_path / "text.json").write_text("alpha: 1")
     assert "truncated or not JSON" in refused(calib(tmp_path, "show", "text.json"))

@@ -152,7 +152,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--segments", "0"), "--segments"),
         (("--batch-per-rank", "4", "--batch", "8"), "not both"),
         (("-o", "t.txt"), "must end in"),
-        (("-o", ""), "-o .: the name must end in"),
+        (("-o", ""), "-o . is a directory"),
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
         (("--boundaries", "1,99"), "boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
