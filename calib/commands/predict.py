@@ -49,7 +49,7 @@ from calib.reports.tables.predictions import legend, like_notes, ranking, scalin
 from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.explained import lines
-from calib.terminal.printing import check_targets, file_of, print_json, print_table, save, say
+from calib.terminal.printing import check_targets, print_json, print_table, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
@@ -198,7 +198,7 @@ def write_csv(found: list[Projection], where: str) -> None:
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return
-    write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
+    write_whole(destination(Path(where)), csv_text(found))
 
 
 def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path) -> None:
@@ -207,5 +207,5 @@ def draw(found: list[Projection], chosen: Sequence[DivisionTemplate], page: Path
     from calib.reports.page.predictions import render
 
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
-    write_whole(destination(file_of(page, "--plot")), render(shown))
+    write_whole(destination(page), render(shown))
     say(f"page: {page}")
