@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from calib.microbench.stopwatch import Stopwatch
-
 if TYPE_CHECKING:
     import numpy as np
+
+    from calib.microbench.device import Device
 
 
 class Control(Protocol):
@@ -51,12 +51,14 @@ class Control(Protocol):
 class Communicator(Protocol):
     """A group of ranks that moves data. Buffers are flat, contiguous float32 unless said.
 
-    A buffer is a NumPy array, a CuPy array or a torch tensor, whatever the library takes; all can
-    be sliced [a:b], and a slice is a view. On a GPU, calls are queued on `stopwatch`'s stream.
+    A buffer is a NumPy array or a torch tensor, whatever the library takes; all can
+    be sliced [a:b], and a slice is a view. Where the library `queues`, calls return at once and are
+    done when the current stream of the GPU has come to them; else when they return.
     """
 
     library: str
-    device: str  # cpu, cuda
+    device: Device
+    queues: bool
     rank: int
     size: int
 
@@ -72,11 +74,11 @@ class Communicator(Protocol):
     def read(self, buffer: Any) -> np.ndarray:
         """The content as a NumPy array, after everything queued is done."""
 
-    def synchronize(self) -> None:
-        """Return when everything queued on the device is done; at once on a CPU."""
-
     def barrier(self) -> None:
         """Return when every rank of the group has called."""
+
+    def meet(self) -> None:
+        """Queue a meeting of all ranks on their GPUs; nothing on a CPU."""
 
     def allreduce(self, buffer: Any) -> None:
         """Replace `buffer` on every rank by its sum over the ranks."""
@@ -121,13 +123,6 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Free what the library holds for this communicator."""
-
-
-class DeviceCommunicator(Communicator, Protocol):
-    """A communicator of buffers on a GPU (`device` is "cuda")."""
-
-    def stopwatch(self) -> Stopwatch:
-        """Times stretches of its stream by events."""
 
 
 class TorchGroup(Communicator, Protocol):

@@ -2,7 +2,7 @@
 
 On a CPU a dispatch mode sees every tensor that an operation returns and counts its storage until it is
 freed; temporaries inside an operation are not seen (peak RSS has them).
-On a GPU the counts are PyTorch's caching allocator's, which holds the libraries' workspace too.
+On a GPU the counts are the caching allocator's (devices/cuda.py), with the libraries' workspace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from calib.microbench.machine.telemetry import snapshot
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 
 Storages = dict[int, torch.UntypedStorage]
 
@@ -105,37 +106,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class CudaBytes:
-    """The same by the caching allocator of one GPU: everything allocated, whoever did it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __enter__(self) -> CudaBytes:
-        torch.cuda.synchronize(self._device)
-        torch.cuda.reset_peak_memory_stats(self._device)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        torch.cuda.synchronize(self._device)
-
-    @property
-    def live(self) -> int:
-        """Bytes in tensors now."""
-        return torch.cuda.memory_allocated(self._device)
-
-    @property
-    def peak(self) -> int:
-        """The most bytes in tensors since it was entered."""
-        return torch.cuda.max_memory_allocated(self._device)
-
-
 def account(
     held: Mapping[str, Sequence[torch.Tensor]],
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     receivers: Sequence[torch.Tensor],
     finish: Callable[[], None] | None = None,
+    device: Device = CPU,
 ) -> dict[str, int]:
     """Account for the bytes of one iteration. Run it warm, so that the optimizer has its state.
 
@@ -149,6 +126,8 @@ def account(
         Tensors that get gradients and have none yet.
     finish
         What follows the backward: exchange and update.
+    device
+        Where all this is.
 
     Returns
     -------
@@ -158,9 +137,7 @@ def account(
         "peak_live"; "workspace", the peak beyond the parts; "peak_rss", of the process so far. On a
         GPU also "peak_reserved" and, by NVML, "device_used".
     """
-    everything = [tensor for tensors in held.values() for tensor in tensors]
-    device = everything[0].device
-    watch = CudaBytes(device) if device.type == "cuda" else LiveBytes(everything)
+    watch = device.watch(tensor for tensors in held.values() for tensor in tensors)
     parts = {name: bytes_of(tensors) for name, tensors in held.items()}
     with watch:
         before = watch.live
@@ -175,8 +152,4 @@ def account(
         peak = watch.peak
     total = sum(parts.values())
     found = {**parts, "parts": total, "peak_live": peak, "workspace": max(0, peak - total)}
-    if device.type == "cuda":
-        found["peak_reserved"] = torch.cuda.max_memory_reserved(device)
-        used = snapshot(device.index or 0).get("memory_used_bytes")
-        found |= {} if used is None else {"device_used": used}
-    return {**found, "peak_rss": peak_rss_bytes()}
+    return {**found, **device.memory_bytes(), "peak_rss": peak_rss_bytes()}

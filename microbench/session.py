@@ -101,6 +101,7 @@ class Session:
     timer: Timer
     synchroniser: Synchroniser
     pool: CommunicatorPool
+    device: Device = CPU
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.

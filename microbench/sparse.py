@@ -23,7 +23,7 @@ from calib.microbench.communicator import Control
 from calib.microbench.communicators.mpi import mpi_control
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, repeat
-from calib.microbench.timing.stretches import CallStretch, host_block
+from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -232,7 +232,7 @@ def measure_sparse(
     exchange = EXCHANGES[case.method](case, seed, mpi_control(case.label, control).comm)
     try:
         check(control, exchange)
-        block = host_block(control, case.label, [CallStretch({case.method: exchange.run})])
+        block = host_block(TimedCalls(control, case.label, [CallStretch({case.method: exchange.run})]))
         return repeat(control, block, budget_s, target, clock=clock)
     finally:
         exchange.close()

@@ -15,10 +15,12 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from calib.microbench.cases import TensorsCase
 from calib.microbench.communicator import Control
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.cuda import HeldStopwatch, held_block, on_gpu
-from calib.microbench.timing.repeat import Repetitions, repeat
-from calib.microbench.timing.stretches import CallStretch, first_time, host_block
+from calib.microbench.timing.lone import measure_calls
+from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.timing.stretches import CallStretch, first_time
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -113,15 +115,15 @@ def measure_tensors(
     seed: int,
     budget_s: float,
     target: float,
-    device_index: int = 0,
     clock: Clock | None = None,
+    device: Device = CPU,
 ) -> Repetitions:
     """Repetitions of the case's operation, all ranks at once, in seconds.
 
     The operation "pack" gives rows of "pack" and of "unpack", every other one of its own name.
-    `device_index` is the rank's CUDA device. `first_s` is the very first time of all calls, in which
-    an optimizer makes its state. Raises InputError for a case that cannot be, MeasurementError on
-    every rank where torch fails on any (out of memory), MachineError where CUDA is missing.
+    `first_s` is the very first time of all calls, in which an optimizer makes its state. Raises
+    InputError for a case that cannot be, MeasurementError on every rank where torch fails on any (out
+    of memory).
     """
     if case.dtype not in DTYPE_BYTES:
         raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
@@ -129,21 +131,17 @@ def measure_tensors(
         raise InputError(
             f"{case.operation} is of one tensor (batch, channels, ...), not of {case.shapes}"
         )
-    if case.device == "cpu":
-        stretches, first_s = _begin(control, case, seed, torch.device("cpu"))
-        block = host_block(control, case.label, stretches)
-        result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
-    else:
-        with on_gpu(control, device_index, case.dtype == "tf32") as device:
-            stretches, first_s = _begin(control, case, seed, device)
-            block = held_block(control, case.label, stretches, HeldStopwatch(cold=False))
-            result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
-    result.first_s = first_s
-    return result
+    if case.device != device.kind:
+        raise InputError(f"{case.label}: this rank measures on {device.kind}")
+    with device.arithmetic(case.dtype):
+        stretches, first_s = _begin(control, case, seed, device)
+        return measure_calls(
+            control, device, case.label, stretches, first_s, budget_s, target, clock=clock
+        )
 
 
 def _begin(
-    control: Control, case: TensorsCase, seed: int, device: torch.device
+    control: Control, case: TensorsCase, seed: int, device: Device
 ) -> tuple[list[CallStretch], float]:
     """What the case times, and the seconds of its first time on the slowest rank. Collective."""
 
@@ -152,7 +150,7 @@ def _begin(
         dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
         stretches = PASSES[case.operation](
             case,
-            [torch.randn(s, generator=generator, dtype=dtype).to(device) for s in case.shapes],
+            [torch.randn(s, generator=generator, dtype=dtype).to(device.tensors) for s in case.shapes],
             control.size,
         )
         for stretch in stretches:
@@ -161,8 +159,7 @@ def _begin(
         for stretch in stretches:
             for call in stretch.calls.values():
                 call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        device.synchronize()
         return stretches, perf_counter() - start
 
     return first_time(control, case.label, begin)
@@ -179,7 +176,10 @@ def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list
 
 
 def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
-    """Gradients are new before each repetition, as the backward leaves them."""
+    """Gradients are new before each repetition, as the backward leaves them.
+
+    In a row they stay: updates without gradients do nothing.
+    """
     weights = [tensor.requires_grad_() for tensor in tensors]
     optimizer = make_optimizer(weights, case.optimizer)
 
@@ -187,7 +187,8 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> lis
         for weight in weights:
             weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
 
-    return [CallStretch({"update": lambda: update(optimizer)}, prepare)]
+    update_all = {"update": lambda: update(optimizer)}
+    return [CallStretch(update_all, prepare, {"update": lambda: optimizer.step()})]
 
 
 def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:

@@ -6,17 +6,17 @@ import gc
 
 import torch
 
-from calib.microbench.memory import CudaBytes, LiveBytes, storages
+from calib.microbench.memory import storages
 from calib.training.step import TrainingStep
 
 
-def peak_live_bytes(step: TrainingStep, device: torch.device) -> int:
+def peak_live_bytes(step: TrainingStep) -> int:
     """The most bytes in tensors at once on this rank, in one more, untimed iteration; collective.
 
     Weights, gradients, optimizer, batch, activations, and the buffers of the exchange. What a library
     holds internally (the buckets of DistributedDataParallel) is not seen on a CPU.
     """
-    watch = CudaBytes(device) if device.type == "cuda" else LiveBytes(live_tensors(device))
+    watch = step.device.watch(live_tensors(step.device.tensors))
     with watch:
         step.iterate()
     return watch.peak

@@ -255,7 +255,7 @@ class TimedRun:
         """One more iteration to count bytes; then the last line."""
         mine = [
             peak_rss_bytes(),
-            peak_live_bytes(self._step, self._step.inputs.device),
+            peak_live_bytes(self._step),
             clock_share(self._step.clock, self._switches, median(self.timed_s)),
             self._switches,
         ]
@@ -285,7 +285,7 @@ def header_of(
 ) -> RunHeader:
     """The header of `job` on these ranks; `order` is the rank that is rank 0, 1, ..."""
     division, options, stopping = job.division, job.options, job.stopping
-    on_gpu = teams.world.device == "cuda"
+    on_gpu = teams.world.device.kind == "cuda"
     return RunHeader(
         model=job.about.name,
         division=division,
@@ -301,7 +301,7 @@ def header_of(
         warmup=job.warmup,
         library=teams.world.library,
         backend=job.backend,
-        device=teams.world.device,
+        device=teams.world.device.kind,
         hosts=placement.hosts,
         cores=placement.cores,
         gpus=placement.gpus if on_gpu else [],

@@ -10,7 +10,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
-from calib.training.clock import make_clock
+from calib.training.clock import PhaseClock
 from calib.training.models import ModelEntry, built
 from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.own.model import OwnModel
@@ -20,6 +20,8 @@ from calib.training.worker import Task, WorkerOptions
 
 # item type of weights and data by the name of what a run computes in; bfloat16 is autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+
+GRADIENTS = "pack:gradients"  # a part of the phase, beside copies of shards and halos
 
 
 def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,9 +51,9 @@ class TrainingStep:
     """A model, its batch, optimizer and exchange on one rank.
 
     Every rank has the same weights (`seed`) and every replica its own data (seed + 1 + replica): B/p1
-    samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does and
-    `clock` times it; `copied_s` is the part of "pack" before the packing of gradients. Raises InputError
-    for an unknown optimizer or item type, and where the strategy cannot divide the model so.
+    samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does, and
+    `clock` times it: the packing of gradients is the part GRADIENTS of "pack". Raises InputError for an
+    unknown optimizer or item type, and where the strategy cannot divide the model so.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class TrainingStep:
         if options.dtype not in DTYPES:
             raise InputError(f"unknown item type {options.dtype!r}; known: {', '.join(DTYPES)}")
         dtype, device = DTYPES[options.dtype], teams.world.device
-        module = built(about, seed).to(device=device, dtype=dtype).train()
-        self.about, self.division, self.options = about, division, options
-        self.clock = make_clock(device)
+        module = built(about, seed).to(device=device.tensors, dtype=dtype).train()
+        self.about, self.division, self.options, self.device = about, division, options, device
+        self.clock = PhaseClock(device)
         self.loss = loss_function(about)
         task = Task(about, module, self.loss, division, teams, self.clock, options)
         self.worker = make_worker(task)
@@ -80,11 +82,11 @@ class TrainingStep:
         )
         each = division.batch // division.replicas
         inputs, targets = synthetic_batch(about, each, seed + 1 + replica)
-        inputs = inputs.to(device=device, dtype=dtype)
-        targets = targets.to(device=device, dtype=dtype if targets.is_floating_point() else None)
+        inputs = inputs.to(device=device.tensors, dtype=dtype)
+        kind = dtype if targets.is_floating_point() else None
+        targets = targets.to(device=device.tensors, dtype=kind)
         self.inputs, self.targets = self.worker.take(inputs, targets)
         self._barrier = teams.world.barrier
-        self.copied_s = 0.0
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -98,10 +100,9 @@ class TrainingStep:
     def exchange_gradients(self, apart: bool = False) -> None:
         """Pack, exchange and unpack, where the strategy exchanges gradients after the backward."""
         exchange, clock = self.worker.exchange, self.clock
-        self.copied_s = clock.spent("pack")
         if exchange is None:
             return
-        clock.switch("pack")
+        clock.switch(GRADIENTS)
         for parameter in self.parameters:  # some layers may be unused
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

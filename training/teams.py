@@ -13,6 +13,7 @@ from typing import cast
 from calib.foundation.division import Division
 from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
+from calib.microbench.devices import take_device
 
 # what a user calls a backend of torch.distributed -> library, device
 BACKENDS = {
@@ -89,14 +90,15 @@ def make_teams(
     """The communicators of a division; collective over all ranks of `control`.
 
     `order` has the ranks in the order of the machine, by default their own. The number of ranks must be
-    p. Raises MachineError where the backend's library is missing.
+    p. Raises MachineError where the backend's library or its device is missing.
     """
-    library, device = BACKENDS[backend]
+    library, kind = BACKENDS[backend]
     ranks = list(range(control.size)) if order is None else list(order)
     members = control.part(ranks)
     assert members is not None  # every rank is in it
     # every library of BACKENDS is one of torch.distributed
-    return teams_of(cast(TorchGroup, make_communicator(library, members, device)), division)
+    world = make_communicator(library, members, take_device(kind, members))
+    return teams_of(cast(TorchGroup, world), division)
 
 
 def teams_of(world: TorchGroup, division: Division) -> Teams:

@@ -11,27 +11,22 @@ from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.background import background_block, background_pairs, beside
 from calib.microbench.collectives.operations import EXERCISES, Exercise
 from calib.microbench.collectives.pool import CommunicatorPool
-from calib.microbench.collectives.timing import (
-    Start,
-    TimedBlock,
-    device_block,
-    host_block,
-    idle_block,
-)
+from calib.microbench.collectives.timing import Start, TimedBlock, exercise_block, idle_block
 from calib.microbench.communicator import Control
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.groups import layout, machine_order
 from calib.microbench.machine.placement import Placement
-from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
-from calib.microbench.timing.stretches import nothing
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import idle
 
 TRIALS = 5
-# of CUDA events: their resolution (CUDA Runtime API, cudaEventElapsedTime)
-EVENTS = Timer(resolution_s=0.5e-6, overhead_s=0.0)
 LONG_CALL_S = 1e-3
+# GPUs leave their meeting up to some us apart: a timing that is queued is as long as 20 calls of 100 us
+LEAST_QUEUED_S = 2e-3
+MOST_QUEUED = 200  # a stream takes about 1,000 kernels before its host waits
 # a window is set ahead by twice what its announcement and the clocks' error take
 LEAD_FACTOR = 2.0
 SHORTEST_LEAD_S = 50e-6
@@ -39,13 +34,14 @@ SHORTEST_LEAD_S = 50e-6
 
 @dataclass(frozen=True)
 class CollectiveSetting:
-    """What a session gives its collective cases."""
+    """What a session gives its collective cases; `timer` is of `device`."""
 
     control: Control
     pool: CommunicatorPool
     placement: Placement
     timer: Timer
     clock: Clock | None = None
+    device: Device = CPU
 
 
 def measure_collective(
@@ -61,8 +57,8 @@ def measure_collective(
     pairs = (
         background_pairs(machine_order(setting.placement), groups) if case.background_nbytes else []
     )
-    mine = setting.pool.group(case.library, case.device, groups)
-    traffic = setting.pool.group(case.library, case.device, pairs) if pairs else None
+    mine = setting.pool.group(case.library, setting.device, groups)
+    traffic = setting.pool.group(case.library, setting.device, pairs) if pairs else None
     members = sorted(rank for group in [*groups, *pairs] for rank in group)
     together = setting.pool.control(members)
     victims = setting.pool.control(sorted(rank for group in groups for rank in group))
@@ -122,15 +118,7 @@ def _block(
 ) -> TimedBlock:
     if exercise is None or start is None:
         return idle_block(case.operation)
-    before = nothing
-    if case.cold:
-        if case.device != "cpu":
-            raise InputError(f"{case.label}: cold buffers are measured on hosts alone")
-
-        evict()  # the first time it makes its buffer
-        before = evict
-    make = host_block if case.device == "cpu" else device_block
-    return make(case.operation, exercise, start, calls, before)
+    return exercise_block(case.label, exercise, start, calls, case.cold)
 
 
 def _calls(
@@ -148,8 +136,10 @@ def _calls(
         seconds = min(seconds, *(max(row) for row in trial[case.operation]))
         if seconds > LONG_CALL_S:
             break
-    timer = setting.timer if case.device == "cpu" else EVENTS
-    return int(control.broadcast_object(timer.calls_for(seconds)))
+    mine = setting.timer.calls_for(seconds)
+    if exercise is not None and exercise.comm.queues:
+        mine = max(mine, min(MOST_QUEUED, math.ceil(LEAST_QUEUED_S / seconds)))
+    return max(control.allgather_object(mine))
 
 
 def _apart(block: TimedBlock, control: Control, is_idle: bool) -> TimedBlock:

@@ -85,10 +85,10 @@ class Exercise(ABC):
             self.comm.fill(buffer, NOT_SENT)  # memory that was free may hold what is expected
         for buffer, values in self.inputs:
             self.comm.write(buffer, values)
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         start = perf_counter()
         self.call()
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         seconds = perf_counter() - start
         right = all(
             np.array_equal(self.comm.read(buffer), expected) for buffer, expected in self.outputs
@@ -224,10 +224,10 @@ class PingPong(Exercise):
         self.comm.write(buffer, values)
         start = perf_counter()
         self.comm.send(buffer, 1)
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         self.comm.fill(buffer, NOT_SENT)
         self.comm.receive(buffer, 1)
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         seconds = perf_counter() - start
         right = bool(np.array_equal(self.comm.read(buffer), expected))
         self.inputs, self.outputs = [(buffer, NOTHING)], []

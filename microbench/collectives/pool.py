@@ -8,6 +8,7 @@ from typing import Any
 from calib.foundation.errors import MachineError
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
+from calib.microbench.device import Device
 
 RankLists = Sequence[Sequence[int]]
 
@@ -18,7 +19,7 @@ class CommunicatorPool:
     def __init__(
         self,
         control: Control,
-        make: Callable[[str, Control, str], Communicator] = make_communicator,
+        make: Callable[[str, Control, Device], Communicator] = make_communicator,
     ) -> None:
         self._control = control
         self._make = make
@@ -27,9 +28,9 @@ class CommunicatorPool:
         self._missing: dict[tuple[str, str], str] = {}
         self._controls: dict[tuple[int, ...], Control | None] = {}
 
-    def whole(self, library: str, device: str) -> Communicator:
+    def whole(self, library: str, device: Device) -> Communicator:
         """All ranks by one library. Raises MachineError where it is missing, on every rank."""
-        key = (library, device)
+        key = (library, device.kind)
         if key in self._missing:
             raise MachineError(self._missing[key])
         if key not in self._whole:
@@ -40,9 +41,9 @@ class CommunicatorPool:
                 raise
         return self._whole[key]
 
-    def group(self, library: str, device: str, groups: RankLists) -> Communicator | None:
+    def group(self, library: str, device: Device, groups: RankLists) -> Communicator | None:
         """The group, of these disjoint ones, that this rank is in; None for a rank in none."""
-        key = (library, device, tuple(map(tuple, groups)))
+        key = (library, device.kind, tuple(map(tuple, groups)))
         if key not in self._groups:
             mine = next((list(g) for g in groups if self._control.rank in g), None)
             self._groups[key] = self.whole(library, device).group(mine)

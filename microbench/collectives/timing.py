@@ -1,18 +1,15 @@
-"""Timed loops of a collective, started together from a barrier or a window."""
+"""How the ranks of a collective begin together, and what of a loop's times is a rank's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
-from typing import cast
 
 from calib.microbench.collectives.operations import Exercise
-from calib.microbench.communicator import Control, DeviceCommunicator
+from calib.microbench.communicator import Control
 from calib.microbench.timing.clock import Clock, next_window, wait_until
-from calib.microbench.timing.repeat import Timings
-from calib.microbench.timing.stretches import nothing
-from calib.microbench.timing.watchdog import beat
+from calib.microbench.timing.repeat import SecondsByName, Timings
+from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block
 
 TimedBlock = Callable[[int], Timings]
 
@@ -41,69 +38,38 @@ class Start:
         return window
 
 
-def host_block(
-    name: str, exercise: Exercise, start: Start, calls: int, before: Callable[[], None] = nothing
+def exercise_block(
+    label: str, exercise: Exercise, start: Start, calls: int = 1, cold: bool = False
 ) -> TimedBlock:
-    """Times of one operation on a CPU; `before` (evicting caches) runs ahead of each repetition."""
-    together, reset, call = start.together(), exercise.reset, exercise.call
-    many, divisor = range(calls), calls * exercise.halves
+    """Seconds of one call, or None on a rank that takes part without timing.
+
+    On a GPU that queues the calls, all GPUs first meet in an allreduce of one item: what follows is
+    free of the lateness of hosts and launches.
+    """
+    name, communicator = exercise.case.operation, exercise.comm
+    what = TimedCalls(
+        start.control,
+        label,
+        [CallStretch({name: exercise.call}, exercise.reset)],
+        calls,
+        cold,
+        start.together(),
+        communicator.meet,
+    )
+    loop = (communicator.device.timed if communicator.queues else host_block)(what)
+
+    def of_one(seconds: SecondsByName) -> SecondsByName:
+        return {
+            name: [
+                each / exercise.halves if exercise.timed and each is not None else None
+                for each in rows
+            ]
+            for name, rows in seconds.items()
+        }
 
     def block(n: int) -> Timings:
-        times: list[float] = []
-        starts: list[float] = []
-        for _ in range(n):
-            reset()
-            before()
-            together()
-            if calls == 1:
-                begin = perf_counter()
-                call()
-                end = perf_counter()
-            else:
-                begin = perf_counter()
-                for _ in many:
-                    call()
-                end = perf_counter()
-            starts.append(begin)
-            times.append((end - begin) / divisor)
-            beat()
-        return Timings({name: times if exercise.timed else [None] * n}, starts)
-
-    return block
-
-
-def device_block(
-    name: str, exercise: Exercise, start: Start, calls: int, before: Callable[[], None] = nothing
-) -> TimedBlock:
-    """Times of one operation on a GPU: events on the stream, and the host's own time beside them."""
-    together, reset, call = start.together(), exercise.reset, exercise.call
-    synchronize, divisor = exercise.comm.synchronize, calls * exercise.halves
-    stopwatch = cast("DeviceCommunicator", exercise.comm).stopwatch()
-
-    def block(n: int) -> Timings:
-        times: list[float] = []
-        hosts: list[float] = []
-        starts: list[float] = []
-        for _ in range(n):
-            reset()
-            before()
-            synchronize()
-            together()
-            begin = perf_counter()
-            stopwatch.start()
-            for _ in range(calls):
-                call()
-            stopwatch.stop()
-            hosts.append((perf_counter() - begin) / divisor)
-            starts.append(begin)
-            times.append(stopwatch.seconds() / divisor)
-            beat()
-        untimed = [None] * n
-        return Timings(
-            {name: times if exercise.timed else untimed},
-            starts,
-            {name: hosts if exercise.timed else untimed},
-        )
+        timings = loop(n)
+        return Timings(of_one(timings.seconds), timings.starts, of_one(timings.host_seconds))
 
     return block
 

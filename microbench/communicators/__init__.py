@@ -11,6 +11,7 @@ from importlib import import_module
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator, Control
+from calib.microbench.device import Device
 
 # library -> module that has `make(control, device)`
 LIBRARIES = {
@@ -22,7 +23,7 @@ LIBRARIES = {
 }
 
 
-def make_communicator(library: str, control: Control, device: str) -> Communicator:
+def make_communicator(library: str, control: Control, device: Device) -> Communicator:
     """Connect all ranks of the launch through one library; collective.
 
     Parameters
@@ -32,7 +33,7 @@ def make_communicator(library: str, control: Control, device: str) -> Communicat
     control
         Connects the ranks for what is not timed.
     device
-        cpu or cuda: where buffers are.
+        Where buffers are.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which GPU a rank takes, and what is missing where one cannot be taken."""
+"""Problems that ranks share, and which GPU of its machine a rank takes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from calib.foundation.errors import MachineError
 from calib.microbench.communicator import Control
 from calib.microbench.machine.placement import machine_id
 
-NO_CUPY = "CuPy is not installed; `pip install 'calib[gpu]'` installs it"
-NO_NCCL = "CuPy finds no NCCL; `pip install nvidia-nccl-cu13` installs it"
-NO_GPU = "no CUDA device is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
 def agree(control: Control, problem: str) -> None:
@@ -30,31 +27,3 @@ def gpu_index(control: Control, visible: int) -> int:
     """
     machines = control.allgather_object(machine_id())
     return machines[: control.rank].count(machines[control.rank]) % visible
-
-
-def cupy_on_gpu(control: Control, with_nccl: bool = False) -> None:
-    """Make this rank's GPU CuPy's current one; collective.
-
-    Raises MachineError on all ranks where one of them has no CuPy, no GPU, or no NCCL if wanted.
-    """
-    problem, visible = _cupy_sees(with_nccl)
-    agree(control, problem)
-    import cupy
-
-    cupy.cuda.Device(gpu_index(control, visible)).use()
-
-
-def _cupy_sees(with_nccl: bool) -> tuple[str, int]:
-    """What is missing, and the number of GPUs."""
-    try:
-        import cupy
-        from cupy.cuda import nccl
-    except ImportError:
-        return NO_CUPY, 0
-    try:
-        visible = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        visible = 0
-    if visible == 0:
-        return NO_GPU, 0
-    return (NO_NCCL if with_nccl and not nccl.available else ""), visible

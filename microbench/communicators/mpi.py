@@ -20,8 +20,9 @@ import numpy as np
 
 from calib.foundation.errors import InputError, MachineError
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree, cupy_on_gpu
-from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
+from calib.microbench.communicators.devices import agree
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -44,7 +45,8 @@ class MpiCommunicator:
     """
 
     library = "mpi"
-    device = "cpu"
+    queues = False
+    device: Device = CPU
 
     def __init__(self, comm: MPI.Comm | None = None, owned: bool = False) -> None:
         try:
@@ -80,8 +82,8 @@ class MpiCommunicator:
         copied: np.ndarray = buffer.copy()
         return copied
 
-    def synchronize(self) -> None:
-        """Nothing is ever queued: MPI returns when it is done."""
+    def meet(self) -> None:
+        """Nothing: ranks meet at a barrier."""
 
     def barrier(self) -> None:
         """MPI_Barrier."""
@@ -154,13 +156,17 @@ class MpiCommunicator:
         if self.rank not in ranks:
             raise InputError(f"rank {self.rank} asks for a group of {list(ranks)}; pass None")
         # groups at once are disjoint, so that their lowest ranks tell them apart
-        return type(self)(self.comm.Split(min(ranks), list(ranks).index(self.rank)), owned=True)
+        return self._of(self.comm.Split(min(ranks), list(ranks).index(self.rank)))
 
     part = group
 
     def whole(self) -> Self:
         """All ranks again, on an MPI communicator of their own: MPI_Comm_dup; collective."""
-        return type(self)(self.comm.Dup(), owned=True)
+        return self._of(self.comm.Dup())
+
+    def _of(self, comm: MPI.Comm) -> Self:
+        """One of the same kind by a communicator that it is to own."""
+        return type(self)(comm, owned=True)
 
     def close(self) -> None:
         """MPI_Comm_free of what group, part or whole made; collective."""
@@ -193,14 +199,10 @@ class MpiCommunicator:
         os._exit(status)
 
 
-def make(library: str, control: Control, device: str) -> MpiCommunicator:
+def make(library: str, control: Control, device: Device) -> MpiCommunicator:
     """All ranks of `control`, with messages of their own; see make_communicator."""
     world = mpi_control(library, control)
-    if device == "cuda":
-        return make_cuda(world)
-    if device != "cpu":
-        raise InputError(f"{library} takes buffers of cpu or cuda, not {device!r}")
-    return world.whole()
+    return world.whole() if device.kind == "cpu" else make_cuda(world, device)
 
 
 def mpi_control(library: str, control: Control) -> MpiCommunicator:
@@ -227,49 +229,46 @@ def _when_idle(method: _Method) -> _Method:
 
     @wraps(method)
     def call(self: CudaMpiCommunicator, *arguments: Any, **named: Any) -> None:
-        self.synchronize()
+        self.device.synchronize()
         method(self, *arguments, **named)
 
     return cast("_Method", call)
 
 
 class CudaMpiCommunicator(MpiCommunicator):
-    """Device buffers: CuPy arrays of the current GPU. A call waits for the device, then is MPI's.
+    """Buffers of a GPU: PyTorch's tensors. A call waits for the device, then is MPI's.
 
     That waiting is part of what is timed: no caller can leave it out and be right.
     """
 
-    device = "cuda"
-
-    def __init__(self, comm: MPI.Comm | None = None, owned: bool = False) -> None:
+    def __init__(self, comm: MPI.Comm, owned: bool, device: Device) -> None:
         super().__init__(comm, owned)
-        import cupy
-
-        self._cupy = cupy
-        self._stream = cupy.cuda.get_current_stream()
+        self.device = device
 
     def buffer(self, items: int) -> Any:
-        """cupy.empty."""
-        return self._cupy.empty(items, self._cupy.float32)
+        """torch.empty."""
+        # late: ranks that time MPI on hosts alone load no PyTorch
+        import torch
+
+        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
+
+    def fill(self, buffer: Any, value: float) -> None:
+        """Write one value to every item."""
+        buffer.fill_(value)
 
     def write(self, buffer: Any, values: np.ndarray) -> None:
         """Copy from the host."""
-        buffer.set(values.astype("float32", copy=False), stream=self._stream)
-        self._stream.synchronize()
+        import torch
+
+        buffer.copy_(torch.from_numpy(values.astype("float32", copy=False)))
 
     def read(self, buffer: Any) -> np.ndarray:
         """Copy to the host."""
-        self._stream.synchronize()
-        copied: np.ndarray = buffer.get()
+        copied: np.ndarray = buffer.cpu().numpy().copy()
         return copied
 
-    def synchronize(self) -> None:
-        """Wait for the stream."""
-        self._stream.synchronize()
-
-    def stopwatch(self) -> Stopwatch:
-        """Times by events of the stream; see stopwatch.py."""
-        return CupyStopwatch(self._stream)
+    def _of(self, comm: MPI.Comm) -> Self:
+        return type(self)(comm, True, self.device)
 
     allreduce = _when_idle(MpiCommunicator.allreduce)
     allgather = _when_idle(MpiCommunicator.allgather)
@@ -283,15 +282,14 @@ class CudaMpiCommunicator(MpiCommunicator):
     exchange = _when_idle(MpiCommunicator.exchange)
 
 
-def make_cuda(world: MpiCommunicator) -> CudaMpiCommunicator:
-    """All ranks of `world`. Raises MachineError without CuPy, a GPU, or an MPI that knows of GPUs."""
-    cupy_on_gpu(world)
+def make_cuda(world: MpiCommunicator, device: Device) -> CudaMpiCommunicator:
+    """All ranks of `world`. Raises MachineError where the MPI does not know of GPUs."""
     unaware = (
         f"this MPI ({library_version()}) does not take device buffers; load one that is built "
         "with CUDA (Cray's needs MPICH_GPU_SUPPORT_ENABLED=1), or measure nccl"
     )
     agree(world, "" if gpu_aware() else unaware)
-    return CudaMpiCommunicator(world.comm.Dup(), owned=True)
+    return CudaMpiCommunicator(world.comm.Dup(), owned=True, device=device)
 
 
 def gpu_aware() -> bool:

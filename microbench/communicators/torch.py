@@ -17,25 +17,14 @@ import torch.distributed as dist
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import NO_GPU, agree, gpu_index
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
-from calib.microbench.communicators.torch_groups import (
-    GLOO_BACKEND,
-    NCCL_BACKEND,
-    destroy_group,
-    new_group,
-)
-from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
-from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
-from calib.microbench.stopwatch import Stopwatch, TorchStopwatch
+from calib.microbench.communicators.torch_groups import destroy_group
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 
-_BACKENDS = {
-    "torch_gloo": (GLOO_BACKEND, "cpu"),
-    "torch_nccl": (NCCL_BACKEND, "cuda"),
-    "torch_mpi": (MPI_BACKEND, "cpu"),
-    "torch_short": (SHORT_BACKEND, "cpu"),
-}
+# library -> kind of device whose tensors it takes
+TAKES = {"torch_gloo": "cpu", "torch_nccl": "cuda", "torch_mpi": "cpu"}
 
 _all_gather: Any
 _reduce_scatter: Any
@@ -46,21 +35,28 @@ else:  # the names before torch 2.13
 
 
 class TorchCommunicator:
-    """A process group of one backend on CPU tensors. Made by `make` and `group`.
+    """A process group of one backend on tensors of `device`. Made by `make` and `group`.
 
     `members` is a control of the group's ranks alone, which this communicator owns.
     """
 
-    device = "cpu"
+    queues = False
 
-    def __init__(self, library: str, members: MpiCommunicator, meeting: Meeting | None) -> None:
-        self.library, self._members, self._meeting = library, members, meeting
+    def __init__(
+        self,
+        library: str,
+        members: MpiCommunicator,
+        meeting: Meeting | None,
+        device: Device = CPU,
+    ) -> None:
+        self.library, self.device = library, device
+        self._members, self._meeting = members, meeting
         self.rank, self.size = members.rank, members.size
-        self.process_group: Any = new_group(_BACKENDS[library][0], members, meeting)
+        self.process_group: Any = device.process_group(library, members, meeting)
 
     def buffer(self, items: int) -> Any:
         """torch.empty."""
-        return torch.empty(items, dtype=torch.float32, device=self.device)
+        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
 
     def fill(self, buffer: Any, value: float) -> None:
         """Write one value to every item."""
@@ -75,12 +71,12 @@ class TorchCommunicator:
         copied: np.ndarray = buffer.cpu().numpy().copy()
         return copied
 
-    def synchronize(self) -> None:
-        """Nothing is left queued on a CPU."""
-
     def barrier(self) -> None:
         """torch.distributed.barrier."""
         dist.barrier(self.process_group)
+
+    def meet(self) -> None:
+        """Nothing: on a CPU ranks meet at a barrier."""
 
     def allreduce(self, buffer: Any) -> None:
         """torch.distributed.all_reduce."""
@@ -138,7 +134,7 @@ class TorchCommunicator:
     def group(self, ranks: Sequence[int] | None) -> TorchCommunicator | None:
         """A process group of these ranks; see the module's docstring."""
         part = self._members.part(ranks)
-        return None if part is None else type(self)(self.library, part, self._meeting)
+        return None if part is None else type(self)(self.library, part, self._meeting, self.device)
 
     def close(self) -> None:
         """torch.distributed.destroy_process_group; collective.
@@ -165,56 +161,38 @@ class GlooCommunicator(TorchCommunicator):
         )
 
 
-class CudaTorchCommunicator(TorchCommunicator):
-    """CUDA tensors of the current GPU; calls are queued behind its current stream."""
+class QueuedCommunicator(TorchCommunicator):
+    """On a GPU calls are queued behind its current stream."""
 
-    device = "cuda"
+    queues = True
 
-    def __init__(self, library: str, members: MpiCommunicator, meeting: Meeting | None) -> None:
-        super().__init__(library, members, meeting)
+    def __init__(
+        self, library: str, members: MpiCommunicator, meeting: Meeting | None, device: Device
+    ) -> None:
+        super().__init__(library, members, meeting, device)
         self._one = self.buffer(1)
         self.fill(self._one, 0.0)
 
-    def barrier(self) -> None:
-        """An all_reduce of one item, waited for."""
+    def meet(self) -> None:
+        """An all_reduce of one item."""
         self.allreduce(self._one)
-        torch.cuda.current_stream().synchronize()
 
-    def synchronize(self) -> None:
-        """Wait for the current stream."""
-        torch.cuda.current_stream().synchronize()
-
-    def stopwatch(self) -> Stopwatch:
-        """Times by events of the current stream; see stopwatch.py."""
-        return TorchStopwatch()
+    def barrier(self) -> None:
+        """The same, waited for."""
+        self.meet()
+        self.device.synchronize()
 
 
-def make(library: str, control: Control, device: str) -> TorchCommunicator:
+def make(library: str, control: Control, device: Device) -> TorchCommunicator:
     """All ranks of `control`; see make_communicator. Raises MachineError where a part is missing."""
-    backend, takes = _BACKENDS[library]
     world = mpi_control(library, control)
-    if device != takes:
-        raise InputError(f"{library} takes buffers of {takes}, not {device!r}")
-    if backend == NCCL_BACKEND:
-        _take_gpu(world)
-    meeting = None if backend == MPI_BACKEND else meet(world)
-    kind = {GLOO_BACKEND: GlooCommunicator, NCCL_BACKEND: CudaTorchCommunicator}
-    return kind.get(backend, TorchCommunicator)(library, world.whole(), meeting)
+    if device.kind != TAKES[library]:
+        raise InputError(f"{library} takes buffers of {TAKES[library]}, not {device.kind!r}")
+    meeting = None if library == "torch_mpi" else meet(world)
+    kinds = {"torch_gloo": GlooCommunicator, "torch_nccl": QueuedCommunicator}
+    return kinds.get(library, TorchCommunicator)(library, world.whole(), meeting, device)
 
 
 def short(members: MpiCommunicator) -> TorchCommunicator:
     """Of all ranks of `members`, whose messages have one item: see torch_short.py."""
     return TorchCommunicator("torch_short", members.whole(), None)
-
-
-def _take_gpu(control: Control) -> None:
-    """Make this rank's GPU the current one. Raises MachineError on all ranks where one has none."""
-    problem = ""
-    if not dist.is_nccl_available():
-        problem = (
-            "this PyTorch is built without CUDA; install it from download.pytorch.org/whl/cu130"
-        )
-    elif not torch.cuda.is_available():
-        problem = NO_GPU
-    agree(control, problem)
-    torch.cuda.set_device(gpu_index(control, torch.cuda.device_count()))

@@ -12,16 +12,28 @@ A process has one default group, which is torch's way to know its rank: over MPI
 from __future__ import annotations
 
 import secrets
+from collections.abc import Container
+from importlib.metadata import version
+from inspect import signature
 from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
 
+from calib.foundation.errors import MachineError
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.rendezvous import Meeting, gloo_interface
 from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
+from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
 
 GLOO_BACKEND, NCCL_BACKEND = "calib_gloo", "calib_nccl"
+# library -> backend
+BACKENDS = {
+    "torch_gloo": GLOO_BACKEND,
+    "torch_nccl": NCCL_BACKEND,
+    "torch_mpi": MPI_BACKEND,
+    "torch_short": SHORT_BACKEND,
+}
 
 _dist: Any = dist  # the stores and backends are no declared exports
 
@@ -69,14 +81,31 @@ def new_group(backend: str, members: MpiCommunicator, meeting: Meeting | None) -
         name = members.broadcast_object(secrets.token_hex(8))
         options = Meeting(_dist.PrefixStore(name, meeting.store), meeting.address)
     ranks = members.allgather_object(MPI.COMM_WORLD.Get_rank())
-    # torch sorts the ranks unless told not to, which older ones cannot be
-    order: Any = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     group = dist.new_group(
-        ranks, backend=backend, pg_options=options, use_local_synchronization=True, **order
+        ranks,
+        backend=backend,
+        pg_options=options,
+        use_local_synchronization=True,
+        **as_they_are(ranks, signature(dist.new_group).parameters),
     )
     members.barrier()  # whoever serves the store may close it as soon as it is through
     _WORLD.groups.append(group)
     return group
+
+
+def as_they_are(ranks: list[int], takes: Container[str]) -> dict[str, Any]:
+    """What `new_group` is told, which `takes` these names, so that it keeps the order of the ranks.
+
+    Raises MachineError where it always sorts them (torch 2.11 and older) and they are not sorted.
+    """
+    if ranks == sorted(ranks):
+        return {}
+    if "sort_ranks" in takes:
+        return {"sort_ranks": False}
+    raise MachineError(
+        f"torch {version('torch')} makes groups only of ranks in rising order, and these are "
+        f"{', '.join(map(str, ranks))}: start the ranks node by node, or install torch 2.13"
+    )
 
 
 def destroy_group(group: Any) -> None:

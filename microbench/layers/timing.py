@@ -1,23 +1,22 @@
-"""Time one layer alone, at a rank's batch: whole passes, or the parts of the backward.
-
-On a GPU by events behind a spin kernel, eager or as a graph.
-"""
+"""Time one layer alone, at a rank's batch: whole passes, or the parts of the backward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
+from calib.foundation.errors import InputError
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
+from calib.microbench.device import Device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.layers.work import RunnableLayer, check_case, start_work
-from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.cuda import HeldStopwatch, held_block, kernel_names, on_gpu
-from calib.microbench.timing.repeat import Repetitions, repeat
-from calib.microbench.timing.stretches import Attempts, CallStretch, host_block, nothing
+from calib.microbench.timing.lone import measure_calls
+from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.timing.stretches import Attempts, CallStretch
 
 GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it
 
@@ -28,45 +27,45 @@ def measure_layer(
     seed: int,
     budget_s: float,
     target: float,
-    device_index: int = 0,
     clock: Clock | None = None,
+    device: Device = CPU,
 ) -> Repetitions:
     """Repetitions of a layer's passes, in seconds; RunnableLayer.stretches says which.
 
-    All ranks start each repetition together, so that they disturb one another as in training. One
-    timing holds one call: each backward needs a forward of its own, and gradients are dropped
-    before each (`set_to_none`), as the training loop does. `cold` evicts the caches before each
-    stretch; a backward behind its forward finds what that left. The very first call is part of the
-    budget and kept as `first_s`, the maximum over ranks.
+    All ranks start each repetition together, so that they disturb one another as in training. On a CPU
+    one timing holds one call: each backward needs a forward of its own, and gradients are dropped
+    before each (`set_to_none`), as the training loop does. On a GPU it holds as many as its clock
+    needs (lone.py). `cold` evicts the caches before each stretch; a backward behind its forward finds
+    what that left. The very first call is part of the budget and kept as `first_s`, the maximum over
+    ranks.
 
-    `device_index` is the rank's CUDA device: there `ranks` are the device's seconds, `host` the host's,
-    and one more run is profiled for the kernels' names (none where that fails).
+    On a GPU `ranks` are the device's seconds, `host` the host's, and one more run is profiled for the
+    kernels' names (none where that fails).
 
     Raises InputError for a case that cannot be, MeasurementError on every rank where torch fails on
-    any (no such kernel for the dtype, out of memory), MachineError where CUDA is missing.
+    any (no such kernel for the dtype, out of memory).
     """
     check_case(case)
-    if case.device == "cpu":
-        work, first_s = start_work(communicator, case, seed, torch.device("cpu"), nothing)
-        before = evict if case.cold else nothing
-        block = host_block(communicator, case.label, work.stretches(case.passes), before)
-        result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
-        result.first_s = first_s
-        return result
-    with on_gpu(communicator, device_index, case.dtype == "tf32") as device:
-        work, first_s = start_work(communicator, case, seed, device, torch.cuda.synchronize)
+    if case.device != device.kind:
+        raise InputError(f"{case.label}: this rank measures on {device.kind}")
+    with device.arithmetic(case.dtype):
+        work, first_s = start_work(communicator, case, seed, device)
         attempts = Attempts(case.label)
         stretches: list[CallStretch] = []
         make = graph_stretches if case.mode == "graph" else RunnableLayer.stretches
         attempts.run(lambda: stretches.extend(make(work, case.passes)))
-        watches: list[HeldStopwatch] = []
-        attempts.run(lambda: watches.append(HeldStopwatch(case.cold)))
         attempts.agree(communicator)
-        block = held_block(communicator, case.label, stretches, watches[0])
-        result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
-        result.first_s = first_s
-        attempts.run(lambda: result.kernels.update(stretch_kernels(stretches)))
-    return result
+        return measure_calls(
+            communicator,
+            device,
+            case.label,
+            stretches,
+            first_s,
+            budget_s,
+            target,
+            case.cold,
+            clock,
+        )
 
 
 def graph_stretches(work: RunnableLayer, passes: str) -> list[CallStretch]:
@@ -107,13 +106,3 @@ def graph_stretches(work: RunnableLayer, passes: str) -> list[CallStretch]:
 def _replay(graph: torch.cuda.CUDAGraph, _written: object) -> None:
     """Replay; the caller keeps the tensors that the graph writes, whose memory stays theirs so."""
     graph.replay()
-
-
-def stretch_kernels(stretches: Sequence[CallStretch]) -> dict[str, list[str]]:
-    """Operation -> names of the kernels that it ran, in one more run."""
-    names: dict[str, list[str]] = {}
-    for stretch in stretches:
-        stretch.prepare()
-        for name, call in stretch.calls.items():
-            names[name] = kernel_names(call)
-    return names

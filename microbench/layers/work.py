@@ -12,6 +12,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
+from calib.microbench.device import Device
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
 from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
@@ -64,35 +65,42 @@ class RunnableLayer:
         """What a repetition times, by LayerCase.passes.
 
         "whole": "forward" and (where anything needs a gradient) "backward" behind it. "parts":
-        "backward_data" and "backward_weight", each behind an untimed forward of its own.
+        "backward_data" and "backward_weight", each behind an untimed forward of its own. In a row, a
+        backward keeps its graph, and its gradients go instead of being added up.
         """
+        parts = self.leaves()
         if passes == "whole":
-            calls = {"forward": self.forward}
-            if self.leaves():
+            calls, in_a_row = {"forward": self.forward}, {}
+            everything = [leaf for leaves in parts.values() for leaf in leaves]
+            if everything:
                 calls["backward"] = self.backward
-            return [CallStretch(calls, self.drop)]
+                in_a_row["backward"] = self._gradients(everything, keep=True)
+            return [CallStretch(calls, self.drop, in_a_row)]
 
         def prepare() -> None:
             self.drop()
             self.forward()
 
-        def part(leaves: list[Tensor]) -> Callable[[], None]:
-            def call() -> None:
-                self.gradients(leaves)  # and let them go, in the timed call
-
-            return call
-
         return [
-            CallStretch({name: part(leaves)}, prepare) for name, leaves in self.leaves().items()
+            CallStretch(
+                {name: self._gradients(leaves, keep=False)},
+                prepare,
+                {name: self._gradients(leaves, keep=True)},
+            )
+            for name, leaves in parts.items()
         ]
+
+    def _gradients(self, leaves: list[Tensor], keep: bool) -> Callable[[], None]:
+        def call() -> None:
+            self.gradients(leaves, keep)  # and let them go, in the timed call
+
+        return call
 
 
 def check_case(case: LayerCase) -> None:
     """Raise InputError for a case that cannot be, on any machine."""
     if case.dtype not in DTYPE_BYTES:
         raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-    if case.device == "cpu" and case.dtype == "tf32":
-        raise InputError("tf32 is arithmetic of CUDA devices; on a CPU measure float32")
     if case.device == "cpu" and case.mode == "graph":
         raise InputError("graphs are of CUDA devices; on a CPU measure mode eager")
     trained = bool(case.layer.parameter_shapes)
@@ -164,8 +172,7 @@ def start_work(
     communicator: Control,
     case: LayerCase,
     seed: int,
-    device: torch.device,
-    synchronize: Callable[[], None],
+    device: Device,
 ) -> tuple[RunnableLayer, float]:
     """The work of a case after its first call, and the seconds of that on the slowest rank.
 
@@ -173,7 +180,7 @@ def start_work(
     """
 
     def begin() -> tuple[RunnableLayer, float]:
-        work = make_work(case, seed, device)
-        return work, first_call(work, case, seed, synchronize)
+        work = make_work(case, seed, device.tensors)
+        return work, first_call(work, case, seed, device.synchronize)
 
     return first_time(communicator, case.label, begin)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.communicator import Control
+from calib.microbench.timing.caches import evict
 from calib.microbench.timing.repeat import RepeatedCalls, Timings
 from calib.microbench.timing.watchdog import beat
 
@@ -22,10 +23,19 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class CallStretch:
-    """Calls by the names of their rows, and what is done untimed before the first of them."""
+    """Calls by the names of their rows, and what is done untimed before the first of them.
+
+    `in_a_row` has those that differ where a timing holds several calls, one after another.
+    """
 
     calls: Mapping[str, Callable[[], Any]]
     prepare: Callable[[], None] = nothing
+    in_a_row: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+    @property
+    def repeatable(self) -> CallStretch:
+        """The same with calls that may be made in a row."""
+        return CallStretch({**self.calls, **self.in_a_row}, self.prepare)
 
 
 class Attempts:
@@ -69,40 +79,65 @@ def first_time(
     return work, max(communicator.allgather_object(seconds))
 
 
-def host_block(
-    communicator: Control,
-    label: str,
-    stretches: Sequence[CallStretch],
-    before: Callable[[], None] = nothing,
-) -> RepeatedCalls:
-    """The timed loop on a CPU; all ranks start each stretch together. `label` is for errors.
+@dataclass(frozen=True)
+class TimedCalls:
+    """What a rank times again and again: stretches of calls, one after another.
 
-    `before` (evicting caches) runs ahead of each stretch. What a call returns is freed after the
-    clock was read: training keeps it for longer.
+    The ranks of `control` start each stretch together: at its barrier, or by `together`. One timing
+    holds `calls` calls. `cold` evicts the caches before each stretch. `lead` is queued ahead of a
+    stretch on a GPU, so that the ranks' devices meet there too. `label` is for errors.
     """
 
+    control: Control
+    label: str
+    stretches: Sequence[CallStretch]
+    calls: int = 1
+    cold: bool = False
+    together: Callable[[], None] | None = None
+    lead: Callable[[], None] = nothing
+
+    @property
+    def start(self) -> Callable[[], None]:
+        """Returns on all ranks at once."""
+        return self.together or self.control.barrier
+
+
+def host_block(what: TimedCalls) -> RepeatedCalls:
+    """The timed loop on a CPU.
+
+    What a call returns is freed after the clock was read: training keeps it for longer.
+    """
+    before = evict if what.cold else nothing
+    start_together, number = what.start, what.calls
+    more = range(number - 1)
+
     def block(n: int) -> Timings:
-        seconds: dict[str, list[float]] = {name: [] for each in stretches for name in each.calls}
+        seconds: dict[str, list[float]] = {
+            name: [] for each in what.stretches for name in each.calls
+        }
         starts: list[float] = []
-        attempts = Attempts(label)
+        attempts = Attempts(what.label)
 
         def time(stretch: CallStretch) -> None:
             for name, call in stretch.calls.items():
                 start = perf_counter()
                 kept = call()
-                seconds[name].append(perf_counter() - start)
+                if more:
+                    for _ in more:
+                        call()
+                seconds[name].append((perf_counter() - start) / number)
                 del kept
 
         for _ in range(n):
-            for number, stretch in enumerate(stretches):
+            for place, stretch in enumerate(what.stretches):
                 attempts.run(stretch.prepare)
                 before()
-                communicator.barrier()
-                if number == 0:
+                start_together()
+                if place == 0:
                     starts.append(perf_counter())
                 attempts.run(partial(time, stretch))
             beat()
-        attempts.agree(communicator)
+        attempts.agree(what.control)
         return Timings(seconds, starts)
 
     return block

@@ -8,8 +8,8 @@ from time import perf_counter
 
 from calib.foundation.statistics import median
 
-# a timing holds at least this many overheads of the clock, so that the clock is 2% of it at most
-CLOCK_MULTIPLE = 50
+# a timing holds at least this many overheads of the clock, so that the clock is 1% of it at most
+CLOCK_MULTIPLE = 100
 MAX_CALLS = 10_000
 
 

@@ -115,13 +115,13 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     exchange = step.worker.exchange
     if isinstance(exchange, ShardedGradients):  # a rank has only its piece of the averages
         exchange.average([p.grad for p in step.parameters if p.grad is not None])
-    losses = torch.zeros(2, dtype=torch.float64, device=world.device)
+    losses = torch.zeros(2, dtype=torch.float64, device=world.device.tensors)
     if loss is not None:
         losses[0], losses[1] = loss, 1.0
     world.allreduce(losses)  # the same number of ranks of every replica have it
     serial_loss, serial = _serial(step, seed) if first else (0.0, {})
     # the loss, and the largest gradient of all
-    about_all = torch.zeros(2, dtype=torch.float64, device=world.device)
+    about_all = torch.zeros(2, dtype=torch.float64, device=world.device.tensors)
     if first:
         about_all[0], about_all[1] = serial_loss, max(float(g.abs().max()) for g in serial.values())
     with nullcontext() if first else idle():  # until rank 0 has its reference
@@ -129,9 +129,9 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     floor = NOTHING * float(about_all[1])
     worst = [_relative(losses[:1] / losses[1], about_all[:1], floor)]
     mine = {held.name: held for held in step.worker.held}
-    holders = torch.zeros(1, dtype=torch.float64, device=world.device)
+    holders = torch.zeros(1, dtype=torch.float64, device=world.device.tensors)
     for name, like in _template(step.about).named_parameters():
-        whole = torch.empty(like.numel(), dtype=torch.float64, device=world.device)
+        whole = torch.empty(like.numel(), dtype=torch.float64, device=world.device.tensors)
         if first:
             whole.copy_(serial[name].reshape(-1))
         world.broadcast(whole, 0)
@@ -146,7 +146,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
             found = held.parameter.grad
             scale = max(float(whole.abs().max()), floor)
             worst.append(_relative(expected * 0.0 if found is None else found, expected, scale))
-    everyone = torch.empty(world.size, dtype=torch.float64, device=world.device)
+    everyone = torch.empty(world.size, dtype=torch.float64, device=world.device.tensors)
     world.allgather(torch.full_like(everyone[:1], max(worst)), everyone)
     return float(everyone.max())
 

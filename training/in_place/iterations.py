@@ -32,7 +32,7 @@ from calib.training.in_place.layers import LayerTimes
 from calib.training.in_place.overlap import measure_overlap
 from calib.training.layer_program import LayerProgram
 from calib.training.models import entry
-from calib.training.step import TrainingStep
+from calib.training.step import GRADIENTS, TrainingStep
 from calib.training.teams import Teams, make_teams, teams_of
 from calib.training.worker import WorkerOptions
 
@@ -51,7 +51,7 @@ def measure_in_place(
     seed: int,
     budget_s: float,
     target: float,
-    make: Callable[[Any, Division], Teams] | None = None,
+    make: Callable[[Any, InPlaceCase], Teams] | None = None,
 ) -> Repetitions:
     """Repetitions of every phase that a rank has, in seconds, and bytes.
 
@@ -65,7 +65,7 @@ def measure_in_place(
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
     division = case.division
-    teams = (make or short_teams)(control, division)
+    teams = (make or short_teams)(control, case)
     try:
         options = WorkerOptions(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
@@ -84,13 +84,19 @@ def measure_in_place(
         teams.close()
 
 
-def short_teams(control: Any, division: Division) -> Teams:
-    """The communicators of a division, with messages of one item; on one rank training's own."""
-    if division.p == 1:
-        return make_teams(control, division, "mpi")
+def short_teams(control: Any, case: InPlaceCase) -> Teams:
+    """The communicators of a division, with messages of one item.
+
+    On one rank, and on GPUs, training's own: NCCL's messages travel in the phase "exchange", which is
+    no rank's own work.
+    """
+    if case.device == "cuda":
+        return make_teams(control, case.division, "nccl")
+    if case.division.p == 1:
+        return make_teams(control, case.division, "mpi")
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
-    return teams_of(short(control), division)
+    return teams_of(short(control), case.division)
 
 
 def phases_of(case: InPlaceCase) -> list[str]:
@@ -117,7 +123,8 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
         for _ in range(n):
             row, _ = step.iterate(apart=True)
             filled = take_filled()
-            row = {**row, COPIES: step.copied_s, "pack": row["pack"] - step.copied_s}
+            packed = step.clock.parts.get(GRADIENTS, 0.0)
+            row = {**row, COPIES: row["pack"] - packed, "pack": packed}
             met = [phase for phase in MET if phase in phases]
             whole = sum(row[phase] for phase in met)
             for phase in met:  # the filling is subtracted in proportion
@@ -151,9 +158,8 @@ def layer_rows(
     division = step.division
     uses = division.segments if division.traits.stages else 1
     rows: list[dict[str, float]] = []
-    with LayerTimes({**modules, "loss": step.loss}, step.clock.spent) as t:
+    with LayerTimes({**modules, "loss": step.loss}, step.clock) as t:
         for _ in range(phases.warmup + n):
-            t.begin()
             step.iterate(apart=True)
             rows.append({name: seconds / uses for name, seconds in t.seconds.items()})
             beat()
@@ -202,4 +208,6 @@ def step_memory(step: TrainingStep) -> dict[str, int]:
         update(step.optimizer)
         step.worker.finish()
 
-    return account(held, step.forward, torch.autograd.backward, step.parameters, finish)
+    return account(
+        held, step.forward, torch.autograd.backward, step.parameters, finish, step.device
+    )

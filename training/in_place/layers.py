@@ -7,14 +7,15 @@ except those that accumulate into its parameters, which a hook would make copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from time import perf_counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
+
+from calib.training.clock import PhaseClock
 
 ACCUMULATION = "torch::autograd::AccumulateGrad"
 
@@ -42,20 +43,14 @@ def nodes_between(outputs: set[Node], inputs: set[Node]) -> list[Node]:
 
 
 class LayerTimes:
-    """Seconds, in the current iteration, of each module that contains no other of them.
+    """While it is entered, the clock has a part "forward:NAME" of each module, and a "backward:NAME".
 
-    `seconds`: "layer_forward:<name>" and, where it has a backward, "layer_backward:<name>", since
-    `begin`; the sum over the uses of a module. For one thread on a CPU. `read` is the clock of "forward"
-    or "backward": one that stands still in other phases leaves out what a module copies and sends.
+    Of modules that contain others of them there are none. What a module copies and sends is in phases of
+    its own, and not in its part; the uses of a module add up. For a backward in one thread at a time.
     """
 
-    def __init__(
-        self,
-        modules: Mapping[str, nn.Module],
-        read: Callable[[str], float] = lambda _: perf_counter(),
-    ) -> None:
-        self.seconds: dict[str, float] = {}
-        self._read = read
+    def __init__(self, modules: Mapping[str, nn.Module], clock: PhaseClock) -> None:
+        self._clock = clock
         given = set(modules.values())
         self._modules = {
             name: module
@@ -64,9 +59,10 @@ class LayerTimes:
         }
         self._handles: list[Any] = []
 
-    def begin(self) -> None:
-        """An iteration begins."""
-        self.seconds.clear()
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of the last iteration: "layer_forward:NAME" and, where it has a backward, "layer_backward:NAME"."""
+        return {f"layer_{name}": spent for name, spent in self._clock.parts.items() if ":" in name}
 
     def __enter__(self) -> LayerTimes:
         for name, module in self._modules.items():
@@ -78,40 +74,37 @@ class LayerTimes:
             handle.remove()
         self._handles.clear()
 
-    def _add(self, name: str, seconds: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
     def _watch(self, name: str, module: nn.Module) -> None:
-        start = 0.0
+        phase = ""
         inputs: set[Node] = set()
 
         def before(_: nn.Module, given: Any) -> None:
-            nonlocal start, inputs
+            nonlocal phase, inputs
             inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
-            start = self._read("forward")
+            phase = self._clock.switch(f"forward:{name}")
 
         def after(_: nn.Module, given: Any, output: Any) -> None:
             nonlocal inputs
-            self._add(f"layer_forward:{name}", self._read("forward") - start)
+            self._clock.switch(phase)
             for node in nodes_between(_nodes_of(output), inputs):
                 # with a hook it would copy the gradient that it takes over without one
                 if node.name() != ACCUMULATION:
-                    self._time(node, f"layer_backward:{name}")
+                    self._time(node, f"backward:{name}")
             inputs = set()  # nodes keep the graph
 
         self._handles.append(module.register_forward_pre_hook(before))
         self._handles.append(module.register_forward_hook(after))
 
-    def _time(self, node: Node, name: str) -> None:
+    def _time(self, node: Node, part: str) -> None:
         """Time one node; it is freed with its hooks when the iteration's graph is."""
-        start = 0.0
+        phase = ""
 
         def before(_: Any) -> None:
-            nonlocal start
-            start = self._read("backward")
+            nonlocal phase
+            phase = self._clock.switch(part)
 
         def after(*_: Any) -> None:
-            self._add(name, self._read("backward") - start)
+            self._clock.switch(phase)
 
         node.register_prehook(before)
         node.register_hook(after)

@@ -13,6 +13,7 @@ from typing import cast
 from calib.microbench.cases import BLOCKING, OVERLAPPED, InPlaceCase
 from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
+from calib.microbench.devices import take_device
 from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 from calib.training.models import entry
@@ -32,7 +33,8 @@ def measure_overlap(
     training. `first_s` is the first overlapped iteration.
     """
     plain = case.division
-    teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, "cpu")), plain)
+    device = take_device(case.device, control)
+    teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, device)), plain)
     try:
         about, options = entry(case.model), WorkerOptions(optimizer=case.optimizer)
         steps = {

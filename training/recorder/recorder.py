@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
-from calib.training.clock import readings_of
+from calib.microbench.devices import device_of
 from calib.training.importers.records import ImportedCase, absent_phases, strategy_of
 from calib.training.recorder.file import COLUMNS, RecordedRanks, RunFile, header_of
 from calib.training.run.lines import RUN_PHASES, RunEnd
@@ -170,7 +170,7 @@ class Recorder:
     ) -> None:
         self._path, self._case, self._about = path, case, circumstances
         self._module, self._optimizer, self._device = module, optimizer, device
-        self._clock = readings_of(device)
+        self._clock = device_of(device)
         self._marks: list[PhaseMark] = []
         self._open = self._by_hand = self._inside = False
         self._done: list[tuple[list[PhaseMark], Tensor | float | None]] = []
@@ -303,8 +303,6 @@ class Recorder:
 
     def _rows(self) -> Tensor:
         """The iterations that are not written yet, as RunFile takes them."""
-        if self._done:
-            self._clock.settle(self._done[-1][0][-1][1])
         rows = [self._row(marks, loss) for marks, loss in self._done]
         self._done = []
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, COLUMNS)

@@ -1,0 +1,85 @@
+"""What a rank computes on: one object for all that differs between a CPU and a GPU.
+
+Two implementations: devices/cpu.py and devices/cuda.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.stretches import TimedCalls
+
+if TYPE_CHECKING:
+    import torch
+
+    from calib.microbench.timing.timer import Timer
+
+
+class MemoryWatch(Protocol):
+    """Bytes in tensors on a device while it is entered: `live` now, `peak` at most."""
+
+    @property
+    def live(self) -> int:
+        """Bytes in tensors now."""
+
+    @property
+    def peak(self) -> int:
+        """The most bytes in tensors since it was entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class Device(Protocol):
+    """A rank's device. Work on a GPU is queued and runs behind its host; on a CPU it is done at once.
+
+    `kind` is "cpu" or "cuda", as cases and rows name it; `timer` says how finely calls are timed on it
+    (a GPU's events); `library` is what training sends by; `identity` is its UUID and its name, both
+    empty where nothing tells one device of a host from another.
+    """
+
+    kind: str
+    timer: Timer
+    library: str
+    identity: tuple[str, str]
+
+    @property
+    def tensors(self) -> torch.device:
+        """Where PyTorch has this device's tensors."""
+
+    def arithmetic(self, dtype: str) -> AbstractContextManager[None]:
+        """Items of `dtype` are computed as calibrations and trainings do, while it is entered.
+
+        TF32 is allowed for "tf32" alone, and cuDNN takes the fastest kernel that it finds.
+        """
+
+    def synchronize(self) -> None:
+        """Return when everything queued is done."""
+
+    def now(self) -> Any:
+        """A reading of the clock at this place of the work: of a GPU, an event of its stream."""
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Between two readings; waits until the work has come to the second."""
+
+    def timed(self, what: TimedCalls) -> RepeatedCalls:
+        """The loop that times calls on this device, for `repeat`."""
+
+    def watch(self, existing: Iterable[torch.Tensor]) -> MemoryWatch:
+        """Counts bytes in tensors, beginning with the `existing` ones."""
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What the device holds beside tensors: "peak_reserved" and "device_used" of a GPU."""
+
+    def kernels(self, call: Callable[[], object]) -> list[str]:
+        """Names of the kernels that a call runs on a GPU, in order, without repeats; not timed."""
+
+    def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
+        """What the device says of itself; `ours` are pids of this session's ranks on it."""
+
+    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
+        """A process group of torch.distributed; see communicators/torch_groups.py."""

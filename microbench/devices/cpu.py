@@ -1,0 +1,94 @@
+"""A rank's CPU cores. What needs PyTorch imports it when used: ranks that time MPI alone have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import InputError
+from calib.microbench.communicator import Control
+from calib.microbench.device import MemoryWatch
+from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.stretches import TimedCalls, host_block
+from calib.microbench.timing.timer import Timer, measure_timer
+
+if TYPE_CHECKING:
+    import torch
+
+
+class CpuDevice:
+    """What is called is done when the call returns, and perf_counter is the clock."""
+
+    kind = "cpu"
+    library = "torch_mpi"
+    identity = ("", "")
+    now = staticmethod(perf_counter)
+
+    @property
+    def timer(self) -> Timer:
+        """perf_counter's, measured anew: the cores may be others by now."""
+        return measure_timer()
+
+    @property
+    def tensors(self) -> torch.device:
+        """The CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    @contextmanager
+    def arithmetic(self, dtype: str) -> Iterator[None]:
+        """Nothing is to be set. Raises InputError for tf32, which is of GPUs."""
+        if dtype == "tf32":
+            raise InputError("tf32 is arithmetic of CUDA devices; on a CPU take float32")
+        yield
+
+    def synchronize(self) -> None:
+        """Nothing is queued."""
+
+    def seconds(self, start: float, stop: float) -> float:
+        """The difference."""
+        return stop - start
+
+    def timed(self, what: TimedCalls) -> RepeatedCalls:
+        """By readings around the calls."""
+        return host_block(what)
+
+    def watch(self, existing: Iterable[torch.Tensor]) -> MemoryWatch:
+        """Every tensor that an operation returns is counted."""
+        from calib.microbench.memory import LiveBytes
+
+        return LiveBytes(existing)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """A process's memory beside tensors is its resident set, which is not the device's."""
+        return {}
+
+    def kernels(self, call: Callable[[], object]) -> list[str]:
+        """A CPU's have no names."""
+        return []
+
+    def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
+        """By MPI or gloo."""
+        from calib.microbench.communicators.torch_groups import BACKENDS, new_group
+
+        return new_group(BACKENDS[library], members, meeting)
+
+
+CPU = CpuDevice()
+
+
+def take(control: Control) -> CpuDevice:
+    """Every rank has one."""
+    return CPU
+
+
+def of(tensors: torch.device) -> CpuDevice:
+    """That of tensors on the CPU, or on a device that calib does not know."""
+    return CPU

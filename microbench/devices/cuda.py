@@ -1,0 +1,233 @@
+"""A rank's GPU through PyTorch: streams, events, the spin kernel, the caching allocator.
+
+All work is on PyTorch's current stream of the rank's GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from calib.microbench.communicator import Control
+from calib.microbench.communicators.devices import agree, gpu_index
+from calib.microbench.machine.telemetry import snapshot
+from calib.microbench.timing.held import Lap, held_block, spin_cycles
+from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.stretches import Attempts, TimedCalls
+from calib.microbench.timing.timer import Timer
+
+NO_GPU = "torch sees no CUDA device; see nvidia-smi, CUDA_VISIBLE_DEVICES and constraints/gpu.txt"
+CALIBRATION_CYCLES = 2_000_000
+RESOLUTION_EVENTS = 200
+# where all steps are alike (CUDA Runtime API, cudaEventElapsedTime)
+STATED_RESOLUTION_S = 0.5e-6
+
+
+class CudaDevice:
+    """GPU number `index` of those that PyTorch sees; its work is on the current stream."""
+
+    kind = "cuda"
+    library = "torch_nccl"
+    cuda: Any = torch.cuda  # its events and its spin kernel have no annotations
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        properties = self.cuda.get_device_properties(index)
+        self.identity = str(properties.uuid), str(properties.name)
+        self._l2_bytes = int(properties.L2_cache_size)
+
+    @property
+    def tensors(self) -> torch.device:
+        """The GPU."""
+        return torch.device("cuda", self.index)
+
+    @contextmanager
+    def arithmetic(self, dtype: str) -> Iterator[None]:
+        """TF32 is allowed or not, and cuDNN tries its kernels out. Put back afterwards."""
+        cudnn: Any = torch.backends.cudnn
+        matmul, conv = torch.backends.cuda.matmul, cudnn.conv
+        before = cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision
+        precision = "tf32" if dtype == "tf32" else "ieee"
+        try:
+            cudnn.benchmark = True
+            matmul.fp32_precision = conv.fp32_precision = precision
+            yield
+        finally:
+            cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision = before
+
+    def synchronize(self) -> None:
+        """Return when all streams are done."""
+        self.cuda.synchronize()
+
+    def now(self) -> Any:
+        """An event that the current stream passes."""
+        event = self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Between two events."""
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1e-3
+
+    @cached_property
+    def timer(self) -> Timer:
+        """The resolution: the least difference between the steps from event to event."""
+        events = [self.now() for _ in range(RESOLUTION_EVENTS)]
+        steps = sorted({round(self.seconds(*pair), 9) for pair in pairwise(events)})
+        finer = min((b - a for a, b in pairwise(steps)), default=STATED_RESOLUTION_S)
+        return Timer(resolution_s=finer, overhead_s=0.0)
+
+    def timed(self, what: TimedCalls) -> RepeatedCalls:
+        """Behind a spin kernel, by events."""
+        attempts = Attempts(what.label)
+        watches: list[HeldStopwatch] = []
+        attempts.run(lambda: watches.append(HeldStopwatch(self, what.cold)))
+        attempts.agree(what.control)
+        return held_block(what, watches[0])
+
+    @cached_property
+    def seconds_per_cycle(self) -> float:
+        """Of the spin kernel's clock, by timing a long spin; clocks may vary."""
+        self.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel, wakes the clocks
+        begin = self.now()
+        self.cuda._sleep(CALIBRATION_CYCLES)
+        return self.seconds(begin, self.now()) / CALIBRATION_CYCLES
+
+    def scratch(self) -> torch.Tensor:
+        """A buffer of twice the L2 cache: writing it evicts what the cache held."""
+        return torch.empty(2 * self._l2_bytes, dtype=torch.int8, device=self.tensors)
+
+    def watch(self, existing: Iterable[torch.Tensor]) -> CachingAllocator:
+        """All that the caching allocator gives out, whoever asked."""
+        return CachingAllocator(self)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """"peak_reserved" of the caching allocator and, by NVML, "device_used"."""
+        found = {"peak_reserved": int(self.cuda.max_memory_reserved(self.index))}
+        used = snapshot(self.identity[0]).get("memory_used_bytes")
+        return found if used is None else found | {"device_used": int(used)}
+
+    def kernels(self, call: Callable[[], object]) -> list[str]:
+        """Of one more run, by the profiler.
+
+        Empty where that may not trace the device (CUPTI needs a permission on some systems).
+        """
+        from torch.profiler import ProfilerActivity, profile
+
+        self.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            call()
+            self.synchronize()
+        events = [event for event in profiler.events() or () if event.device_type.name == "CUDA"]
+        ordered = sorted(events, key=lambda event: event.time_range.start)
+        return list(dict.fromkeys(event.name for event in ordered))
+
+    def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
+        """NVML's readings."""
+        return snapshot(self.identity[0], ours)
+
+    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
+        """By NCCL."""
+        # late: it starts MPI
+        from calib.microbench.communicators.torch_groups import BACKENDS, new_group
+
+        return new_group(BACKENDS[library], members, meeting)
+
+
+class HeldStopwatch:
+    """Times calls that queue work on the current stream of `device`."""
+
+    def __init__(self, device: CudaDevice, cold: bool) -> None:
+        """`cold`: `ready` evicts the L2 cache."""
+        self._device = device
+        self._scratch = device.scratch() if cold else None
+        self._events: list[Any] = []
+        self._seconds_per_cycle = device.seconds_per_cycle
+
+    def ready(self) -> None:
+        """Evict the cache if the case is a cold one, and wait until the device is idle."""
+        if self._scratch is not None:
+            self._scratch.zero_()
+        self._device.synchronize()
+
+    def lap(
+        self,
+        calls: Mapping[str, Callable[[], object]],
+        number: int,
+        spin_s: float,
+        lead: Callable[[], None],
+    ) -> Lap:
+        """Time calls one after another behind a spin; returns when the device is done."""
+        cuda = self._device.cuda
+        while len(self._events) <= len(calls):
+            self._events.append(cuda.Event(enable_timing=True))
+        host: dict[str, float] = {}
+        first, again = self._events[0], range(number)
+        cuda._sleep(spin_cycles(spin_s, self._seconds_per_cycle))
+        lead()
+        first.record()
+        begin = perf_counter()
+        for (name, call), event in zip(calls.items(), self._events[1:], strict=False):
+            start = perf_counter()
+            for _ in again:
+                call()
+            host[name] = (perf_counter() - start) / number
+            event.record()
+        held = not first.query()
+        queue_s = perf_counter() - begin
+        pairs = zip(calls, self._events, self._events[1:], strict=False)
+        seconds = {
+            name: self._device.seconds(before, after) / number for name, before, after in pairs
+        }
+        self._device.synchronize()
+        return Lap(seconds, host, held, queue_s, begin)
+
+
+class CachingAllocator:
+    """Bytes that PyTorch's caching allocator has given out on one GPU."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> CachingAllocator:
+        self._device.synchronize()
+        self._device.cuda.reset_peak_memory_stats(self._device.index)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._device.synchronize()
+
+    @property
+    def live(self) -> int:
+        """Bytes in tensors now."""
+        return int(self._device.cuda.memory_allocated(self._device.index))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes in tensors since it was entered."""
+        return int(self._device.cuda.max_memory_allocated(self._device.index))
+
+
+def take(control: Control) -> CudaDevice:
+    """This rank's GPU; collective.
+
+    Ranks take the GPUs that they see in turn. Raises MachineError on all ranks where one sees none.
+    """
+    cuda = CudaDevice.cuda
+    agree(control, "" if cuda.is_available() else NO_GPU)
+    index = gpu_index(control, cuda.device_count())
+    cuda.set_device(index)
+    return CudaDevice(index)
+
+
+def of(tensors: torch.device) -> CudaDevice:
+    """The GPU of tensors, by default the current one."""
+    index = CudaDevice.cuda.current_device() if tensors.index is None else tensors.index
+    return CudaDevice(index)
