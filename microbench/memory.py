@@ -177,6 +177,7 @@ def account(
     found = {**parts, "parts": total, "peak_live": peak, "workspace": max(0, peak - total)}
     if device.type == "cuda":
         found["peak_reserved"] = torch.cuda.max_memory_reserved(device)
-        used = snapshot(device.index or 0).get("memory_used_bytes")
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        used = snapshot(uuid).get("memory_used_bytes")
         found |= {} if used is None else {"device_used": used}
     return {**found, "peak_rss": peak_rss_bytes()}

@@ -25,7 +25,7 @@ from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.telemetry import marks, snapshot
-from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
+from calib.microbench.records.manifest import CaseEnd, GpuIdentity, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
 from calib.microbench.rows import case_end, rank_places, to_table
 from calib.microbench.timing.clock import Synchroniser
@@ -202,11 +202,10 @@ class Session:
         """What the GPU of every rank says of itself; of a case on CPUs nothing."""
         if getattr(case, "device", "cpu") == "cpu":
             return []
-        rank = self.control.rank
-        boards = list(zip(self.placement.hosts, self.placement.gpus, strict=True))
+        mine = self.placement.gpus[self.control.rank]
         pids = self.control.allgather_object(os.getpid())
-        ours = [pid for pid, board in zip(pids, boards, strict=True) if board == boards[rank]]
-        return self.control.allgather_object(snapshot(self.placement.local_ranks[rank], ours))
+        ours = [pid for pid, gpu in zip(pids, self.placement.gpus, strict=True) if gpu == mine]
+        return self.control.allgather_object(snapshot(mine.uuid, ours) if mine else {})
 
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
@@ -236,6 +235,7 @@ def run_session(
     command: str = "",
     racks: Mapping[str, str] | None = None,
     make: Callable[[str, Control, str], Communicator] = make_communicator,
+    gpu: GpuIdentity | None = None,
 ) -> None:
     """Measure the cases of a plan in one launch. Its time is its share of the plan's budget.
 
@@ -261,9 +261,11 @@ def run_session(
         Host -> rack.
     make
         Makes the communicators of a library.
+    gpu
+        The GPU of this rank; None where the launch is on CPUs.
     """
     begin = perf_counter()
-    placement = place(communicator, racks=racks)
+    placement = place(communicator, racks=racks, gpu=gpu)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.broadcast_object(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)

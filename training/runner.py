@@ -304,7 +304,7 @@ def header_of(
         device=teams.world.device,
         hosts=placement.hosts,
         cores=placement.cores,
-        gpus=placement.gpus if on_gpu else [],
+        gpus=[gpu and gpu.name for gpu in placement.gpus] if on_gpu else [],
         order=list(order),
         threads_per_rank=1,
         # ranks that share a GPU count as more ranks than cores

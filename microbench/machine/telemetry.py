@@ -7,7 +7,7 @@ driver there are no readings at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ EVENT_REASONS = {
 }
 THROTTLED = {"software_thermal", "hardware_thermal", "hardware_slowdown", "hardware_power_brake"}
 POWER_CAPPED = {"software_power_cap"}
+CORE_WORDS = 128  # of 64 bits: the 8,192 cores that Linux can count
 
 
 def event_reasons(bits: int) -> list[str]:
@@ -42,19 +43,6 @@ def strangers(seen: Collection[int], ours: Collection[int]) -> int:
     unknown = set(seen) - set(ours)
     hidden = 0 if len(unknown) < len(set(seen)) else len(set(ours))
     return max(0, len(unknown) - hidden)
-
-
-def nvml_name(index: int, visible: str | None, count: int) -> int | str:
-    """NVML's index or the UUID of CUDA's device `index` under CUDA_VISIBLE_DEVICES.
-
-    NVML counts all `count` boards in the order of the bus. The index is taken modulo the devices
-    that there are, as ranks take theirs.
-    """
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    if not names:
-        return index % count
-    name = names[index % len(names)]
-    return int(name) if name.isdecimal() else name
 
 
 def marks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -86,30 +74,70 @@ def _nvml() -> Any:
     return pynvml
 
 
-def board_of(index: int) -> tuple[Any, Any]:
-    """(pynvml, its handle of CUDA's device `index`); (None, None) where there is none to be seen."""
-    nvml = _nvml()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if nvml is None or (visible is not None and not visible.strip()):
-        return None, None
-    try:
-        name = nvml_name(index, visible, nvml.nvmlDeviceGetCount())
-        by_index = isinstance(name, int)
-        lookup = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
-        return nvml, lookup(name)
-    except (nvml.NVMLError, ZeroDivisionError):  # no such device, or none at all
-        return None, None
+def board_of(uuid: str) -> tuple[Any, Any]:
+    """(pynvml, its handle of a GPU); (None, None) where there is none to be seen.
 
+    CUDA's numbers are no help: NVML counts boards in the order of the bus, whatever CUDA shows.
 
-def snapshot(index: int, ours: Collection[int] = ()) -> dict[str, Any]:
-    """What CUDA's device `index` says now: MHz, W, degrees Celsius, bytes, words and counts.
-
-    `ours` are the pids of this session's ranks on that GPU; this process is always one of them.
+    Parameters
+    ----------
+    uuid
+        As NVML gives it ("GPU-...", "MIG-...") or as CUDA does, without the prefix. Of a MIG device
+        it is the board that it is a part of: clocks, power and cores are the board's.
     """
-    nvml, handle = board_of(index)
-    if handle is None:
+    nvml, device = _device_of(uuid)
+    return nvml, _board(nvml, device) if device is not None else None
+
+
+def _device_of(uuid: str) -> tuple[Any, Any]:
+    """(pynvml, its handle of the device with this UUID), a MIG device being one of its own."""
+    nvml = _nvml()
+    prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
+    for prefix in prefixes if nvml else ():
+        with suppress(nvml.NVMLError):
+            return nvml, nvml.nvmlDeviceGetHandleByUUID(prefix + uuid)
+    return None, None
+
+
+def _board(nvml: Any, device: Any) -> Any:
+    """The handle of the board that a device is, or is a part of."""
+    try:
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    except (nvml.NVMLError, AttributeError):  # a whole board
+        return device
+
+
+def cores_near(uuid: str, cores: Sequence[int]) -> list[int]:
+    """Those of `cores` on the GPU's NUMA node; all of them where NVML names none of them."""
+    nvml, board = board_of(uuid)
+    named: set[int] = set()
+    if board is not None:
+        with suppress(nvml.NVMLError, AttributeError):
+            scope = nvml.NVML_AFFINITY_SCOPE_NODE
+            words = nvml.nvmlDeviceGetCpuAffinityWithinScope(board, CORE_WORDS, scope)
+            named = {
+                64 * at + bit
+                for at, word in enumerate(words)
+                for bit in range(64)
+                if word >> bit & 1
+            }
+    return [core for core in cores if core in named] or list(cores)
+
+
+def snapshot(uuid: str, ours: Collection[int] = ()) -> dict[str, Any]:
+    """What a GPU says now: MHz, W, degrees Celsius, bytes, words and counts.
+
+    Parameters
+    ----------
+    uuid
+        The GPU, as for `board_of`.
+    ours
+        The pids of this session's ranks on that GPU; this process is always one of them.
+    """
+    nvml, device = _device_of(uuid)
+    if device is None:
         return {}
-    readings = _readings(nvml, handle, {os.getpid(), *ours})
+    readings = _readings(nvml, device, {os.getpid(), *ours})
     # not on this board, not in this driver, not in this pynvml
     return answered(readings, (nvml.NVMLError, AttributeError))
 
@@ -125,31 +153,32 @@ def answered(
     return found
 
 
-def _readings(nvml: Any, handle: Any, ours: set[int]) -> dict[str, Callable[[], Any]]:
-    """Key -> the query behind it."""
+def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], Any]]:
+    """Key -> the query behind it. Memory and processes are those of a MIG device, not its board."""
+    board = _board(nvml, device)
     sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
 
     def processes() -> list[int]:
-        return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
 
     def reasons() -> list[str]:
         # drivers before 535 know only the older name
         try:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+            return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(board))
         except nvml.NVMLError:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(board))
 
     return {
-        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, sm),
-        "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, sm),
-        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, memory),
-        "memory_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, memory),
-        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(handle),
-        "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(board, sm),
+        "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, sm),
+        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(board, memory),
+        "memory_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, memory),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(board) / 1e3,
+        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1e3,
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(board, nvml.NVML_TEMPERATURE_GPU),
+        "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(board),
+        "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(device).used),
         "event_reasons": reasons,
         "other_processes": lambda: strangers(processes(), ours),
-        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(board)[0]),
     }

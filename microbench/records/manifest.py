@@ -66,6 +66,15 @@ class CaseEnd(BaseModel):
     )
 
 
+class GpuIdentity(BaseModel):
+    """Which GPU: its name is that of many, its UUID that of one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uuid: str = Field(description="as CUDA or NVML gives it, with or without GPU- or MIG- before")
+    name: str = Field(description="product name")
+
+
 class RankPlace(BaseModel):
     """Where one rank ran."""
 
@@ -76,7 +85,7 @@ class RankPlace(BaseModel):
     numa_node: KnownRanks | None = Field(
         default=None, description="number of its NUMA node; null unknown"
     )
-    gpu: str | None = Field(default=None, description="index and name, or none")
+    gpu: GpuIdentity | None = Field(default=None, description="the GPU that it works on; null none")
     rack: str = Field(default="", description='hosts of one rack share it; "" unknown')
 
 
