@@ -24,7 +24,7 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.machine.placement import Placement, place
-from calib.microbench.machine.telemetry import marks, snapshot
+from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, snapshot, throttled_s
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
 from calib.microbench.rows import case_end, rank_places, to_table
@@ -87,6 +87,22 @@ def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
     return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A case as it was measured once: `started` is Unix time, s; snapshots are of every rank's GPU."""
+
+    result: Repetitions
+    started: float
+    before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
+    marks: set[str]
+
+    def throttling(self) -> tuple[bool, float]:
+        """Whether a GPU was throttled, and the longest time that one was, s."""
+        held = map(throttled_s, self.before, self.after)
+        return THROTTLED_MARK in self.marks, max(held, default=0.0)
+
+
 @dataclass
 class Session:
     """What the cases of one launch share on this rank."""
@@ -131,26 +147,39 @@ class Session:
     def run_case(self, case: Case, budget_s: float) -> float:
         """Measure a case and keep how it ended; returns the seconds of its repetitions.
 
-        A failed check ends it on every rank.
+        A failed check ends it on every rank. A case during which a GPU was throttled is measured once
+        more, and the better of the two is kept.
         """
-        before = time()
-        gpus = self._gpus(case)
+        begun = time()
         try:
-            result = self.measure(case, budget_s)
+            attempts = [self._attempt(case, budget_s)]
+            if THROTTLED_MARK in attempts[0].marks:
+                beat()
+                attempts.append(self._attempt(case, budget_s))
         except CalibError as error:
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})
-            self.keep(self._ended(case, time() - before, f"failed: {error}"))
+            self.keep(self._ended(case, time() - begun, f"failed: {error}"))
             return 0.0
-        after = self._gpus(case)
-        words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
-        if gpus and self.placement.ranks_share_gpus:
-            words.add(RANKS_SHARE_GPU)
-        end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
+        best = min(attempts, key=Attempt.throttling)
+        gpus, again = (best.before, best.after), len(attempts) - 1
+        end = case_end(case, self.launch, time() - begun, best.result, gpus=gpus, again=again)
         if self.control.rank == 0:
-            rows = to_table(case, result, self.placement, self.launch, before, sorted(words))
+            words = sorted(best.marks)
+            rows = to_table(case, best.result, self.placement, self.launch, best.started, words)
             self.keep(end, rows)
-        return result.elapsed_s
+        return sum(attempt.result.elapsed_s for attempt in attempts)
+
+    def _attempt(self, case: Case, budget_s: float) -> Attempt:
+        """Measure a case, between two looks at the GPUs."""
+        started = time()
+        before = self._gpus(case)
+        result = self.measure(case, budget_s)
+        after = self._gpus(case)
+        words = {word for pair in zip(before, after, strict=True) for word in marks(*pair)}
+        if before and self.placement.ranks_share_gpus:
+            words.add(RANKS_SHARE_GPU)
+        return Attempt(result, started, before, after, words)
 
     def keep(self, end: CaseEnd, rows: pa.Table | None = None) -> None:
         """Write a case that has ended; on rank 0 alone."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
+
+from calib.microbench.machine.counters import energy_j, held_back_s
 
 # bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)
 EVENT_REASONS = {
@@ -23,8 +26,15 @@ EVENT_REASONS = {
     0x80: "hardware_power_brake",
     0x100: "display_clocks",
 }
-THROTTLED = {"software_thermal", "hardware_thermal", "hardware_slowdown", "hardware_power_brake"}
+THROTTLED = {
+    "thermal",  # of the counters of older drivers
+    "software_thermal",
+    "hardware_thermal",
+    "hardware_slowdown",
+    "hardware_power_brake",
+}
 POWER_CAPPED = {"software_power_cap"}
+THROTTLED_MARK = "throttled"
 CORE_WORDS = 128  # of 64 bits: the 8,192 cores that Linux can count
 
 
@@ -51,14 +61,42 @@ def marks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     "throttled": heat, a hardware slowdown or the power brake; "power_capped": the software power
     cap; "shared_gpu": a process that is not ours.
     """
-    reasons = {*before.get("event_reasons", ()), *after.get("event_reasons", ())}
-    others = max(before.get("other_processes", 0), after.get("other_processes", 0))
     found = {
-        "throttled": bool(reasons & THROTTLED),
-        "power_capped": bool(reasons & POWER_CAPPED),
-        "shared_gpu": others > 0,
+        THROTTLED_MARK: _held(THROTTLED, before, after),
+        "power_capped": _held(POWER_CAPPED, before, after),
+        "shared_gpu": max(each.get("other_processes", 0) for each in (before, after)) > 0,
     }
     return sorted(word for word, spoiled in found.items() if spoiled)
+
+
+def _held(reasons: set[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether one of the reasons held the clocks back: by counters, or by looks where there are none."""
+    grown = _growth_s(reasons, before, after)
+    if grown:
+        return any(seconds > 0 for seconds in grown)
+    return bool(reasons & {*before.get("event_reasons", ()), *after.get("event_reasons", ())})
+
+
+def _growth_s(
+    reasons: set[str], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[float]:
+    """By how many seconds each counter of the reasons grew, of those that both snapshots have."""
+    start, end = (each.get("held_back_s", {}) for each in (before, after))
+    return [end[word] - start[word] for word in sorted(reasons & start.keys() & end.keys())]
+
+
+def throttled_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """Seconds of throttling that the counters have between two snapshots: the longest reason's."""
+    return max([0.0, *_growth_s(THROTTLED, before, after)])
+
+
+def mean_power_w(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
+    """Watts between two snapshots of a board, by its energy counter; None where it has none."""
+    if not {"energy_j", "clock_s"} <= before.keys() & after.keys():
+        return None
+    seconds = after["clock_s"] - before["clock_s"]
+    joules = after["energy_j"] - before["energy_j"]
+    return float(joules / seconds) if seconds > 0 and joules >= 0 else None
 
 
 def _nvml() -> Any:
@@ -125,7 +163,9 @@ def cores_near(uuid: str, cores: Sequence[int]) -> list[int]:
 
 
 def snapshot(uuid: str, ours: Collection[int] = ()) -> dict[str, Any]:
-    """What a GPU says now: MHz, W, degrees Celsius, bytes, words and counts.
+    """What a GPU says now: MHz, W, degrees Celsius, bytes, words and counts; what it has counted.
+
+    `held_back_s` (by reason) and `energy_j` grow for ever; `clock_s` is when they were read.
 
     Parameters
     ----------
@@ -179,6 +219,9 @@ def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], 
         "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(board),
         "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(device).used),
         "event_reasons": reasons,
+        "held_back_s": lambda: held_back_s(nvml, board),
+        "energy_j": lambda: energy_j(nvml, board),
+        "clock_s": monotonic,
         "other_processes": lambda: strangers(processes(), ours),
         "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(board)[0]),
     }

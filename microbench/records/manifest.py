@@ -64,6 +64,15 @@ class CaseEnd(BaseModel):
     gpu_after: list[dict[str, Any]] = Field(
         default_factory=list, description="of each rank: microbench/machine/telemetry.py"
     )
+    mean_power_w: list[Magnitude | None] = Field(
+        default_factory=list,
+        description="W that each rank's GPU drew over the case, by its energy counter; null unknown",
+    )
+    again: CountOrNone = Field(
+        default=0,
+        description="how often it was measured again, a GPU being throttled; the least throttled "
+        "one is kept",
+    )
 
 
 class GpuIdentity(BaseModel):

@@ -22,6 +22,12 @@ REASONS = {
 }
 
 
+# numbers of fields: always, in drivers 575 to 580.65, and from 580.82 on
+ALWAYS = {74: "software_power_cap", 75: "thermal"}
+SLOWDOWNS = ("software_thermal", "hardware_thermal", "hardware_power_brake")
+UNSIGNED_LONG_LONG, NOT_SUPPORTED = 3, 3
+
+
 class NVMLError(Exception):
     """What pynvml raises."""
 
@@ -43,12 +49,22 @@ class Board:
     temperature_c: int = 50
     reasons: set[str] = field(default_factory=set)
     """Words of REASONS that hold now."""
+    held_back_s: dict[str, float] = field(default_factory=dict)
+    """Seconds so far that each of REASONS held; "thermal" counts for all heat."""
+    energy_j: float = 0.0
     processes: list[int] = field(default_factory=list)
     slices: Sequence[str] = ()
     """UUIDs of its MIG devices, with their prefix."""
     lost: bool = False
     refuses: set[str] = field(default_factory=set)
     """Functions that it does not support."""
+
+    def run(self, seconds: float) -> None:
+        """Work for so long: its counters grow by what its reasons and power are now."""
+        self.energy_j += self.power_w * seconds
+        heat = {"thermal"} if self.reasons & {"software_thermal", "hardware_thermal"} else set()
+        for word in self.reasons | heat:
+            self.held_back_s[word] = self.held_back_s.get(word, 0.0) + seconds
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,13 @@ def core_words(cores: Sequence[int], words: int) -> list[int]:
     """A set of cores as `words` numbers of 64 bits."""
     mask = sum(1 << core for core in cores)
     return [mask >> 64 * at & (1 << 64) - 1 for at in range(words)]
+
+
+def counters_of(driver: str) -> dict[int, str]:
+    """Field -> what it counts in a driver."""
+    version = tuple(map(int, driver.split(".")[:2]))
+    first = 269 if version >= (580, 82) else 251 if version >= (575, 0) else 0
+    return ALWAYS | ({first + at: word for at, word in enumerate(SLOWDOWNS)} if first else {})
 
 
 def nvml(
@@ -122,7 +145,21 @@ def nvml(
             raise NVMLError("Not Supported")
         return core_words(board.cores, words)
 
+    def held_back_ns(board: Board, word: str) -> int:
+        return round(board.held_back_s.get(word, 0.0) * 1e9)
+
+    def field_value(board: Board, number: int) -> SimpleNamespace:
+        word = counters_of(driver or "").get(number)
+        value = SimpleNamespace(dVal=-1.0, ullVal=held_back_ns(board, word) if word else 0)
+        return SimpleNamespace(
+            fieldId=number,
+            value=value,
+            valueType=UNSIGNED_LONG_LONG,
+            nvmlReturn=0 if word else NOT_SUPPORTED,
+        )
+
     made.__dict__.update(
+        NVML_SUCCESS=0,
         NVMLError=NVMLError,
         NVML_CLOCK_SM=1,
         NVML_CLOCK_MEM=2,
@@ -160,5 +197,16 @@ def nvml(
         "nvmlDeviceGetCurrentClocksEventReasons",
         lambda board: sum(REASONS[word] for word in board.reasons),
     )
+    query(
+        "nvmlDeviceGetFieldValues",
+        lambda board, numbers: [field_value(board, number) for number in numbers],
+    )
+    query(
+        "nvmlDeviceGetViolationStatus",
+        lambda board, policy: SimpleNamespace(
+            violationTime=held_back_ns(board, ALWAYS[74 + policy])
+        ),
+    )
+    query("nvmlDeviceGetTotalEnergyConsumption", lambda board: round(board.energy_j * 1e3))
     query("nvmlDeviceGetMigMode", lambda board: [bool(board.slices)] * 2)
     return made

@@ -20,8 +20,10 @@ from calib.microbench.machine.telemetry import (
     cores_near,
     event_reasons,
     marks,
+    mean_power_w,
     snapshot,
     strangers,
+    throttled_s,
 )
 
 
@@ -62,6 +64,55 @@ def test_marks_of_either_end(bits: int, marked: list[str]) -> None:
     cool = {"event_reasons": event_reasons(0x1), "other_processes": 0}
     active = {"event_reasons": event_reasons(bits), "other_processes": 0}
     assert marks(cool, active) == marks(active, cool) == marks(active, active) == marked
+
+
+@pytest.mark.parametrize(
+    ("reasons", "marked"),
+    [
+        (set(), []),
+        ({"idle"}, []),
+        ({"software_power_cap"}, ["power_capped"]),
+        ({"software_thermal"}, ["throttled"]),
+        ({"hardware_thermal", "hardware_slowdown"}, ["throttled"]),
+        ({"hardware_power_brake", "software_power_cap"}, ["power_capped", "throttled"]),
+    ],
+)
+def test_marks_of_what_grew_in_between(
+    monkeypatch: pytest.MonkeyPatch, reasons: set[str], marked: list[str]
+) -> None:
+    """Held back while the case ran, and idle again when it is looked at."""
+    board = Board("GPU-1", reasons=reasons, held_back_s={"thermal": 5.0})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([board]))
+    before = snapshot("1")
+    board.run(2.0)
+    board.reasons = set()
+    after = snapshot("1")
+    assert marks(before, after) == marked
+    assert throttled_s(before, after) == (2.0 if "throttled" in marked else 0.0)
+    assert marks(after, snapshot("1")) == [], "what was held back earlier is not this case's"
+
+
+def test_counters_say_more_than_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look finds what held before the case; where there is no counter, it is all there is."""
+    board = Board("GPU-1", reasons={"software_thermal"})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([board]))
+    before = snapshot("1")
+    assert marks(before, snapshot("1")) == [] and before["event_reasons"] == ["software_thermal"]
+    board.refuses |= {"nvmlDeviceGetFieldValues", "nvmlDeviceGetViolationStatus"}
+    assert marks(snapshot("1"), snapshot("1")) == ["throttled"]
+
+
+def test_mean_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([10.0, 14.0])
+    monkeypatch.setattr("calib.microbench.machine.telemetry.monotonic", lambda: next(seconds))
+    board = Board("GPU-1", power_w=500.0, energy_j=7.0)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([board]))
+    before = snapshot("1")
+    board.run(3.0)  # and then it was idle for a second
+    after = snapshot("1")
+    assert mean_power_w(before, after) == pytest.approx(375.0)
+    assert mean_power_w({}, after) is mean_power_w(before, {"clock_s": 14.0}) is None
+    assert mean_power_w(after, before) is mean_power_w(before, before) is None
 
 
 def test_a_stranger_on_the_gpu_is_a_mark() -> None:
