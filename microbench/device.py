@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import TimedCalls
 
 if TYPE_CHECKING:
     import torch
 
+    from calib.microbench.records.manifest import GpuIdentity
     from calib.microbench.timing.timer import Timer
 
 
@@ -37,15 +38,19 @@ class MemoryWatch(Protocol):
 class Device(Protocol):
     """A rank's device. Work on a GPU is queued and runs behind its host; on a CPU it is done at once.
 
-    `kind` is "cpu" or "cuda", as cases and rows name it; `timer` says how finely calls are timed on it
-    (a GPU's events); `library` is what training sends by; `identity` is its UUID and its name, both
-    empty where nothing tells one device of a host from another.
+    `kind` is "cpu" or "cuda", as cases and rows name it; `library` is what training sends by.
     """
 
     kind: str
-    timer: Timer
     library: str
-    identity: tuple[str, str]
+
+    @property
+    def identity(self) -> GpuIdentity | None:
+        """Which GPU it is."""
+
+    @property
+    def timer(self) -> Timer:
+        """How finely calls are timed on it."""
 
     @property
     def tensors(self) -> torch.device:
@@ -66,7 +71,7 @@ class Device(Protocol):
     def seconds(self, start: Any, stop: Any) -> float:
         """Between two readings; waits until the work has come to the second."""
 
-    def timed(self, what: TimedCalls) -> RepeatedCalls:
+    def timed(self, what: TimedCalls) -> TimedBlock:
         """The loop that times calls on this device, for `repeat`."""
 
     def watch(self, existing: Iterable[torch.Tensor]) -> MemoryWatch:

@@ -21,6 +21,7 @@ from calib.microbench.cases import (
 )
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
+from calib.microbench.machine.telemetry import mean_power_w
 from calib.microbench.records.manifest import CaseEnd, RankPlace
 from calib.microbench.records.samples import make_table
 from calib.microbench.timing.repeat import Repetitions
@@ -169,6 +170,7 @@ def case_end(
     result: Repetitions | None = None,
     stopped_by: str = "",
     gpus: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], []),
+    again: int = 0,
 ) -> CaseEnd:
     """The manifest's line of a case; without a result, `stopped_by` says why there is none."""
     end = CaseEnd(
@@ -182,6 +184,8 @@ def case_end(
         elapsed_s=round(elapsed_s, 4),
         gpu_before=gpus[0],
         gpu_after=gpus[1],
+        mean_power_w=list(map(mean_power_w, *gpus)),
+        again=again,
     )
     if result is None:
         return end

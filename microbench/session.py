@@ -23,8 +23,11 @@ from calib.microbench.collectives.measure import CollectiveSetting, measure_coll
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
+from calib.microbench.device import Device
+from calib.microbench.devices import take_device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import Placement, place
-from calib.microbench.machine.telemetry import marks, snapshot
+from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
 from calib.microbench.rows import case_end, rank_places, to_table
@@ -82,9 +85,30 @@ def needs_torch(case: Case) -> bool:
     return not (isinstance(case, CollectiveCase) and (case.library, case.device) == ("mpi", "cpu"))
 
 
+def is_on_gpu(case: Case) -> bool:
+    """Whether a case has its buffers or kernels on a GPU."""
+    return getattr(case, "device", "cpu") == "cuda"
+
+
 def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
     """Whether too much of the budget is spent for a case of this tier."""
     return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A case as it was measured once: `started` is Unix time, s; snapshots are of every rank's GPU."""
+
+    result: Repetitions
+    started: float
+    before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
+    marks: set[str]
+
+    def throttling(self) -> tuple[bool, float]:
+        """Whether a GPU was throttled, and the longest time that one was, s."""
+        held = map(throttled_s, self.before, self.after)
+        return THROTTLED_MARK in self.marks, max(held, default=0.0)
 
 
 @dataclass
@@ -101,7 +125,7 @@ class Session:
     timer: Timer
     synchroniser: Synchroniser
     pool: CommunicatorPool
-    device: Device = CPU
+    gpu: Device | None = None
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -109,49 +133,67 @@ class Session:
         What needs PyTorch is imported here: ranks that time MPI alone start without it.
         """
         target, seed = self.plan.target_half_width, case_seed(self.plan, case)
-        clock, device = self.synchroniser.clock, self.placement.local_ranks[self.control.rank]
+        clock, device = self.synchroniser.clock, self.gpu if is_on_gpu(case) else CPU
+        assert device is not None  # run_session took it for the plan
         if isinstance(case, CollectiveCase):
-            setting = CollectiveSetting(self.control, self.pool, self.placement, self.timer, clock)
+            timer = self.timer if device is CPU else device.timer
+            setting = CollectiveSetting(
+                self.control, self.pool, self.placement, timer, clock, device
+            )
             return measure_collective(setting, case, budget_s, target)
         if isinstance(case, LayerCase):
             from calib.microbench.layers.timing import measure_layer
 
-            return measure_layer(self.control, case, seed, budget_s, target, device, clock)
+            return measure_layer(self.control, case, seed, budget_s, target, clock, device)
         if isinstance(case, TensorsCase):
             from calib.microbench.tensors import measure_tensors
 
-            return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
+            return measure_tensors(self.control, case, seed, budget_s, target, clock, device)
         if isinstance(case, SparseCase):
             from calib.microbench.sparse import measure_sparse
 
             # the plan's seed: the same rows are touched by every method, in any number of parts
             seed = abs(self.plan.seed)
             return measure_sparse(self.control, case, seed, budget_s, target, clock)
-        return self.runners[case.kind](self.control, case, seed, budget_s, target)
+        with device.arithmetic("float32"):
+            return self.runners[case.kind](self.control, case, seed, budget_s, target)
 
     def run_case(self, case: Case, budget_s: float) -> float:
         """Measure a case and keep how it ended; returns the seconds of its repetitions.
 
-        A failed check ends it on every rank.
+        A failed check ends it on every rank. A case during which a GPU was throttled is measured once
+        more, and the better of the two is kept.
         """
-        before = time()
-        gpus = self._gpus(case)
+        begun = time()
         try:
-            result = self.measure(case, budget_s)
+            attempts = [self._attempt(case, budget_s)]
+            if THROTTLED_MARK in attempts[0].marks:
+                beat()
+                attempts.append(self._attempt(case, budget_s))
         except CalibError as error:
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})
-            self.keep(self._ended(case, time() - before, f"failed: {error}"))
+            self.keep(self._ended(case, time() - begun, f"failed: {error}"))
             return 0.0
-        after = self._gpus(case)
-        words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
-        if gpus and self.placement.ranks_share_gpus:
-            words.add(RANKS_SHARE_GPU)
-        end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
+        best = min(attempts, key=Attempt.throttling)
+        gpus, again = (best.before, best.after), len(attempts) - 1
+        end = case_end(case, self.launch, time() - begun, best.result, gpus=gpus, again=again)
         if self.control.rank == 0:
-            rows = to_table(case, result, self.placement, self.launch, before, sorted(words))
+            words = sorted(best.marks)
+            rows = to_table(case, best.result, self.placement, self.launch, best.started, words)
             self.keep(end, rows)
-        return result.elapsed_s
+        return sum(attempt.result.elapsed_s for attempt in attempts)
+
+    def _attempt(self, case: Case, budget_s: float) -> Attempt:
+        """Measure a case, between two looks at the GPUs."""
+        started = time()
+        before = self._gpus(case)
+        result = self.measure(case, budget_s)
+        after = self._gpus(case)
+        words = {word for pair in zip(before, after, strict=True) for word in marks(*pair)}
+        if before and self.placement.ranks_share_gpus:
+            words.add(RANKS_SHARE_GPU)
+        return Attempt(result, started, before, after, words)
 
     def keep(self, end: CaseEnd, rows: pa.Table | None = None) -> None:
         """Write a case that has ended; on rank 0 alone."""
@@ -201,13 +243,12 @@ class Session:
 
     def _gpus(self, case: Case) -> list[dict[str, Any]]:
         """What the GPU of every rank says of itself; of a case on CPUs nothing."""
-        if getattr(case, "device", "cpu") == "cpu":
+        if self.gpu is None or not is_on_gpu(case):
             return []
-        rank = self.control.rank
-        boards = list(zip(self.placement.hosts, self.placement.gpus, strict=True))
+        mine = self.placement.gpus[self.control.rank]
         pids = self.control.allgather_object(os.getpid())
-        ours = [pid for pid, board in zip(pids, boards, strict=True) if board == boards[rank]]
-        return self.control.allgather_object(snapshot(self.placement.local_ranks[rank], ours))
+        ours = [pid for pid, gpu in zip(pids, self.placement.gpus, strict=True) if gpu == mine]
+        return self.control.allgather_object(dict(self.gpu.telemetry(ours)))
 
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
@@ -236,7 +277,7 @@ def run_session(
     report: ProgressReport,
     command: str = "",
     racks: Mapping[str, str] | None = None,
-    make: Callable[[str, Control, str], Communicator] = make_communicator,
+    make: Callable[[str, Control, Device], Communicator] = make_communicator,
 ) -> None:
     """Measure the cases of a plan in one launch. Its time is its share of the plan's budget.
 
@@ -262,9 +303,16 @@ def run_session(
         Host -> rack.
     make
         Makes the communicators of a library.
+
+    Raises
+    ------
+    MachineError
+        A case is of a GPU, and a rank has none.
     """
     begin = perf_counter()
-    placement = place(communicator, racks=racks)
+    planned = plan.cases_for(communicator.size)
+    gpu = take_device("cuda", communicator) if any(map(is_on_gpu, planned)) else None
+    placement = place(communicator, racks=racks, gpu=None if gpu is None else gpu.identity)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.broadcast_object(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)
@@ -295,7 +343,7 @@ def run_session(
             kept.launches.append(record)
     pool = CommunicatorPool(communicator, make)
     session = Session(
-        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool
+        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
     )
     session.go(todo, budget_of(plan, todo))
     pool.close()

@@ -232,7 +232,9 @@ def measure_sparse(
     exchange = EXCHANGES[case.method](case, seed, mpi_control(case.label, control).comm)
     try:
         check(control, exchange)
-        block = host_block(TimedCalls(control, case.label, [CallStretch({case.method: exchange.run})]))
+        block = host_block(
+            TimedCalls(control, case.label, [CallStretch({case.method: exchange.run})])
+        )
         return repeat(control, block, budget_s, target, clock=clock)
     finally:
         exchange.close()

@@ -150,7 +150,10 @@ def _begin(
         dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
         stretches = PASSES[case.operation](
             case,
-            [torch.randn(s, generator=generator, dtype=dtype).to(device.tensors) for s in case.shapes],
+            [
+                torch.randn(s, generator=generator, dtype=dtype).to(device.tensors)
+                for s in case.shapes
+            ],
             control.size,
         )
         for stretch in stretches:
@@ -188,7 +191,7 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> lis
             weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
 
     update_all = {"update": lambda: update(optimizer)}
-    return [CallStretch(update_all, prepare, {"update": lambda: optimizer.step()})]
+    return [CallStretch(update_all, prepare, {"update": optimizer.step})]
 
 
 def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:

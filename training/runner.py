@@ -18,6 +18,7 @@ from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.foundation.statistics import median
 from calib.microbench.communicator import Control
+from calib.microbench.devices import take_device
 from calib.microbench.groups import machine_order
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.memory import peak_rss_bytes
@@ -41,7 +42,7 @@ from calib.training.plans.division import LayerwiseDivision, any_shared
 from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.step import TrainingStep
 from calib.training.stopping import Reason, Stopping
-from calib.training.teams import Teams, make_teams
+from calib.training.teams import BACKENDS, Teams, make_teams
 from calib.training.worker import WorkerOptions
 
 # a rank may be silent for this many times the longest iteration so far, where that is slow
@@ -122,9 +123,10 @@ def train(
     """
     limit = hang_seconds() if hang_s is None else hang_s
     # loading libraries and computing serial gradients in float64 take longer
-    with watching(control.rank, report, START_FACTOR * limit):
+    device = take_device(BACKENDS[job.backend].device, control)
+    with device.arithmetic(job.options.dtype), watching(control.rank, report, START_FACTOR * limit):
         beat()
-        placement = place(control)
+        placement = place(control, gpu=device.identity)
         torch.set_num_threads(1)
         order = machine_order(placement)
         teams = teams_of(control, job.division, job.backend, order)
@@ -137,7 +139,8 @@ def train(
         run = TimedRun(control, job, step, report, writer)
         control.barrier()
         run.block(1)
-    with watching(control.rank, report, max(limit, PATIENCE * run.longest_s)):
+    patience_s = max(limit, PATIENCE * run.longest_s)
+    with device.arithmetic(job.options.dtype), watching(control.rank, report, patience_s):
         beat()
         run.go_on()
         run.end()
@@ -304,7 +307,7 @@ def header_of(
         device=teams.world.device.kind,
         hosts=placement.hosts,
         cores=placement.cores,
-        gpus=placement.gpus if on_gpu else [],
+        gpus=[gpu and gpu.name for gpu in placement.gpus] if on_gpu else [],
         order=list(order),
         threads_per_rank=1,
         # ranks that share a GPU count as more ranks than cores

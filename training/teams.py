@@ -8,18 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from calib.foundation.division import Division
 from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
 from calib.microbench.devices import take_device
 
-# what a user calls a backend of torch.distributed -> library, device
+
+class Backend(NamedTuple):
+    """A library of ours and the kind of device that it sends from."""
+
+    library: str
+    device: str
+
+
+# by what a user calls a backend of torch.distributed
 BACKENDS = {
-    "mpi": ("torch_mpi", "cpu"),
-    "gloo": ("torch_gloo", "cpu"),
-    "nccl": ("torch_nccl", "cuda"),
+    "mpi": Backend("torch_mpi", "cpu"),
+    "gloo": Backend("torch_gloo", "cpu"),
+    "nccl": Backend("torch_nccl", "cuda"),
 }
 
 

@@ -11,14 +11,14 @@ from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.background import background_block, background_pairs, beside
 from calib.microbench.collectives.operations import EXERCISES, Exercise
 from calib.microbench.collectives.pool import CommunicatorPool
-from calib.microbench.collectives.timing import Start, TimedBlock, exercise_block, idle_block
+from calib.microbench.collectives.timing import Start, exercise_block, idle_block
 from calib.microbench.communicator import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.groups import layout, machine_order
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
+from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, merge_ranks, repeat
 from calib.microbench.timing.timer import Timer
 from calib.microbench.timing.watchdog import idle
 
@@ -139,7 +139,7 @@ def _calls(
     mine = setting.timer.calls_for(seconds)
     if exercise is not None and exercise.comm.queues:
         mine = max(mine, min(MOST_QUEUED, math.ceil(LEAST_QUEUED_S / seconds)))
-    return max(control.allgather_object(mine))
+    return int(max(control.allgather_object(mine)))
 
 
 def _apart(block: TimedBlock, control: Control, is_idle: bool) -> TimedBlock:

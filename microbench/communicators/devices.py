@@ -7,7 +7,6 @@ from calib.microbench.communicator import Control
 from calib.microbench.machine.placement import machine_id
 
 
-
 def agree(control: Control, problem: str) -> None:
     """Raise MachineError on all ranks where any of them has a problem; collective.
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree, cupy_on_gpu
-from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
 
 
 class NcclCommunicator:

@@ -43,11 +43,7 @@ class TorchCommunicator:
     queues = False
 
     def __init__(
-        self,
-        library: str,
-        members: MpiCommunicator,
-        meeting: Meeting | None,
-        device: Device = CPU,
+        self, library: str, members: MpiCommunicator, meeting: Meeting | None, device: Device = CPU
     ) -> None:
         self.library, self.device = library, device
         self._members, self._meeting = members, meeting
@@ -189,7 +185,10 @@ def make(library: str, control: Control, device: Device) -> TorchCommunicator:
     if device.kind != TAKES[library]:
         raise InputError(f"{library} takes buffers of {TAKES[library]}, not {device.kind!r}")
     meeting = None if library == "torch_mpi" else meet(world)
-    kinds = {"torch_gloo": GlooCommunicator, "torch_nccl": QueuedCommunicator}
+    kinds: dict[str, type[TorchCommunicator]] = {
+        "torch_gloo": GlooCommunicator,
+        "torch_nccl": QueuedCommunicator,
+    }
     return kinds.get(library, TorchCommunicator)(library, world.whole(), meeting, device)
 
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from calib.microbench.device import Device
 
 # kind -> module that has `take(control)`
-DEVICES = {
-    "cpu": "calib.microbench.devices.cpu",
-    "cuda": "calib.microbench.devices.cuda",
-}
+DEVICES = {"cpu": "calib.microbench.devices.cpu", "cuda": "calib.microbench.devices.cuda"}
 _TAKEN: dict[str, Device] = {}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Control
 from calib.microbench.device import MemoryWatch
-from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import TimedCalls, host_block
 from calib.microbench.timing.timer import Timer, measure_timer
 
@@ -23,7 +23,7 @@ class CpuDevice:
 
     kind = "cpu"
     library = "torch_mpi"
-    identity = ("", "")
+    identity = None
     now = staticmethod(perf_counter)
 
     @property
@@ -52,7 +52,7 @@ class CpuDevice:
         """The difference."""
         return stop - start
 
-    def timed(self, what: TimedCalls) -> RepeatedCalls:
+    def timed(self, what: TimedCalls) -> TimedBlock:
         """By readings around the calls."""
         return host_block(what)
 

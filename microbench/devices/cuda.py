@@ -17,8 +17,9 @@ import torch
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree, gpu_index
 from calib.microbench.machine.telemetry import snapshot
+from calib.microbench.records.manifest import GpuIdentity
 from calib.microbench.timing.held import Lap, held_block, spin_cycles
-from calib.microbench.timing.repeat import RepeatedCalls
+from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import Attempts, TimedCalls
 from calib.microbench.timing.timer import Timer
 
@@ -39,7 +40,7 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self.index = index
         properties = self.cuda.get_device_properties(index)
-        self.identity = str(properties.uuid), str(properties.name)
+        self.identity = GpuIdentity(uuid=str(properties.uuid), name=str(properties.name))
         self._l2_bytes = int(properties.L2_cache_size)
 
     @property
@@ -84,7 +85,7 @@ class CudaDevice:
         finer = min((b - a for a, b in pairwise(steps)), default=STATED_RESOLUTION_S)
         return Timer(resolution_s=finer, overhead_s=0.0)
 
-    def timed(self, what: TimedCalls) -> RepeatedCalls:
+    def timed(self, what: TimedCalls) -> TimedBlock:
         """Behind a spin kernel, by events."""
         attempts = Attempts(what.label)
         watches: list[HeldStopwatch] = []
@@ -109,9 +110,9 @@ class CudaDevice:
         return CachingAllocator(self)
 
     def memory_bytes(self) -> dict[str, int]:
-        """"peak_reserved" of the caching allocator and, by NVML, "device_used"."""
+        """ "peak_reserved" of the caching allocator and, by NVML, "device_used"."""
         found = {"peak_reserved": int(self.cuda.max_memory_reserved(self.index))}
-        used = snapshot(self.identity[0]).get("memory_used_bytes")
+        used = snapshot(self.identity.uuid).get("memory_used_bytes")
         return found if used is None else found | {"device_used": int(used)}
 
     def kernels(self, call: Callable[[], object]) -> list[str]:
@@ -131,7 +132,7 @@ class CudaDevice:
 
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """NVML's readings."""
-        return snapshot(self.identity[0], ours)
+        return snapshot(self.identity.uuid, ours)
 
     def process_group(self, library: str, members: Any, meeting: Any) -> Any:
         """By NCCL."""

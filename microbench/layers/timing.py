@@ -56,15 +56,7 @@ def measure_layer(
         attempts.run(lambda: stretches.extend(make(work, case.passes)))
         attempts.agree(communicator)
         return measure_calls(
-            communicator,
-            device,
-            case.label,
-            stretches,
-            first_s,
-            budget_s,
-            target,
-            case.cold,
-            clock,
+            communicator, device, case.label, stretches, first_s, budget_s, target, case.cold, clock
         )
 
 

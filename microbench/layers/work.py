@@ -169,10 +169,7 @@ def first_call(
 
 
 def start_work(
-    communicator: Control,
-    case: LayerCase,
-    seed: int,
-    device: Device,
+    communicator: Control, case: LayerCase, seed: int, device: Device
 ) -> tuple[RunnableLayer, float]:
     """The work of a case after its first call, and the seconds of that on the slowest rank.
 

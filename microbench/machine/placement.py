@@ -11,7 +11,8 @@ from pathlib import Path
 
 from calib.microbench.communicator import Control
 from calib.microbench.machine.allocator import hold_still
-from calib.microbench.machine.telemetry import board_of
+from calib.microbench.machine.telemetry import cores_near
+from calib.microbench.records.manifest import GpuIdentity
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
 
@@ -74,28 +75,13 @@ def rack_of_this_host() -> str:
     return switches if here and "switch" in pattern.split(".") else ""
 
 
-def gpu_of(local_rank: int) -> str | None:
-    """NVML's index and the name of the GPU that a rank takes; None without one.
-
-    Ranks take the GPUs that CUDA_VISIBLE_DEVICES shows them in turn (communicators/devices.py).
-    """
-    nvml, handle = board_of(local_rank)
-    if handle is None:
-        return None
-    try:
-        name = nvml.nvmlDeviceGetName(handle)
-        text = name.decode() if isinstance(name, bytes) else name
-        return f"{nvml.nvmlDeviceGetIndex(handle)} {text}"
-    except nvml.NVMLError:
-        return None
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where every rank of a launch runs.
 
-    `racks` hold "", `numa` and `gpus` None where nothing is known. `local_ranks` count the ranks of
-    a machine, whatever host names they have: ranks take its cores and GPUs in that order.
+    `racks` hold "", `numa` None where nothing is known, `gpus` None for ranks without one.
+    `local_ranks` count the ranks of a machine, whatever host names they have: ranks take its cores
+    and GPUs in that order.
     """
 
     hosts: list[str]
@@ -105,7 +91,7 @@ class Placement:
     allocator: str = "unknown"
     racks: list[str] = field(default_factory=list)
     numa: list[int | None] = field(default_factory=list)
-    gpus: list[str | None] = field(default_factory=list)
+    gpus: list[GpuIdentity | None] = field(default_factory=list)
     local_ranks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -116,8 +102,8 @@ class Placement:
 
     @property
     def ranks_share_gpus(self) -> bool:
-        """Whether two ranks of a host work on one GPU."""
-        used = [pair for pair in zip(self.hosts, self.gpus, strict=True) if pair[1] is not None]
+        """Whether two ranks work on one GPU."""
+        used = [gpu.uuid for gpu in self.gpus if gpu is not None]
         return len(set(used)) < len(used)
 
     @property
@@ -129,29 +115,49 @@ class Placement:
 
 
 def place(
-    communicator: Control, threads: int = 1, racks: Mapping[str, str] | None = None
+    communicator: Control,
+    threads: int = 1,
+    racks: Mapping[str, str] | None = None,
+    gpu: GpuIdentity | None = None,
 ) -> Placement:
-    """Pin this rank to `threads` cores of its machine, hold its allocator still, say where all are.
+    """Pin this rank to cores of its machine, hold its allocator still, say where all are.
 
     Ranks that may run on the same cores share them out; a rank that a launcher has bound to cores
     of its own stays there. More ranks than physical cores of a machine is oversubscription, also
     where the ranks have several host names (network namespaces) or each a hardware thread: they
-    share cores and every row says so. `racks` gives host -> rack where Slurm does not.
+    share cores and every row says so.
+
+    Parameters
+    ----------
+    communicator
+        Connects the ranks; collective.
+    threads
+        Cores of a rank without a GPU.
+    racks
+        Host -> rack where Slurm does not say.
+    gpu
+        The GPU of this rank. It gets its share of the cores near that GPU: NCCL's threads and the
+        waiting host need more than one.
     """
     host = socket.gethostname()
     cores = distinct_cores(usable_cores())
     rack = (racks or {}).get(host, "") or rack_of_this_host()
     physical = [physical_core(core) for core in cores]
-    others = communicator.allgather_object([host, machine_id(), rack, cores, physical])
+    near = cores if gpu is None else cores_near(gpu.uuid, cores)
+    others = communicator.allgather_object([host, machine_id(), rack, cores, physical, near])
     local = [rank for rank, other in enumerate(others) if other[1] == others[communicator.rank][1]]
     peers = [rank for rank in local if others[rank][3] == cores]
     if (len(peers) > 1 or len(local) == 1) and hasattr(os, "sched_setaffinity"):
-        start = peers.index(communicator.rank) * threads
-        cores = [cores[(start + i) % len(cores)] for i in range(min(threads, len(cores)))]
+        if gpu is None:
+            start = peers.index(communicator.rank) * threads
+            cores = [cores[(start + i) % len(cores)] for i in range(min(threads, len(cores)))]
+        else:
+            sharers = [rank for rank in peers if others[rank][5] == near]
+            cores = share_of(near, sharers.index(communicator.rank), len(sharers))
         os.sched_setaffinity(0, cores)
     crowded = _crowded([others[rank][4] for rank in local], threads)
     mine = local.index(communicator.rank)
-    about = [cores, numa_node(cores[0]), gpu_of(mine), mine, crowded]
+    about = [cores, numa_node(cores[0]), gpu and gpu.model_dump(), mine, crowded]
     everywhere = communicator.allgather_object(about)
     names = [other[0] for other in others]
     return Placement(
@@ -162,9 +168,16 @@ def place(
         allocator=hold_still(),
         racks=[other[2] for other in others],
         numa=[each[1] for each in everywhere],
-        gpus=[each[2] for each in everywhere],
+        gpus=[each[2] and GpuIdentity.model_validate(each[2]) for each in everywhere],
         local_ranks=[each[3] for each in everywhere],
     )
+
+
+def share_of(cores: list[int], index: int, sharers: int) -> list[int]:
+    """The cores of one of `sharers` that divide `cores`; where they are too few, one in turn."""
+    if len(cores) < sharers:
+        return [cores[index % len(cores)]]
+    return cores[index * len(cores) // sharers : (index + 1) * len(cores) // sharers]
 
 
 def _crowded(allowed: list[list[int]], threads: int) -> bool:

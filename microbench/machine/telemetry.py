@@ -7,9 +7,12 @@ driver there are no readings at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
+
+from calib.microbench.machine.counters import energy_j, held_back_s
 
 # bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)
 EVENT_REASONS = {
@@ -23,8 +26,16 @@ EVENT_REASONS = {
     0x80: "hardware_power_brake",
     0x100: "display_clocks",
 }
-THROTTLED = {"software_thermal", "hardware_thermal", "hardware_slowdown", "hardware_power_brake"}
+THROTTLED = {
+    "thermal",  # of the counters of older drivers
+    "software_thermal",
+    "hardware_thermal",
+    "hardware_slowdown",
+    "hardware_power_brake",
+}
 POWER_CAPPED = {"software_power_cap"}
+THROTTLED_MARK = "throttled"
+CORE_WORDS = 128  # of 64 bits: the 8,192 cores that Linux can count
 
 
 def event_reasons(bits: int) -> list[str]:
@@ -44,33 +55,48 @@ def strangers(seen: Collection[int], ours: Collection[int]) -> int:
     return max(0, len(unknown) - hidden)
 
 
-def nvml_name(index: int, visible: str | None, count: int) -> int | str:
-    """NVML's index or the UUID of CUDA's device `index` under CUDA_VISIBLE_DEVICES.
-
-    NVML counts all `count` boards in the order of the bus. The index is taken modulo the devices
-    that there are, as ranks take theirs.
-    """
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    if not names:
-        return index % count
-    name = names[index % len(names)]
-    return int(name) if name.isdecimal() else name
-
-
 def marks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """What the snapshots around a case say against its rows, sorted.
 
     "throttled": heat, a hardware slowdown or the power brake; "power_capped": the software power
     cap; "shared_gpu": a process that is not ours.
     """
-    reasons = {*before.get("event_reasons", ()), *after.get("event_reasons", ())}
-    others = max(before.get("other_processes", 0), after.get("other_processes", 0))
     found = {
-        "throttled": bool(reasons & THROTTLED),
-        "power_capped": bool(reasons & POWER_CAPPED),
-        "shared_gpu": others > 0,
+        THROTTLED_MARK: _held(THROTTLED, before, after),
+        "power_capped": _held(POWER_CAPPED, before, after),
+        "shared_gpu": max(each.get("other_processes", 0) for each in (before, after)) > 0,
     }
     return sorted(word for word, spoiled in found.items() if spoiled)
+
+
+def _held(reasons: set[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether one of the reasons held the clocks back: by counters, or by looks where there are none."""
+    grown = _growth_s(reasons, before, after)
+    if grown:
+        return any(seconds > 0 for seconds in grown)
+    return bool(reasons & {*before.get("event_reasons", ()), *after.get("event_reasons", ())})
+
+
+def _growth_s(
+    reasons: set[str], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[float]:
+    """By how many seconds each counter of the reasons grew, of those that both snapshots have."""
+    start, end = (each.get("held_back_s", {}) for each in (before, after))
+    return [end[word] - start[word] for word in sorted(reasons & start.keys() & end.keys())]
+
+
+def throttled_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """Seconds of throttling that the counters have between two snapshots: the longest reason's."""
+    return max([0.0, *_growth_s(THROTTLED, before, after)])
+
+
+def mean_power_w(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
+    """Watts between two snapshots of a board, by its energy counter; None where it has none."""
+    if not {"energy_j", "clock_s"} <= before.keys() & after.keys():
+        return None
+    seconds = after["clock_s"] - before["clock_s"]
+    joules = after["energy_j"] - before["energy_j"]
+    return float(joules / seconds) if seconds > 0 and joules >= 0 else None
 
 
 def _nvml() -> Any:
@@ -86,30 +112,72 @@ def _nvml() -> Any:
     return pynvml
 
 
-def board_of(index: int) -> tuple[Any, Any]:
-    """(pynvml, its handle of CUDA's device `index`); (None, None) where there is none to be seen."""
-    nvml = _nvml()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if nvml is None or (visible is not None and not visible.strip()):
-        return None, None
-    try:
-        name = nvml_name(index, visible, nvml.nvmlDeviceGetCount())
-        by_index = isinstance(name, int)
-        lookup = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
-        return nvml, lookup(name)
-    except (nvml.NVMLError, ZeroDivisionError):  # no such device, or none at all
-        return None, None
+def board_of(uuid: str) -> tuple[Any, Any]:
+    """(pynvml, its handle of a GPU); (None, None) where there is none to be seen.
 
+    CUDA's numbers are no help: NVML counts boards in the order of the bus, whatever CUDA shows.
 
-def snapshot(index: int, ours: Collection[int] = ()) -> dict[str, Any]:
-    """What CUDA's device `index` says now: MHz, W, degrees Celsius, bytes, words and counts.
-
-    `ours` are the pids of this session's ranks on that GPU; this process is always one of them.
+    Parameters
+    ----------
+    uuid
+        As NVML gives it ("GPU-...", "MIG-...") or as CUDA does, without the prefix. Of a MIG device
+        it is the board that it is a part of: clocks, power and cores are the board's.
     """
-    nvml, handle = board_of(index)
-    if handle is None:
+    nvml, device = _device_of(uuid)
+    return nvml, _board(nvml, device) if device is not None else None
+
+
+def _device_of(uuid: str) -> tuple[Any, Any]:
+    """(pynvml, its handle of the device with this UUID), a MIG device being one of its own."""
+    nvml = _nvml()
+    prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
+    for prefix in prefixes if nvml else ():
+        with suppress(nvml.NVMLError):
+            return nvml, nvml.nvmlDeviceGetHandleByUUID(prefix + uuid)
+    return None, None
+
+
+def _board(nvml: Any, device: Any) -> Any:
+    """The handle of the board that a device is, or is a part of."""
+    try:
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    except (nvml.NVMLError, AttributeError):  # a whole board
+        return device
+
+
+def cores_near(uuid: str, cores: Sequence[int]) -> list[int]:
+    """Those of `cores` on the GPU's NUMA node; all of them where NVML names none of them."""
+    nvml, board = board_of(uuid)
+    named: set[int] = set()
+    if board is not None:
+        with suppress(nvml.NVMLError, AttributeError):
+            scope = nvml.NVML_AFFINITY_SCOPE_NODE
+            words = nvml.nvmlDeviceGetCpuAffinityWithinScope(board, CORE_WORDS, scope)
+            named = {
+                64 * at + bit
+                for at, word in enumerate(words)
+                for bit in range(64)
+                if word >> bit & 1
+            }
+    return [core for core in cores if core in named] or list(cores)
+
+
+def snapshot(uuid: str, ours: Collection[int] = ()) -> dict[str, Any]:
+    """What a GPU says now: MHz, W, degrees Celsius, bytes, words and counts; what it has counted.
+
+    `held_back_s` (by reason) and `energy_j` grow for ever; `clock_s` is when they were read.
+
+    Parameters
+    ----------
+    uuid
+        The GPU, as for `board_of`.
+    ours
+        The pids of this session's ranks on that GPU; this process is always one of them.
+    """
+    nvml, device = _device_of(uuid)
+    if device is None:
         return {}
-    readings = _readings(nvml, handle, {os.getpid(), *ours})
+    readings = _readings(nvml, device, {os.getpid(), *ours})
     # not on this board, not in this driver, not in this pynvml
     return answered(readings, (nvml.NVMLError, AttributeError))
 
@@ -125,31 +193,35 @@ def answered(
     return found
 
 
-def _readings(nvml: Any, handle: Any, ours: set[int]) -> dict[str, Callable[[], Any]]:
-    """Key -> the query behind it."""
+def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], Any]]:
+    """Key -> the query behind it. Memory and processes are those of a MIG device, not its board."""
+    board = _board(nvml, device)
     sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
 
     def processes() -> list[int]:
-        return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
 
     def reasons() -> list[str]:
         # drivers before 535 know only the older name
         try:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+            return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(board))
         except nvml.NVMLError:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(board))
 
     return {
-        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, sm),
-        "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, sm),
-        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, memory),
-        "memory_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, memory),
-        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-        "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(handle),
-        "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(board, sm),
+        "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, sm),
+        "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(board, memory),
+        "memory_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(board, memory),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(board) / 1e3,
+        "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1e3,
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(board, nvml.NVML_TEMPERATURE_GPU),
+        "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(board),
+        "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(device).used),
         "event_reasons": reasons,
+        "held_back_s": lambda: held_back_s(nvml, board),
+        "energy_j": lambda: energy_j(nvml, board),
+        "clock_s": monotonic,
         "other_processes": lambda: strangers(processes(), ours),
-        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(board)[0]),
     }

@@ -64,6 +64,24 @@ class CaseEnd(BaseModel):
     gpu_after: list[dict[str, Any]] = Field(
         default_factory=list, description="of each rank: microbench/machine/telemetry.py"
     )
+    mean_power_w: list[Magnitude | None] = Field(
+        default_factory=list,
+        description="W that each rank's GPU drew over the case, by its energy counter; null unknown",
+    )
+    again: CountOrNone = Field(
+        default=0,
+        description="how often it was measured again, a GPU being throttled; the least throttled "
+        "one is kept",
+    )
+
+
+class GpuIdentity(BaseModel):
+    """Which GPU: its name is that of many, its UUID that of one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uuid: str = Field(description="as CUDA or NVML gives it, with or without GPU- or MIG- before")
+    name: str = Field(description="product name")
 
 
 class RankPlace(BaseModel):
@@ -76,7 +94,7 @@ class RankPlace(BaseModel):
     numa_node: KnownRanks | None = Field(
         default=None, description="number of its NUMA node; null unknown"
     )
-    gpu: str | None = Field(default=None, description="index and name, or none")
+    gpu: GpuIdentity | None = Field(default=None, description="the GPU that it works on; null none")
     rack: str = Field(default="", description='hosts of one rack share it; "" unknown')
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from calib.foundation.errors import MeasurementError
-from calib.microbench.timing.repeat import RepeatedCalls, Timings
+from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.stretches import Attempts, CallStretch, TimedCalls
 from calib.microbench.timing.watchdog import beat
 
@@ -22,6 +22,7 @@ FIRST_SPIN_S = 2e-3
 SHORTEST_SPIN_S = 50e-6
 LONGEST_SPIN_S = 0.5
 MAX_TRIES = 8  # the spin doubles at least from one to the next
+
 
 def next_spin_s(spin_s: float, queue_s: float, held: bool) -> float:
     """Seconds of the next spin, from the last one and the host's time to queue the calls.
@@ -72,7 +73,7 @@ class LapTimer(Protocol):
         """Time each call `number` times in a row, behind a spin of so many seconds and `lead`."""
 
 
-def held_block(what: TimedCalls, watch: LapTimer) -> RepeatedCalls:
+def held_block(what: TimedCalls, watch: LapTimer) -> TimedBlock:
     """The timed loop on this rank's device.
 
     A repetition that the spin did not hold on some rank is made again by all of them, behind a

@@ -37,9 +37,7 @@ def measure_calls(
     calls = 1 if cold else _calls(control, device, what)
     if calls > 1:
         what = replace(what, stretches=[each.repeatable for each in stretches], calls=calls)
-    result = repeat(
-        control, device.timed(what), max(0.0, budget_s - first_s), target, calls, clock
-    )
+    result = repeat(control, device.timed(what), max(0.0, budget_s - first_s), target, calls, clock)
     result.first_s = first_s
     Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
     return result
@@ -49,11 +47,10 @@ def _calls(control: Control, device: Device, what: TimedCalls) -> int:
     """Calls that one timing must hold: one on a CPU, where each is to be as in training."""
     if device.kind == "cpu":
         return 1
-    trial = device.timed(what)(TRIALS)
-    seconds = getattr(trial, "seconds", trial)
-    shortest = min(time for times in seconds.values() for time in times)
+    trial = device.timed(what)(TRIALS).seconds.values()
+    shortest = min(seconds for times in trial for seconds in times if seconds is not None)
     mine = min(device.timer.calls_for(shortest), MOST_CALLS)
-    return max(control.allgather_object(mine))
+    return int(max(control.allgather_object(mine)))
 
 
 def _kernels(device: Device, stretches: Sequence[CallStretch]) -> dict[str, list[str]]:

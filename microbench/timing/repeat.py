@@ -40,6 +40,7 @@ class Timings:
     host_seconds: SecondsByName = field(default_factory=dict)
 
 
+TimedBlock = Callable[[int], Timings]
 RepeatedCalls = Callable[[int], SecondsByName | Timings]
 
 WARMUP_REPETITIONS = 3

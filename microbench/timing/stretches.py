@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from calib.foundation.errors import MeasurementError
 from calib.microbench.communicator import Control
 from calib.microbench.timing.caches import evict
-from calib.microbench.timing.repeat import RepeatedCalls, Timings
+from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.watchdog import beat
 
 Made = TypeVar("Made")
@@ -102,7 +102,7 @@ class TimedCalls:
         return self.together or self.control.barrier
 
 
-def host_block(what: TimedCalls) -> RepeatedCalls:
+def host_block(what: TimedCalls) -> TimedBlock:
     """The timed loop on a CPU.
 
     What a call returns is freed after the clock was read: training keeps it for longer.

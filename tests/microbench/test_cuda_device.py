@@ -12,13 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.helpers.ranks import results, run_ranks
-
-from calib.foundation.errors import MeasurementError
-from calib.foundation.layers import LayerShape
-from calib.microbench.cases import LayerCase
 from calib.microbench.timing.cuda import (
     LONGEST_SPIN_S,
     MAX_TRIES,
@@ -30,6 +23,13 @@ from calib.microbench.timing.cuda import (
     next_spin_s,
     spin_cycles,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.ranks import results, run_ranks
+
+from calib.foundation.errors import MeasurementError
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import LayerCase
 from calib.microbench.timing.repeat import Timings
 from calib.microbench.timing.stretches import CallStretch
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
 from tests.helpers.ranks import results, run_ranks
 from tests.microbench.layer_shapes import LAYERS, convolution, parts_of
 
@@ -16,7 +17,6 @@ from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.layers.timing import graph_stretches, measure_layer
 from calib.microbench.layers.work import RunnableLayer, start_work
 from calib.microbench.probe import gpu_devices
-from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
 from calib.microbench.timing.repeat import Repetitions
 
 pytestmark = [

@@ -16,6 +16,7 @@ from calib.microbench.records.cluster import Cluster, Device, Host, Level, built
 from calib.microbench.records.manifest import (
     CaseEnd,
     ClockRecord,
+    GpuIdentity,
     LaunchRecord,
     Manifest,
     RankPlace,
@@ -41,7 +42,10 @@ def cluster(*hosts: Host, members: int = 8) -> Cluster:
 
 
 def manifest() -> Manifest:
-    places = [RankPlace(host="a", cores=[0]), RankPlace(host="a", cores=[1], gpu="0: H200")]
+    places = [
+        RankPlace(host="a", cores=[0]),
+        RankPlace(host="a", cores=[1], gpu=GpuIdentity(uuid="a-1", name="H200")),
+    ]
     launch = LaunchRecord(
         launch=0,
         ranks=2,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.divided import model_case
+from tests.helpers.nvml import Board, nvml
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.rows import rows_in, sample, table_of
 from tests.helpers.runs import new_manifest
@@ -16,12 +18,13 @@ from tests.helpers.runs import new_manifest
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
 from calib.microbench.rows import case_end
 from calib.microbench.session import (
     FIRST_OVERHEAD_S,
     WEIGHTS,
+    Session,
     budget_of,
     case_seed,
     is_left_out,
@@ -68,6 +71,7 @@ def launch(
     number: int = 0,
     ranks: int = 1,
     make: Any = ThreadCommunicator,
+    gpus: Sequence[GpuIdentity] = (),
 ) -> list[dict[str, Any]]:
     """One launch in a run directory, as the front door starts it; rank 0's events."""
     events: list[dict[str, Any]] = []
@@ -86,6 +90,7 @@ def launch(
             events.append,
             "a command",
             make=lambda library, control, device: comm,
+            gpu=gpus[comm.rank] if gpus else None,
         )
 
     results(run_ranks(ranks, program, make))
@@ -424,3 +429,58 @@ def test_what_others_add_to_the_manifest_meanwhile_stays(tmp_path: Path) -> None
     record = Manifest.read(tmp_path)
     assert {end.case_id for end in record.cases} == {case.id for case in TEN.cases}
     assert record.launches[0].finished >= record.launches[0].started
+
+
+def throttling(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held_s: Sequence[float], ranks: int = 1
+) -> tuple[CaseEnd, list[Any]]:
+    """How a case on GPUs ends that are held back so long in each attempt; and its rows."""
+    boards = [Board(f"GPU-{rank}") for rank in range(ranks)]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(boards))
+    attempts = Counter[int]()
+
+    def measure(session: Session, case: Case, budget_s: float) -> Repetitions:
+        rank = session.control.rank
+        at = attempts[rank]
+        attempts[rank] += 1
+        boards[0].reasons = {"hardware_thermal"} if held_s[at] else set()
+        boards[rank].run(held_s[at] if rank == 0 else 1.0)
+        session.control.barrier()
+        return Repetitions({"forward": [[1.0 + at] * ranks] * 8}, stopped_by="budget")
+
+    monkeypatch.setattr(Session, "measure", measure)
+    layer = LayerShape(
+        kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
+    )
+    case = LayerCase(ranks=ranks, layer=layer, batch=8, device="cuda")
+    gpus = [GpuIdentity(uuid=str(rank), name="Some GPU") for rank in range(ranks)]
+    launch(tmp_path, plan(case), Runner(), ranks=ranks, gpus=gpus)
+    assert set(attempts.values()) == {len(held_s)}
+    (end,) = read_ends(tmp_path)
+    return end, rows_in(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("held_s", "again", "seconds", "marks"),
+    [
+        ([0.0], 0, 1.0, ""),
+        ([0.5, 0.0], 1, 2.0, ""),
+        ([0.5, 0.25], 1, 2.0, "throttled"),
+        ([0.25, 0.5], 1, 1.0, "throttled"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_throttled_case_is_measured_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ranks: int,
+    held_s: list[float],
+    again: int,
+    seconds: float,
+    marks: str,
+) -> None:
+    """The less throttled one is kept, also where one GPU of two is hot."""
+    end, rows = throttling(monkeypatch, tmp_path, held_s, ranks)
+    assert end.again == again and len(end.gpu_before) == len(end.mean_power_w) == ranks
+    assert all(watts is not None for watts in end.mean_power_w)
+    assert {(row.seconds, row.marks) for row in rows} == {(seconds, marks)}

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicator import Control
 from calib.microbench.memory import account, optimizer_tensors

@@ -61,7 +61,7 @@ class LayerTimes:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of the last iteration: "layer_forward:NAME" and, where it has a backward, "layer_backward:NAME"."""
+        """Of the last iteration: "layer_forward:NAME", and "layer_backward:NAME" where it has one."""
         return {f"layer_{name}": spent for name, spent in self._clock.parts.items() if ":" in name}
 
     def __enter__(self) -> LayerTimes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.nvml import nvml
+from tests.helpers.nvml import Board, nvml
 from tests.helpers.ranks import results, run_ranks
 
 import calib.microbench.machine.placement
@@ -17,14 +17,18 @@ from calib.microbench.machine.placement import (
     RANK_VARIABLES,
     Placement,
     distinct_cores,
-    gpu_of,
     launched,
     physical_core,
     place,
     rack_of_this_host,
+    share_of,
 )
-from calib.microbench.records.manifest import RankPlace
+from calib.microbench.records.manifest import GpuIdentity, RankPlace
 from calib.microbench.rows import rank_places
+
+
+def gpu_named(uuid: str) -> GpuIdentity:
+    return GpuIdentity(uuid=uuid, name="Some GPU")
 
 
 def placed(
@@ -35,10 +39,12 @@ def placed(
     machines: list[str] | None = None,
     physical: Callable[[int], int] = lambda core: core,
     racks: dict[str, str] | None = None,
+    gpus: list[str] | None = None,
 ) -> tuple[Placement, dict[int, list[int]]]:
     """place() for ranks on `hosts` that may run on `cores`; and what each pinned itself to.
 
-    `machines` are those that the hosts are on (each its own), `physical` core of hardware thread.
+    `machines` are those that the hosts are on (each its own), `physical` core of hardware thread,
+    `gpus` the UUID of each rank's.
     """
     here = threading.local()
     pinned: dict[int, list[int]] = {}
@@ -48,7 +54,6 @@ def placed(
     monkeypatch.setattr(module, "usable_cores", lambda: cores[here.rank])
     monkeypatch.setattr(module, "physical_core", physical)
     monkeypatch.setattr(module, "numa_node", lambda core: core // 4)
-    monkeypatch.setattr(module, "gpu_of", lambda local_rank: f"{local_rank} Some GPU")
     monkeypatch.setattr(
         module.os,
         "sched_setaffinity",
@@ -58,7 +63,7 @@ def placed(
 
     def program(comm: Any) -> Placement:
         here.rank = comm.rank
-        return place(comm, threads, racks)
+        return place(comm, threads, racks, gpu_named(gpus[comm.rank]) if gpus else None)
 
     first, *others = results(run_ranks(len(hosts), program))
     assert all(other == first for other in others), "every rank knows the same"
@@ -113,7 +118,7 @@ def test_two_names_of_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatc
     placement, pinned = placed(monkeypatch, ["a", "b"], [[0, 1]] * 2, machines=["m", "m"])
     assert pinned == {0: [0], 1: [1]} and not placement.oversubscribed
     assert placement.level == "system" and placement.ranks_per_node == 1
-    assert placement.local_ranks == [0, 1] and placement.gpus == ["0 Some GPU", "1 Some GPU"]
+    assert placement.local_ranks == [0, 1]
     crowded, pinned = placed(monkeypatch, ["a", "b", "c"], [[0, 1]] * 3, machines=["m"] * 3)
     assert pinned == {0: [0], 1: [1], 2: [0]} and crowded.oversubscribed
 
@@ -151,12 +156,15 @@ def test_ranks_bound_to_a_socket_share_it_out(monkeypatch: pytest.MonkeyPatch) -
 
 def test_places_are_what_the_manifest_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     racks = {"a": "r0", "b": "r1", "nowhere": "r9"}
-    placement, _ = placed(monkeypatch, ["a", "b", "b"], [[4], [0], [1]], racks=racks)
+    hosts, uuids = ["a", "b", "b"], ["x", "y", "z"]
+    placement, _ = placed(monkeypatch, hosts, [[4], [0], [1]], racks=racks, gpus=uuids)
     assert rank_places(placement) == [
-        RankPlace(host="a", cores=[4], numa_node=1, gpu="0 Some GPU", rack="r0"),
-        RankPlace(host="b", cores=[0], numa_node=0, gpu="0 Some GPU", rack="r1"),
-        RankPlace(host="b", cores=[1], numa_node=0, gpu="1 Some GPU", rack="r1"),
+        RankPlace(host="a", cores=[4], numa_node=1, gpu=gpu_named("x"), rack="r0"),
+        RankPlace(host="b", cores=[0], numa_node=0, gpu=gpu_named("y"), rack="r1"),
+        RankPlace(host="b", cores=[1], numa_node=0, gpu=gpu_named("z"), rack="r1"),
     ]
+    on_cpus, _ = placed(monkeypatch, ["a", "a"], [[0], [1]])
+    assert [place.gpu for place in rank_places(on_cpus)] == [None, None]
     unknown = Placement(["a"], [[0]], ranks_per_node=1, oversubscribed=False)
     assert rank_places(unknown) == [RankPlace(host="a", cores=[0])]
 
@@ -200,36 +208,58 @@ def test_rack_by_slurm_s_topology(
     assert rack_of_this_host() == rack
 
 
+NEAR = {"a": range(8), "b": range(8), "c": range(8, 16), "d": ()}
+
+
 @pytest.mark.parametrize(
-    ("visible", "local_rank", "found"),
+    ("gpus", "cores"),
     [
-        (None, 1, "1 GPU b"),
-        (None, 2, "0 GPU a"),  # ranks take the GPUs in turn
-        ("1,0", 0, "1 GPU b"),
-        ("1", 3, "1 GPU b"),  # the launcher shows a rank its own GPU alone
-        ("GPU-b", 0, "1 GPU b"),
-        ("", 0, None),
-        ("7", 0, None),
+        ("ab", [range(4), range(4, 8)]),  # both near the first half
+        ("ca", [range(8, 16), range(8)]),
+        ("acb", [range(4), range(8, 16), range(4, 8)]),
+        ("aa", [range(4), range(4, 8)]),  # two ranks on one GPU
+        ("dd", [range(8), range(8, 16)]),  # NVML does not say: equal shares of all
+        ("d", [range(16)]),
     ],
 )
-def test_gpu_of_a_rank(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, local_rank: int, found: str | None
+def test_ranks_share_the_cores_near_their_gpus(
+    monkeypatch: pytest.MonkeyPatch, gpus: str, cores: list[range]
 ) -> None:
-    """On a made-up NVML with two GPUs."""
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml("ab"))
-    assert gpu_of(local_rank) == found
+    """Sixteen cores on two NUMA nodes."""
+    monkeypatch.setitem(
+        sys.modules, "pynvml", nvml([Board(f"GPU-{x}", cores=NEAR[x]) for x in NEAR])
+    )
+    usable = [list(range(16))] * len(gpus)
+    placement, pinned = placed(monkeypatch, ["h"] * len(gpus), usable, gpus=list(gpus))
+    assert placement.cores == list(map(list, cores))
+    assert pinned == dict(enumerate(placement.cores))
+    assert not placement.oversubscribed and placement.ranks_share_gpus == (gpus in ("aa", "dd"))
 
 
-def test_no_gpu_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", nvml(""))
-    assert gpu_of(0) is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_of(0) is None
+def test_ranks_with_gpus_stay_where_a_launcher_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also far from their GPUs; of what a lone rank may use, it takes what is near."""
+    monkeypatch.setitem(
+        sys.modules, "pynvml", nvml([Board(f"GPU-{x}", cores=NEAR[x]) for x in NEAR])
+    )
+    placement, pinned = placed(monkeypatch, ["h"] * 2, [[8, 9], [0, 1]], gpus=["a", "c"])
+    assert pinned == {} and placement.cores == [[8, 9], [0, 1]]
+    placement, _ = placed(monkeypatch, ["h"], [[6, 7, 8]], gpus=["a"])
+    assert placement.cores == [[6, 7]]
+    placement, _ = placed(monkeypatch, ["h"], [[8, 9]], gpus=["a"])
+    assert placement.cores == [[8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("cores", "sharers", "shares"),
+    [
+        (5, 2, [[0, 1], [2, 3, 4]]),
+        (3, 3, [[0], [1], [2]]),
+        (2, 3, [[0], [1], [0]]),
+        (4, 1, [[0, 1, 2, 3]]),
+    ],
+)
+def test_shares_of_cores(cores: int, sharers: int, shares: list[list[int]]) -> None:
+    assert [share_of(list(range(cores)), i, sharers) for i in range(sharers)] == shares
 
 
 @pytest.fixture
@@ -266,14 +296,10 @@ def test_one_thread_of_each_physical_core(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("gpus", "shared"),
-    [
-        ([None] * 4, False),
-        (["0 H200", "1 H200", "0 H200", "1 H200"], False),
-        (["0 H200", "0 H200", "0 H200", "1 H200"], True),
-    ],
+    ("gpus", "shared"), [([None] * 4, False), ("abcd", False), ("aabc", True), ("abca", True)]
 )
-def test_ranks_that_share_a_gpu(gpus: list[str | None], shared: bool) -> None:
-    """Two hosts of two ranks: the same index on another host is another GPU."""
-    found = Placement(["a", "a", "b", "b"], [[0]] * 4, 2, False, gpus=gpus)
+def test_ranks_that_share_a_gpu(gpus: list[str | None] | str, shared: bool) -> None:
+    """A UUID is of one GPU, whatever the hosts are called: containers of one machine."""
+    named = [uuid and gpu_named(uuid) for uuid in gpus]
+    found = Placement(["a", "a", "b", "b"], [[0]] * 4, 2, False, gpus=named)
     assert found.ranks_share_gpus is shared
