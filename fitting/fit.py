@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.cases import Case, InPlaceCase, LayerCase, SparseCase
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd
-from calib.microbench.records.samples import Samples
+from calib.microbench.records.samples import OF_EACH_RANK, Samples
 
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
@@ -39,7 +40,7 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
     A run on fewer hosts counts as of the same machine if these equal the largest run's. Warm-up rows
     and oversubscribed rows never feed a parameter. Raises InputError when the runs are of different
-    clusters or nothing is left to fit.
+    clusters, ran on different kinds of device (cpu, cuda), or nothing is left to fit.
     """
     measured = [read_run(run) for run in runs]
     if not measured:
@@ -90,7 +91,7 @@ def _refuse_strangers(runs: Sequence[Path], measured: Sequence[MeasuredRun]) -> 
 
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
-    """Fit runs that are in memory."""
+    """Fit runs that are in memory. Raises InputError as `fit_runs` does."""
     rows = _together(measured)
     used = rows.usable
     notes = _taken_as_one(measured)
@@ -130,9 +131,6 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     alone = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
     notes += more + _never_measured(ends)
-    if not cluster.hosts[0].devices:
-        raise InputError(f"the cluster record names no device of {cluster.hosts[0].name}")
-    cpu = cluster.hosts[0].devices[0]
     return Parameters(
         provenance=Provenance(
             program_version=measured[0].manifest.program_version,
@@ -145,8 +143,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             launches=min(Counter(launch.ranks for launch in launches).values(), default=0),
             notes=notes,
         ),
-        device=cpu.name,
-        device_memory_bytes=cpu.memory_bytes // cluster.ranks_per_node,
+        **_device(used, cluster),
         ranks_per_node=cluster.ranks_per_node,
         **_network(cluster),
         collectives=collectives,
@@ -173,6 +170,29 @@ def _never_measured(ends: Sequence[CaseEnd]) -> list[str]:
         first = skipped[0]
         notes.append(f"{were} not measured, as the first: {first.label}: {first.stopped_by}")
     return notes
+
+
+def _device(rows: Samples, cluster: Cluster) -> dict[str, Any]:
+    """device_kind, device and device_memory_bytes of the parameter file: what the rows ran on.
+
+    Of collectives alone: where all buffers were. Ranks share the memory of a CPU; each has a GPU. Raises
+    InputError where layers, passes and iterations ran on both.
+    """
+    work = rows.where(rows.mask("kind", OF_EACH_RANK.__contains__))
+    kinds = (work if len(work) else rows).distinct("device")
+    if len(work) and len(kinds) > 1:
+        raise InputError(
+            f"layers and iterations ran on {' and '.join(kinds)}: fit the runs of each kind of device "
+            "apart"
+        )
+    kind = kinds[0]  # of collectives on both "cpu", which sorts first
+    device = next((each for each in cluster.hosts[0].devices if each.kind == kind), None)
+    sharers = cluster.ranks_per_node if kind == "cpu" else 1
+    return {
+        "device_kind": kind,
+        "device": device.name if device else "unknown",
+        "device_memory_bytes": device.memory_bytes // sharers if device else 0,
+    }
 
 
 def _network(cluster: Cluster) -> dict[str, int]:

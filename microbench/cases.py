@@ -184,8 +184,8 @@ class LayerCase(CaseBase):
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is as training runs it by default: eager, warm, float32, on CPUs."""
-        usual = self.mode == "eager" and self.dtype == "float32" and self.device == "cpu"
+        """Whether it is as training runs it by default: eager, warm, float32."""
+        usual = self.mode == "eager" and self.dtype == "float32"
         return usual and not self.cold and not self.channels_last
 
     @property
@@ -254,11 +254,12 @@ class InPlaceCase(Divided, CaseBase):
     optimizer: Literal["sgd", "momentum", "adam"] = Field(
         default="momentum", description="whose update it is"
     )
-    exchange: Literal["token", "torch_mpi", "torch_gloo"] = Field(
+    exchange: Literal["token", "torch_mpi", "torch_gloo", "torch_nccl"] = Field(
         default="token",
         description="token: ranks meet in messages of one item; a library: iterations of data "
         "parallelism that exchange all gradients by it, overlapped with the backward and not",
     )
+    device: DeviceName = Field(default="cpu", description="where the model is")
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
     layer_ranks: tuple[KnownRanks, ...] = Field(
         default=(), description="which rank has the layer; empty where all have all"

@@ -123,7 +123,8 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
         }
     assert isinstance(case, InPlaceCase)
     library = {"library": case.exchange} if case.is_overlap else {}
-    return {**everyone, "key": case.model, "batch": case.batch, **library}
+    about = {"key": case.model, "batch": case.batch, "device": case.device}
+    return {**everyone, **about, **library}
 
 
 def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Known:
         return {
             (loop.operation, loop.active_ranks, key): seconds
             for loop in self.parameters.tensor_loops
-            if loop.of_training
+            if loop.of_training(self.parameters.device_kind)
             for key, seconds in loop.measured.items()
         }
 

@@ -30,6 +30,7 @@ from calib.foundation.records import Record
 Prefer = Literal["first", "last", "newest"]
 # what the machine has beside its laws
 MACHINE = (
+    "device_kind",
     "device",
     "device_memory_bytes",
     "ranks_per_node",
@@ -115,8 +116,9 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     Raises
     ------
     InputError
-        Fewer than two files; the same content twice; different clusters or machines without
-        `across`; laws that differ without `prefer`; newest where the files do not say which that is.
+        Fewer than two files; the same content twice; files of a CPU and a GPU; different clusters or
+        machines without `across`; laws that differ without `prefer`; newest where the files do not
+        say which that is.
     """
     _refuse(files, across)
     taken = {section: _section(files, section, prefer) for section in SECTIONS}
@@ -173,6 +175,12 @@ def _refuse(files: Sequence[Signed], across: bool) -> None:
         seen[each.sha256] = each
     first = files[0]
     for each in files[1:]:
+        kinds = first.parameters.device_kind, each.parameters.device_kind
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"{first.path} is of {kinds[0]} and {each.path} of {kinds[1]}: a file is of one kind "
+                "of device"
+            )
         one, two = _cluster(first), _cluster(each)
         if one != two and not across:
             raise InputError(

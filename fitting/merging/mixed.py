@@ -44,7 +44,9 @@ def short(of: Signed) -> str:
 
 def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iterator[str]:
     """Notes on laws beside others that they were not fitted with, and on collectives not used."""
-    library = library_taken(taken["collectives"])
+    of_training = TRAINING_LIBRARIES[files[0].parameters.device_kind]
+    library = library_taken(taken["collectives"], of_training)
+    training = library if library in of_training else ""
     yield from _not_used(files, taken["collectives"], library)
     for section, bases in RESTS_ON.items():
         found: dict[tuple[int, str, int], list[str]] = {}
@@ -53,7 +55,7 @@ def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iter
                 apart = {
                     beside.source
                     for beside in taken[base]
-                    if rests(each.laws[0], beside.laws[0], library)
+                    if rests(each.laws[0], beside.laws[0], training)
                     and not beside.holders & each.holders
                 }
                 for i in sorted(apart):
@@ -66,10 +68,10 @@ def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iter
             )
 
 
-def library_taken(collectives: Sequence[Taken]) -> str:
+def library_taken(collectives: Sequence[Taken], of_training: Sequence[str]) -> str:
     """The library whose collectives predictions take; "" where none is."""
     found = {law.library for law in _at_home(collectives)}
-    return next((name for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES) if name in found), "")
+    return next((name for name in (*of_training, *OTHER_LIBRARIES) if name in found), "")
 
 
 def _at_home(collectives: Sequence[Taken]) -> Iterator[CollectiveFit]:
@@ -111,14 +113,14 @@ def _corrects_layer(law: Composition, layer: Any, _: str) -> bool:
     return law.phase in ("forward", "backward") and law.active_ranks == layer.active_ranks
 
 
-def _corrects_work(law: Composition, work: Any, library: str) -> bool:
+def _corrects_work(law: Composition, work: Any, training: str) -> bool:
     # backward_data and backward_weight are parts of a backward
-    return work.direction.startswith(law.phase) and _corrects_layer(law, work, library)
+    return work.direction.startswith(law.phase) and _corrects_layer(law, work, training)
 
 
-def _corrects_call(law: Composition, collective: Any, library: str) -> bool:
-    mine = collective.library == library and library in TRAINING_LIBRARIES
-    return mine and collective.operation.partition(" ")[0] in CALLS_OF.get(law.phase, ())
+def _corrects_call(law: Composition, collective: Any, training: str) -> bool:
+    called = collective.operation.partition(" ")[0] in CALLS_OF.get(law.phase, ())
+    return called and collective.library == training
 
 
 def _corrects_loop(law: Composition, loop: Any, _: str) -> bool:
@@ -131,7 +133,7 @@ CALLS_OF = {"exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allred
 
 
 # section -> the sections that its laws were fitted with, and which of their laws (the third argument is
-# the library that predictions take)
+# the library that training uses; "" where predictions take another)
 RESTS_ON: dict[str, dict[str, Callable[[Any, Any, str], bool]]] = {
     "structural": {"collectives": _same_operation},
     "contention": {"collectives": _same_operation},

@@ -48,14 +48,18 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.records import Record, TimeEstimate
+from calib.microbench.cases import DeviceName
 
 FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
-# what training sends by (training/teams.py), and the library under it: its times lack what a call of
-# torch.distributed adds, 10 to 20 us on the machines that were tried
-TRAINING_LIBRARIES = ("torch_mpi", "mpi")
+# what training on a kind of device sends by (training/teams.py), and the library under it: its times
+# lack what a call of torch.distributed adds, 10 to 20 us on the machines that were tried
+TRAINING_LIBRARIES: dict[str, tuple[str, str]] = {
+    "cpu": ("torch_mpi", "mpi"),
+    "cuda": ("torch_nccl", "nccl"),
+}
 # those that predictions take where none of these was measured, the first that was
-OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
+OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_mpi", "mpi", "torch_gloo")
 Intervals = Annotated[
     dict[str, tuple[Seconds, Seconds]],
     Field(description="95% interval of each coefficient, by its name"),
@@ -174,10 +178,9 @@ class TensorLoop(Record):
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
 
-    @property
-    def of_training(self) -> bool:
-        """Whether it is of the device and items that training uses."""
-        return (self.device, self.dtype) == ("cpu", "float32")
+    def of_training(self, device_kind: str) -> bool:
+        """Whether it is of the device and items that training on that kind of device uses."""
+        return (self.device, self.dtype) == (device_kind, "float32")
 
 
 class Composition(Record):
@@ -256,6 +259,10 @@ class Parameters(Record):
 
     format_version: FormatVersion = FORMAT_VERSION
     provenance: Provenance = Field(description="where the numbers come from")
+    device_kind: DeviceName = Field(
+        default="cpu",
+        description="cpu or cuda: where its layers, passes over tensors and whole iterations ran",
+    )
     device: str = Field(description="name of what layers run on")
     device_memory_bytes: WholeBytes = Field(description="memory of a rank, B; 0 unknown")
     ranks_per_node: Ranks = Field(description="the most ranks of a node")

@@ -101,7 +101,7 @@ def cold_exchanges(
     cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
     for _, of in sorted(cold.groups("case_id").items()):
         first = of.first
-        fits = of_training(collectives, "allreduce", first.ranks, active_ranks)
+        fits = of_training(collectives, "allreduce", first.ranks, active_ranks, first.device)
         fits = [f for f in fits if f.library == first.library and f.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
@@ -124,7 +124,7 @@ def sum_of_parts(
     by_operation = {
         loop.operation: loop
         for loop in loops
-        if loop.of_training and loop.active_ranks == active_ranks
+        if loop.of_training(case.device) and loop.active_ranks == active_ranks
     }
     if phase in ("forward", "backward"):
         times = {t.key: t for t in layers if t.active_ranks == active_ranks}
@@ -138,7 +138,7 @@ def sum_of_parts(
     if phase == COPIES:
         return _copies(case, by_operation)
     if phase == EXCHANGE:
-        fits = of_training(collectives, "allreduce", case.ranks, active_ranks)
+        fits = of_training(collectives, "allreduce", case.ranks, active_ranks, case.device)
         times_of = (_at(fit, case.gradient_bytes) for fit in fits)
         whole = next((seconds for seconds in times_of if seconds is not None), None)
         return None if whole is None else (whole, 0, case.gradient_bytes)
@@ -154,7 +154,8 @@ def _meetings(
     seconds, count = 0.0, 0
     for of, operation, n in case.meetings:
         if of == phase:
-            fits = of_training(collectives, operation, case.division.parts, active_ranks)
+            parts = case.division.parts
+            fits = of_training(collectives, operation, parts, active_ranks, case.device)
             if not fits:
                 return None
             seconds, count = seconds + n * fits[0].points[0].seconds.value, count + n
@@ -185,7 +186,11 @@ def _at(fit: CollectiveFit, nbytes: int) -> float | None:
 
 
 def of_training(
-    collectives: Sequence[CollectiveFit], operation: str, ranks: int, active_ranks: int
+    collectives: Sequence[CollectiveFit],
+    operation: str,
+    ranks: int,
+    active_ranks: int,
+    device_kind: str,
 ) -> list[CollectiveFit]:
     """The fits of an operation, of the library that training uses, of `ranks` ranks side by side."""
     inside = ranks <= active_ranks
@@ -198,7 +203,7 @@ def of_training(
         and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
     ]
     used = {fit.library for fit in found}
-    mine = next((name for name in TRAINING_LIBRARIES if name in used), None)
+    mine = next((name for name in TRAINING_LIBRARIES[device_kind] if name in used), None)
     return [fit for fit in found if fit.library == mine]
 
 

@@ -25,7 +25,6 @@ from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
 
-UNDER_ALL = TRAINING_LIBRARIES[-1]
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 # uncertainty per doubling of nodes, or of ranks on a node, beyond the measured ones: twice the ranks of
 # a node may use twice the links, or share the same ones
@@ -106,13 +105,13 @@ def less_sure(law: Law, note: str) -> Law:
 def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
     """The library that training uses, else the first other measured one, with a note."""
     found = {fit.library for fit in parameters.collectives if fit.at_home}
-    for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES):
+    of_training = TRAINING_LIBRARIES[parameters.device_kind]
+    for name in (*of_training, *OTHER_LIBRARIES):
         if name in found:
-            mine = name in TRAINING_LIBRARIES
-            return name, () if mine else (
-                f"no {UNDER_ALL} was measured: operations are those of {name}",
+            return name, () if name in of_training else (
+                f"no {of_training[-1]} was measured: operations are those of {name}",
             )
-    return TRAINING_LIBRARIES[0], ()
+    return of_training[0], ()
 
 
 def names_of(message: Message) -> tuple[str, ...]:

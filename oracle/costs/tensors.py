@@ -35,7 +35,7 @@ class TensorCosts:
         self._loops = {
             loop.operation: loop
             for loop in parameters.tensor_loops
-            if loop.of_training and loop.active_ranks == self.active_ranks
+            if loop.of_training(parameters.device_kind) and loop.active_ranks == self.active_ranks
         }
         self._in_place = InPlaceLaws(parameters, self.active_ranks)
         self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)

@@ -15,8 +15,6 @@ from calib.oracle.cost import widened
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
 ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
 PEAK_IS_OF = "peak memory is of"
-# training runs on it, and device_memory_bytes is its size (fitting/fit.py)
-TRAINING_DEVICE = "cpu"
 # Only serial and data parallelism were measured. What other strategies hold beside their naive sum
 # (packed halos, gathered outputs, activations in flight) may be more or less. gamma differed by 1.2
 # between serial and data on a virtual machine; 1.5 is a convention that covers this.
@@ -98,10 +96,10 @@ def _family(division: Division) -> str:
 
 
 def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
-    """The record of this family on training's device, else the nearest."""
+    """The record of this family on the file's kind of device, else the nearest."""
 
     def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
-        elsewhere = reuse.device != TRAINING_DEVICE
+        elsewhere = reuse.device != parameters.device_kind
         return elsewhere, reuse.family != family, MEASURES.index(reuse.measure)
 
     usable = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]

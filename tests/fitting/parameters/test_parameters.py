@@ -175,7 +175,7 @@ SECTIONS = {key for key, value in VALID.items() if isinstance(value, list)}
 
 
 # may not be known
-OPTIONAL = {"nodes", "nodes_per_rack", "links_per_node"}
+OPTIONAL = {"device_kind", "nodes", "nodes_per_rack", "links_per_node"}
 
 
 @pytest.mark.parametrize("key", sorted(set(VALID) - SECTIONS - OPTIONAL))
