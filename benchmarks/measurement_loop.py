@@ -38,7 +38,7 @@ def rank() -> None:
 
     from calib.microbench.cases import CollectiveCase
     from calib.microbench.collectives.operations import Allreduce
-    from calib.microbench.collectives.timing import Start, host_block
+    from calib.microbench.collectives.timing import Start, exercise_block
     from calib.microbench.communicators.mpi import MpiCommunicator
     from calib.microbench.machine.placement import place
     from calib.microbench.timing.repeat import repeat
@@ -50,7 +50,7 @@ def rank() -> None:
     case = CollectiveCase(
         operation="allreduce", nbytes=8, ranks=communicator.size, group_size=communicator.size
     )
-    block = host_block("allreduce", Allreduce(case, communicator), Start(communicator), 1)
+    block = exercise_block("allreduce", Allreduce(case, communicator), Start(communicator))
 
     def plain(n: int) -> list[float]:
         times = []

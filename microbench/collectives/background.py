@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
-from calib.microbench.collectives.timing import TimedBlock
 from calib.microbench.communicator import Communicator, Control
-from calib.microbench.timing.repeat import Timings
+from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.watchdog import beat
 
 

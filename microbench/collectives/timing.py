@@ -11,6 +11,7 @@ from calib.microbench.timing.clock import Clock, next_window, wait_until
 from calib.microbench.timing.repeat import SecondsByName, TimedBlock, Timings
 from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block
 
+
 @dataclass(frozen=True)
 class Start:
     """How the ranks that take part begin a repetition together.
