@@ -19,9 +19,10 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from calib.export.csv_table import RENAMED as CSV_NAMES
-from calib.export.csv_table import every_row
+from calib.export.csv_table import every_row, value_and_ends
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.collectives import Operation
+from calib.fitting.parameters.measured_sizes import measured_sizes
+from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import CalibWarning, InputError
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
@@ -73,6 +74,8 @@ RENAMED = {
     "bytes_per_rank": "naive_B",
     **dict(zip(Estimate.columns("peak", "bytes"), Estimate.columns("peak", "B"), strict=True)),
 }
+TIMES = ("time_s", "low_s", "high_s")
+BANDWIDTHS = ("algbw_B_per_s", "busbw_B_per_s")
 WHOLE = ("ranks", "nodes", "stride", "active_ranks", "batch", "part", "n")  # of parameters()
 QUANTITIES = ("total", *TIMED_PHASES, "memory")
 
@@ -173,6 +176,29 @@ class Run:
         table = pd.DataFrame(every_row(self.parameters_record)).rename(columns=CSV_NAMES)
         known = table.dropna(subset=["value", "low95", "high95"], how="all")
         return known.astype(dict.fromkeys(WHOLE, "Int64")).reset_index(drop=True)
+
+    def collective_sizes(self) -> pd.DataFrame:
+        """Every measured size of every fitted collective: its time, the law's, and its bandwidths.
+
+        Returns
+        -------
+        DataFrame
+            `time_s` is the median of a call with its 95% interval (`low_s`, `high_s`), `law_s` what
+            the law says, `outlier` whether no law explains the size. `algbw_B_per_s` and
+            `busbw_B_per_s` are nccl-tests' (its GB/s is 1e9 B/s); NaN where it has no definition.
+        """
+        names = ("operation", "library", "device", "level", "p", "nodes", "size_B")
+        rows = [
+            (
+                *(of.operation, of.library, of.device, of.level, of.ranks, of.nodes or None),
+                *(of.nbytes, *value_and_ends(of.seconds), of.law_seconds, of.outlier, of.n),
+                *(x and x.value for x in (of.algbw_bytes_per_s, of.busbw_bytes_per_s)),
+            )
+            for fit in self.parameters_record.collectives
+            for of in measured_sizes(fit)
+        ]
+        table = _frame(rows, (*names, *TIMES, "law_s", "outlier", "n", *BANDWIDTHS))
+        return table.astype({"nodes": "Int64", **dict.fromkeys((*TIMES, *BANDWIDTHS), float)})
 
     def predictions(self) -> pd.DataFrame:
         """What was predicted before the training (predictions.json), a row per point.
@@ -349,7 +375,8 @@ class Run:
         -------
         DataFrame
             A row for each layout and size: `time_s` with its 95% interval (`low_s`,
-            `high_s`); `basis` says whether it was measured, interpolated or extrapolated.
+            `high_s`); `algbw_B_per_s` and `busbw_B_per_s` as nccl-tests defines them, busbw NaN where
+            it does not; `basis` says whether it was measured, interpolated or extrapolated.
 
         Raises
         ------
@@ -371,10 +398,13 @@ class Run:
             grid = (ranks,) if operation == HALO else ()
             message = Message(cast("Operation", operation), size, ranks, apart, many, grid)
             cost = self._network.time(message)
-            times = (cost.seconds, cost.low, cost.high, cost.basis)
-            rows.append((operation, ranks, apart, many, size, *times))
+            times = (cost.seconds, cost.low, cost.high)
+            algbw = size / cost.seconds if cost.seconds > 0 else None
+            factor = bus_factor(operation, ranks)
+            busbw = None if algbw is None or factor is None else algbw * factor
+            rows.append((operation, ranks, apart, many, size, *times, algbw, busbw, cost.basis))
         about = ("operation", "p", "stride", "groups", "size_B")
-        return _frame(rows, (*about, "time_s", "low_s", "high_s", "basis"))
+        return _frame(rows, (*about, *TIMES, *BANDWIDTHS, "basis"))
 
 
 def _frame(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:

@@ -77,6 +77,13 @@ ENTRIES = (
         "calib.fitting.parameters.file:FORMAT_VERSION",
     ),
     SchemaEntry(
+        "measured-size",
+        "of `calib show --collectives --json`",
+        "a measured size of a collective beside its law; --json prints a list",
+        "calib.fitting.parameters.measured_sizes:MeasuredSize",
+        written=True,
+    ),
+    SchemaEntry(
         "model",
         "model.json",
         "the layers of a model with shapes, kinds and edges",
@@ -205,7 +212,8 @@ def readme() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            "What calib writes and does not read (report, trend, doctor, about) has all its fields.",
+            "What calib writes and does not read (report, trend, doctor, about, measured-size) has",
+            "all its fields.",
             "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
             "time: that an interval holds its value, or sizes rise, only the readers check",
             "(`calib parameters validate`).",

@@ -1,7 +1,7 @@
 """Show a parameter file as tables, and how sure each number is.
 
 It has alpha, bandwidths, pieces, layers and laws. Examples: calib show parameters.json; calib show
-parameters.json --plot fits.html --run runs/latest
+parameters.json --collectives; calib show parameters.json --plot fits.html --run runs/latest
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.reports.tables.parameters import absent, sections, slowest_layers
+from calib.reports.tables.parameters import absent, every_size, sections, slowest_layers
 from calib.terminal.printing import check_targets, print_json, print_table, say
 
 
@@ -24,6 +25,13 @@ def command(
     parameters: Annotated[Path, typer.Argument(help="A parameter file, as `calib fit` makes it.")],
     layers: Annotated[
         bool, typer.Option("--layers", help="Also every layer that was measured, one by one.")
+    ] = False,
+    collectives: Annotated[
+        bool,
+        typer.Option(
+            "--collectives",
+            help="Only the collectives as measured, size by size: time, law, algbw and busbw.",
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -41,9 +49,16 @@ def command(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole file as JSON on stdout, in SI units.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the whole file (with --collectives, these sizes) as JSON on stdout, "
+            "in SI units.",
+        ),
     ] = False,
 ) -> None:
+    if collectives and layers:
+        raise InputError("--collectives prints nothing else; leave out --layers")
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
     check_targets({"--plot": plot}, parameters)
@@ -51,7 +66,9 @@ def command(
     # first, so that a reader of the tables who leaves early (a pager, head) has the page
     if plot is not None:
         draw(content, plot, runs or [])
-    if as_json:
+    if collectives:
+        show_collectives(content, as_json)
+    elif as_json:
         print_json(content.signed())
     else:
         show(content, layers)
@@ -67,6 +84,15 @@ def show(parameters: Parameters, every: bool = False) -> None:
     missing = absent(parameters)
     if missing:
         say(f"note: {missing}")
+
+
+def show_collectives(parameters: Parameters, as_json: bool) -> None:
+    """Every measured size of every collective, as a table or a JSON list."""
+    if as_json:
+        sizes = [size for fit in parameters.collectives for size in measured_sizes(fit)]
+        print_json([size.model_dump() for size in sizes])
+    else:
+        print_table(every_size(parameters))
 
 
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:

@@ -28,6 +28,7 @@ from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.work import SIZE_SHARE
 from calib.foundation.records import Estimate, Record
@@ -46,7 +47,7 @@ NEEDS = "nothing: any parameter file"
 OPTIONS: frozenset[str] = frozenset()
 
 Number = int | float
-ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"
+ONE, SECONDS, PER_BYTE, BYTES, PER_SECOND = "1", "s", "s/B", "B", "B/s"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of residuals (fitting/estimators/base.py)
 
 
@@ -294,9 +295,11 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
     yield from _residuals(
         row._replace(law="pieces" if fit.pieces else "line"), fit.residual_quantiles
     )
-    for part, point in enumerate(fit.points):
-        one = row._replace(law="points", part=part, n=point.n).at(point.nbytes)
-        yield one.of("seconds", point.seconds, SECONDS)
+    for part, size in enumerate(measured_sizes(fit)):
+        one = row._replace(law="points", part=part, n=size.n).at(size.nbytes)
+        yield one.of("seconds", size.seconds, SECONDS)
+        yield one.of("algbw", size.algbw_bytes_per_s, PER_SECOND)
+        yield one.of("busbw", size.busbw_bytes_per_s, PER_SECOND)
     for part, nbytes in enumerate(fit.outliers_nbytes):
         outlier = row._replace(law="points", part=part).at(nbytes)
         yield outlier.of("outlier_size", nbytes, BYTES)

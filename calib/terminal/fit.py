@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.words import estimate_words, percent
-from calib.reports.tables.parameters import kinds
-from calib.reports.tables.table import in_columns
-from calib.terminal.printing import say, table
+from calib.reports.tables.parameters import BANDWIDTHS, bandwidths, kinds
+from calib.reports.tables.table import Table, in_columns
+from calib.terminal.printing import print_table, say
+
+# what a narrow terminal may leave out
+LEAST = [["left-out sizes off by"], ["line off by"], ["pieces off by"]]
 
 
 def show(parameters: Parameters) -> None:
-    """alpha and beta of every collective, and how many of the rest there are."""
+    """alpha, beta and bandwidths of every collective, and how many of the rest there are."""
     places = {_where(fit) for fit in parameters.collectives}
     rows = [
         {
@@ -19,16 +23,17 @@ def show(parameters: Parameters) -> None:
             "alpha us": estimate_words(fit.alpha_s, 1e6),
             "beta ns/B": estimate_words(fit.beta_s_per_byte, 1e9),
             "line off by": percent(fit.mean_relative_error),
-            "pieces": str(len(fit.pieces)),
             "pieces off by": percent(fit.pieces_mean_relative_error),
             "left-out sizes off by": percent(fit.left_out_error),
+            **bandwidths(measured_sizes(fit)[-1]),
         }
         for fit in parameters.collectives
     ]
     if rows:
         where = f" ({places.pop()})" if len(places) == 1 else ""
         title = f"Collectives{where}: one line (alpha, beta, 95% interval) and the pieces"
-        table(title, *in_columns(rows))
+        remarks = ["algbw and busbw: at the largest size", BANDWIDTHS]
+        print_table(Table(title, *in_columns(rows), remarks=remarks, least=LEAST))
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
     held = fitted_words(parameters, collectives=False)

@@ -171,16 +171,20 @@ class CollectiveFit(CollectiveLaw):
         """The sizes between which the fit is an interpolation."""
         return self.points[0].nbytes, self.points[-1].nbytes
 
+    def law_seconds(self, nbytes: float) -> float:
+        """What describes the points: the pieces, or the line where there are none."""
+        if self.pieces:
+            return piecewise(self.pieces, nbytes)
+        return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
+
     def seconds(self, nbytes: float) -> float:
         """The law at any size: by the pieces.
 
         Where there are none, straight in log-log between the points, by the line beyond.
         """
-        if self.pieces:
-            return piecewise(self.pieces, nbytes)
         low, high = self.range_nbytes
-        if not low <= nbytes <= high:
-            return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
+        if self.pieces or not low <= nbytes <= high:
+            return self.law_seconds(nbytes)
         return interpolate(
             nbytes, [p.nbytes for p in self.points], [p.seconds.value for p in self.points]
         )

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
 from calib.foundation.records import Estimate
-from calib.foundation.words import bytes_words, seconds_words
+from calib.foundation.words import bytes_words, counted, seconds_words
 from calib.reports.figures.basics import (
     LINE_COLOUR,
     LINE_POINTS,
@@ -20,6 +21,7 @@ from calib.reports.figures.basics import (
     log_spaced,
     plot_text,
 )
+from calib.reports.tables.parameters import bandwidths
 
 PIECES_COLOUR = "#3fa37c"
 # the axis of residuals shows this much, in percent, even where all are 0
@@ -168,8 +170,8 @@ def _points(fit: CollectiveFit) -> list[Figure]:
             "name": "median, 95% interval",
             "x": [point.nbytes for point in points],
             "y": [point.seconds.value for point in points],
-            "text": [f"{bytes_words(p.nbytes)}, {p.n} repetitions" for p in points],
-            "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
+            "text": [_hover(size) for size in measured_sizes(fit)],
+            "hovertemplate": "%{y:.3s}s at %{text}<extra></extra>",
             "marker": {
                 "size": 6,
                 "color": MEDIAN_COLOUR,
@@ -180,10 +182,20 @@ def _points(fit: CollectiveFit) -> list[Figure]:
     ]
 
 
+def _hover(size: MeasuredSize) -> str:
+    """`4 MiB, 20 repetitions, algbw 3.21 GB/s, busbw 4.81 GB/s`."""
+    rates = [
+        f"{name.removesuffix(' GB/s')} {number} GB/s"
+        for name, number in bandwidths(size).items()
+        if number
+    ]
+    return ", ".join([bytes_words(size.nbytes), counted(size.n, "repetition"), *rates])
+
+
 def _residuals(fit: CollectiveFit) -> Figure:
     outliers = set(fit.outliers_nbytes)
     points = [point for point in fit.points if point.nbytes not in outliers]
-    off = [_off(point.seconds.value, _seconds_by_law(fit, point.nbytes)) for point in points]
+    off = [_off(point.seconds.value, fit.law_seconds(point.nbytes)) for point in points]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -201,13 +213,6 @@ def _off(seconds: float, law: float) -> float | None:
     """Measured / law - 1 in percent; None where the law says 0."""
     off = 100 * (seconds / law - 1) if law > 0 else math.inf
     return off if math.isfinite(off) else None
-
-
-def _seconds_by_law(fit: CollectiveFit, nbytes: float) -> float:
-    """By the pieces; by the line where there are none (`fit.seconds` goes through the points then)."""
-    if fit.pieces:
-        return fit.seconds(nbytes)
-    return fit.intercept_s.value + fit.slope_s_per_byte.value * nbytes
 
 
 def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figure:

@@ -21,7 +21,7 @@ from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import check_lines
-from calib.reports.tables.parameters import composition, slowest_layers
+from calib.reports.tables.parameters import composition, every_size, slowest_layers
 from calib.reports.tables.scores import memory, phases
 from calib.reports.tables.table import Table
 
@@ -172,6 +172,7 @@ def collectives_section(parameters: Parameters | None, samples: Samples) -> Page
         "Fitted communication",
         about=reading(parameters, samples) if parameters else "",
         plots=plots,
+        tables=[every_size(parameters)] if parameters and plots else [],
         empty="There is no fitted collective.",
     )
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import get_args
 
-from calib.fitting.parameters.collectives import StructuralBand, StructuralFit
+from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
+from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
 from calib.fitting.parameters.memory import Partitions
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
@@ -21,20 +23,24 @@ from calib.foundation.words import (
     bytes_words,
     counted,
     estimate_words,
+    exact_bytes,
     number,
     percent,
+    signed_percent,
     with_interval,
 )
 from calib.microbench.cases import SparseMethod
 from calib.reports.tables.table import Table, in_columns
 
 NONE = "-"
+BANDWIDTHS = "algbw = size / time; busbw = algbw x nccl-tests' factor, if any; GB/s = 1e9 B/s"
 
 
 def sections(parameters: Parameters) -> list[Table]:
     """The tables of all sections that the file fills, in the order of the file."""
     makers = (
         collectives,
+        largest_sizes,
         pieces,
         structural,
         algorithms,
@@ -114,6 +120,11 @@ def where(library: str, device: str, level: str) -> str:
     return f"{library}, {device}, {level}"
 
 
+def collective_name(fit: CollectiveFit) -> str:
+    """Operation, p and layout, and what it ran through, on and across."""
+    return f"{fit.operation}, {fit.placed} ({where(fit.library, fit.device, fit.level)})"
+
+
 def two(first: str, second: str) -> str:
     """`first (second)`, or `first` alone where the second is none."""
     return first if second == NONE else f"{first} ({second})"
@@ -170,13 +181,66 @@ def collectives(parameters: Parameters) -> Table:
     return Table("Collectives: one message", *in_columns(rows), remarks=remarks)
 
 
+def largest_sizes(parameters: Parameters) -> Table:
+    """Of every collective the largest size as measured."""
+    rows = [[_measured_row(fit, measured_sizes(fit)[-1])] for fit in parameters.collectives]
+    return _measured("Collectives as measured: the largest size", rows)
+
+
+def every_size(parameters: Parameters) -> Table:
+    """Every size of every collective as measured, beside its law."""
+    rows = [
+        [_measured_row(fit, size) for size in measured_sizes(fit)] for fit in parameters.collectives
+    ]
+    return replace(_measured("Collectives as measured: every size", rows), folded=True)
+
+
+def _measured(title: str, groups: list[list[dict[str, str]]]) -> Table:
+    """Rows of each collective, which names itself in its first."""
+    rows = [
+        row | ({"collective": ""} if index else {})
+        for rows in groups
+        for index, row in enumerate(rows)
+    ]
+    columns, cells = in_columns(rows)
+    return Table(
+        title,
+        columns,
+        cells,
+        numbers=columns[1:],
+        remarks=[
+            "time: median of a call, [95% interval]; off: time / law - 1, * where no law explains it",
+            BANDWIDTHS,
+        ],
+        least=[["reps"], ["off"], ["law us"]],
+    )
+
+
+def _measured_row(fit: CollectiveFit, size: MeasuredSize) -> dict[str, str]:
+    law = size.law_seconds
+    off = signed_percent(size.seconds.value / law - 1) if law > 0 else NONE
+    return {
+        "collective": collective_name(fit),
+        "size": exact_bytes(size.nbytes),
+        "time us": us(size.seconds),
+        "law us": number(law * 1e6),
+        "off": off + "*" * size.outlier,
+        **bandwidths(size),
+        "reps": str(size.n),
+    }
+
+
+def bandwidths(size: MeasuredSize) -> dict[str, str]:
+    """algbw and busbw as columns; their intervals are, relatively, that of the time."""
+    columns = {"algbw GB/s": size.algbw_bytes_per_s, "busbw GB/s": size.busbw_bytes_per_s}
+    return {name: "" if of is None else number(of.value * 1e-9) for name, of in columns.items()}
+
+
 def pieces(parameters: Parameters) -> Table:
     """The pieces of every collective: t = intercept + bytes / bandwidth between two sizes."""
     rows = (
         {
-            "collective": ""
-            if index
-            else f"{fit.operation}, {fit.placed} ({fit.library}, {fit.device}, {fit.level})",
+            "collective": "" if index else collective_name(fit),
             "from": bytes_words(piece.from_nbytes),
             "to": bytes_words(piece.to_nbytes),
             "intercept us": us(piece.intercept_s),

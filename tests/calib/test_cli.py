@@ -40,7 +40,7 @@ import: --output --operation --ranks --nodes --device-name --library --cluster -
     --algorithm --protocol --size-unit --time-unit --keep-going --json
 compare: --across --output --json
 fit: --output --json
-show: --layers --plot --run --json
+show: --layers --collectives --plot --run --json
 check: --max-age-days --json
 diff: --across --json
 parameters:

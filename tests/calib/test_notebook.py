@@ -175,6 +175,20 @@ def test_collectives_of_many_sizes(run: Run) -> None:
     assert run.collective("allreduce", 8, groups=[1, 2]).groups.tolist() == [1, 2]
 
 
+def test_sizes_and_bandwidths_of_collectives(run: Run) -> None:
+    found, (fit,) = run.collective_sizes(), run.parameters_record.collectives
+    assert found.size_B.tolist() == [point.nbytes for point in fit.points]
+    assert found.time_s.tolist() == [point.seconds.value for point in fit.points]
+    assert found.law_s.tolist() == pytest.approx(found.time_s.tolist(), rel=0.01)
+    assert found.algbw_B_per_s.tolist() == pytest.approx((found.size_B / found.time_s).tolist())
+    assert found.busbw_B_per_s.tolist() == pytest.approx(found.algbw_B_per_s.tolist()), "p is 2"
+    assert not found.outlier.any() and object not in set(found.dtypes.drop("operation"))
+    by_law = run.collective("allreduce", 1 << 20, p=[2, 4])
+    assert by_law.algbw_B_per_s.tolist() == (by_law.size_B / by_law.time_s).tolist()
+    factors = (by_law.busbw_B_per_s / by_law.algbw_B_per_s).tolist()
+    assert factors == pytest.approx([1.0, 1.5])
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

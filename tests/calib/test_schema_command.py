@@ -34,6 +34,7 @@ from calib.export.about import about
 from calib.export.exporting import request_of
 from calib.export.target import Collapse, Exported
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
+from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.doctor import clocks, cores, timer
@@ -191,6 +192,8 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     taken = Acceptance(night="0" * 8, series="", reason="new compiler", accepted="2026-11-03")
     yield "acceptance", [json.loads(taken.model_dump_json())]
     yield "trend", [json.loads(json.dumps(of_history["trend"]))]
+    sizes = measured_sizes(filled().collectives[0])
+    yield "measured-size", [json.loads(size.model_dump_json()) for size in sizes]
     yield "doctor", [[finding.model_dump() for finding in (cores(2), clocks(), timer())]]
     yield "about", [exported(home / "filled.json")]
     yield (
@@ -253,7 +256,7 @@ def test_a_schema_holds_what_is_written_and_nothing_else(
             assert not check.is_valid(spoiled(document, where)), where
 
 
-@pytest.mark.parametrize("name", ["report", "about", "trend", "doctor"])
+@pytest.mark.parametrize("name", ["report", "about", "trend", "doctor", "measured-size"])
 def test_what_is_only_written_has_all_its_fields(
     name: str, documents: dict[str, list[Any]]
 ) -> None:

@@ -45,6 +45,26 @@ def test_layers_one_by_one(file: Path) -> None:
     assert "the slowest first" in done.stdout and f.CONV_KEY in done.stdout
 
 
+def test_collectives_size_by_size(file: Path) -> None:
+    done = CliRunner().invoke(app, ["show", str(file), "--collectives"])
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0 and lines[0] == "Collectives as measured: every size"
+    assert "busbw" in done.stdout and "GB/s = 1e9 B/s" in done.stdout
+    assert sum("[" in line for line in lines[3:]) == 1 + sum(
+        len(fit.points) for fit in f.filled().collectives
+    ), "and a remark"
+    as_json = CliRunner().invoke(app, ["show", str(file), "--collectives", "--json"])
+    size = json.loads(as_json.stdout)[-1]
+    fit = f.filled().collectives[-1]
+    point, factor = fit.points[-1], 2 * (fit.ranks - 1) / fit.ranks
+    assert (size["operation"], size["nbytes"]) == ("allreduce", point.nbytes)
+    algbw = point.nbytes / point.seconds.value
+    assert size["algbw_bytes_per_s"]["value"] == pytest.approx(algbw)
+    assert size["busbw_bytes_per_s"]["low"] == pytest.approx(
+        factor * point.nbytes / point.seconds.high
+    )
+
+
 def test_what_was_not_measured_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     f.filled(overlap=[], partitions=[], layers=[]).write(path)
@@ -89,5 +109,8 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(calib(tmp_path, "show", "nosuch.json"))
     assert "name a page" in refused(calib(tmp_path, "show", file.name, "--run", "run"))
     assert "is a directory" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
+    assert "leave out --layers" in refused(
+        calib(tmp_path, "show", file.name, "--collectives", "--layers")
+    )
     (tmp_path / "text.json").write_text("alpha: 1")
     assert "truncated or not JSON" in refused(calib(tmp_path, "show", "text.json"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from calib.foundation.collectives import BUS_FACTORS, whole_buffer, without_own
 from calib.microbench.importers.lines.reading import Numbers, within
 from calib.microbench.importers.said import each_word
 
@@ -40,7 +41,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class OperationKind:
-    """One operation: its bus bandwidth factor (doc/PERFORMANCE.md of nccl-tests) and its columns.
+    """One operation: busbw / algbw as its program prints them, and its columns.
 
     `per_rank`: the size is count * type * ranks, because the count is of one rank's part. `reduces`
     and `rooted`: what stands in the columns redop and root. `moved`: what the algorithm bandwidth
@@ -52,39 +53,38 @@ class OperationKind:
     per_rank: bool = False
     reduces: bool = False
     rooted: bool = False
-    moved: Callable[[int], float] = lambda n: 1.0
+    moved: Callable[[int], float] = whole_buffer
     of_part: bool = False
 
 
-def _part(n: int) -> float:
-    return (n - 1) / n
+def _kind(
+    name: str, per_rank: bool = False, reduces: bool = False, rooted: bool = False
+) -> OperationKind:
+    return OperationKind(name, BUS_FACTORS[name], per_rank, reduces, rooted)
 
 
-def _one(n: int) -> float:
-    return 1.0
+def _of_sent(kind: OperationKind) -> OperationKind:
+    """With both bandwidths of what leaves a rank, (n - 1) / n of the size."""
+    return replace(kind, factor=whole_buffer, moved=without_own)
 
 
 KINDS = {
     kind.name: kind
     for kind in (
-        OperationKind("allreduce", lambda n: 2 * (n - 1) / n, reduces=True),
-        OperationKind("reduce_scatter", _part, per_rank=True, reduces=True),
-        OperationKind("reduce", _one, reduces=True, rooted=True),
-        OperationKind("broadcast", _one, rooted=True),
-        OperationKind("allgather", _part, per_rank=True),
-        OperationKind("all_to_all", _part, per_rank=True),
-        OperationKind("gather", _part, per_rank=True, rooted=True),
-        OperationKind("scatter", _part, per_rank=True, rooted=True),
-        OperationKind("sendrecv", _one, reduces=True),
-        OperationKind("hypercube", _one, per_rank=True, moved=_part),
+        _kind("allreduce", reduces=True),
+        _kind("reduce_scatter", per_rank=True, reduces=True),
+        _kind("reduce", reduces=True, rooted=True),
+        _kind("broadcast", rooted=True),
+        _kind("allgather", per_rank=True),
+        _kind("all_to_all", per_rank=True),
+        _kind("gather", per_rank=True, rooted=True),
+        _kind("scatter", per_rank=True, rooted=True),
+        _kind("sendrecv", reduces=True),
+        _of_sent(_kind("hypercube", per_rank=True)),
     )
 }
-# early nccl-tests and rccl-tests counted what leaves a rank, (n - 1) / n of the size, in both bandwidths
-OLD = {
-    kind.name: replace(kind, factor=_one, moved=_part)
-    for kind in KINDS.values()
-    if kind.factor is _part
-}
+# as early nccl-tests and rccl-tests printed them
+OLD = {kind.name: _of_sent(kind) for kind in KINDS.values() if kind.factor is without_own}
 # those of NCCL 1 and of the first nccl-tests, whose size is the part of a rank
 FIRST = {
     name: replace(KINDS[name], factor=lambda n: n - 1, of_part=True)

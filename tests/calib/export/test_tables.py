@@ -195,6 +195,12 @@ def test_a_row_is_found_without_parsing() -> None:
     assert {int(row["from"]): float(row["value"]) for row in points} == {
         m: filled.seconds(m) for m in filled.SIZES
     }
+    halo = filled.collective(operation="halo", ranks=4)
+    whole = filled.filled(collectives=[filled.collective(4), halo])
+    for quantity, factors in (("algbw", [1.0, 1.0]), ("busbw", [1.5])):
+        rates = rows(whole, law="points", quantity=quantity, unit="B/s", ranks="4")
+        wanted = [x * m / filled.seconds(m) for x in factors for m in filled.SIZES]
+        assert [float(row["value"]) for row in rates] == pytest.approx(wanted)
     layer, in_place = rows(whole, section="layers", operation="backward")
     assert in_place["name"] == filled.CONV_KEY
     assert (layer["name"], layer["kind"]) == (filled.CONV_KEY, "conv")

@@ -18,6 +18,7 @@ from calib.foundation.words import bytes_words
 from calib.reports.tables.parameters import (
     absent,
     bandwidth,
+    every_size,
     factor,
     median_half_width,
     sections,
@@ -35,8 +36,8 @@ def section(parameters: Parameters, title: str) -> Table:
 
 def test_every_section_is_a_table_and_every_row_fits_it() -> None:
     found = sections(f.filled())
-    # collectives have their pieces too, structural laws their algorithms, partitions other methods
-    assert len(found) == 1 + len(LISTS) + 3
+    # collectives have a size and pieces too, structural laws algorithms, partitions other methods
+    assert len(found) == 1 + len(LISTS) + 4
     for each in [*found, slowest_layers(f.filled().layers)]:
         assert each.rows and all(len(row) == len(each.columns) for row in each.rows), each.title
     assert absent(f.filled()) == ""
@@ -70,6 +71,49 @@ def test_collectives_in_us_and_gigabytes() -> None:
         "8 B to 16 MiB (8)",
         "160",
     ]
+
+
+def test_sizes_as_measured() -> None:
+    """16 MiB take 6.048 us + 8388.608 us: 1.9986 GB/s, and on 4 ranks 1.5 times that on the bus."""
+    quad = f.collective(ranks=4, outliers_nbytes=[64])
+    rows = every_size(f.filled(collectives=[quad])).rows
+    assert len(rows) == len(f.SIZES) and [bool(row[0]) for row in rows] == [True] + 7 * [False]
+    assert rows[0] == [
+        "allreduce, p=4 (mpi, cpu, node)",
+        "8 B",
+        "4.01 [3.81, 4.21]",
+        "4.01",
+        "+0.0%",
+        "0.00200",
+        "0.00299",
+        "20",
+    ]
+    assert [row[4] for row in rows[:3]] == ["+0.0%", "+0.0%*", "+0.0%"]
+    last = section(f.filled(collectives=[quad]), "Collectives as measured: the largest").rows
+    assert last == [[rows[0][0], *rows[-1][1:]]]
+    assert last[0][1:] == ["16 MiB", "8395 [7975, 8814]", "8395", "+0.0%", "2.00", "3.00", "20"]
+
+
+def test_operations_without_a_bus_bandwidth_leave_it_empty() -> None:
+    nothing = f.collective().points[0].model_copy(update={"seconds": f.near(0.0)})
+    of = f.filled(
+        collectives=[
+            f.collective(operation="halo"),
+            f.collective(operation="broadcast"),
+            f.collective(pieces=[], points=[nothing, *f.collective().points[1:]]),
+        ]
+    )
+    rows = every_size(of).rows
+    assert [row[-3:-1] for row in rows[7:17:8]] == [["2.00", ""], ["2.00", "2.00"]]
+    assert rows[16][-3:-1] == ["", ""] and rows[16][4] == "-100.0%"
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "hierarchical_allreduce inner=16"])
+def test_the_sizes_fit_100_columns(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    law = f.collective(64, operation=operation, library="torch_nccl", device="cuda", level="system")
+    text = table_text(every_size(f.filled(collectives=[law])))
+    assert max(map(len, text.splitlines())) <= 100 and "leave out" not in text
 
 
 def test_pieces() -> None:
