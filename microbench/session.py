@@ -24,6 +24,7 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.machine.placement import Placement, place
+from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, snapshot, throttled_s
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
@@ -319,6 +320,8 @@ def run_session(
         clocks=synchroniser.records(),
         allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        software=software_of(communicator),
+        boards=boards_of(communicator, placement),
     )
     if communicator.rank == 0:
         with changed_manifest(run, manifest) as kept:
@@ -331,6 +334,8 @@ def run_session(
     pool.close()
     record.finished = utc_now()
     record.clocks = synchroniser.records()
+    # cases load libraries too
+    record.software = software_of(communicator)
     if communicator.rank == 0:
         finish_launch(run, record)
         report(
