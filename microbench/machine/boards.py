@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from calib.microbench.machine.telemetry import answered, board_of, event_reasons_of
+from calib.microbench.machine.telemetry import (
+    answered,
+    board_of,
+    event_reasons_of,
+    initialized_nvml,
+)
 
 # words for NVML's numbers: NVML_COMPUTEMODE_*, NVML_TOPOLOGY_* (as nvidia-smi topo -m has them),
 # NVML_P2P_CAPS_INDEX_* (of which pynvml has a tuple), NVML_P2P_STATUS_* and NVML_NVLINK_VERSION_*
@@ -52,15 +57,27 @@ def state_of(uuid: str) -> dict[str, Any]:
 
 
 def activity_of(uuid: str) -> dict[str, Any]:
-    """`event_reasons` now, and the number of compute `processes`; what is not known is left out."""
+    """A GPU's `index` on the bus, `event_reasons` now, number of compute `processes`, if known."""
     nvml, board = board_of(uuid)
     if board is None:
         return {}
     readings: dict[str, Callable[[], Any]] = {
+        "index": lambda: nvml.nvmlDeviceGetIndex(board),
         "event_reasons": lambda: event_reasons_of(nvml, board),
         "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(board)),
     }
     return answered(readings, (nvml.NVMLError, AttributeError))
+
+
+def cuda_of_driver() -> int | None:
+    """The major version of the latest CUDA that the driver supports; None without a driver."""
+    nvml = initialized_nvml()
+    if nvml is None:
+        return None
+    try:
+        return int(nvml.nvmlSystemGetCudaDriverVersion_v2()) // 1000
+    except nvml.NVMLError:
+        return None
 
 
 def peers_of(uuid: str, others: Sequence[str]) -> list[dict[str, Any]]:

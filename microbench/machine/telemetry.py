@@ -99,7 +99,7 @@ def mean_power_w(before: Mapping[str, Any], after: Mapping[str, Any]) -> float |
     return float(joules / seconds) if seconds > 0 and joules >= 0 else None
 
 
-def _nvml() -> Any:
+def initialized_nvml() -> Any:
     """pynvml, initialized (again is free: NVML counts); None where there is none."""
     try:
         import pynvml
@@ -129,7 +129,7 @@ def board_of(uuid: str) -> tuple[Any, Any]:
 
 def _device_of(uuid: str) -> tuple[Any, Any]:
     """(pynvml, its handle of the device with this UUID), a MIG device being one of its own."""
-    nvml = _nvml()
+    nvml = initialized_nvml()
     prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
     for prefix in prefixes if nvml else ():
         with suppress(nvml.NVMLError):

@@ -252,6 +252,7 @@ def nvml(
         nvmlDeviceGetHandleByIndex=by_index,
         nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=whole,
+        nvmlDeviceGetIndex=query("Index", there.index),
         nvmlDeviceGetFieldValues=query("FieldValues", fields),
     )
     for name, answer in QUERIES.items():

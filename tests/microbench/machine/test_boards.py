@@ -64,7 +64,8 @@ def test_a_mig_device_has_the_state_of_its_board(monkeypatch: pytest.MonkeyPatch
 
 def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     visible(monkeypatch, Board("GPU-1", reasons={"hardware_thermal"}, processes=[7, 8]))
-    assert activity_of("1") == {"event_reasons": ["hardware_thermal"], "processes": 2}
+    expected = {"index": 0, "event_reasons": ["hardware_thermal"], "processes": 2}
+    assert activity_of("1") == expected
 
 
 def test_peers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,9 @@ def test_nothing_is_set() -> None:
         for call in re.findall(r"nvml\.nvml(\w+)", file.read_text())
     }
     others = {call for call in calls if not call.startswith("DeviceGet")}
-    assert len(calls) > 30 and others == {"Init", "SystemGetDriverVersion"}
+    assert len(calls) > 30 and all(
+        call == "Init" or call.startswith("SystemGet") for call in others
+    )
 
 
 @pytest.mark.skipif(
