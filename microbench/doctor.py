@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import psutil
 from pydantic import BaseModel, Field
@@ -15,9 +17,11 @@ from pydantic import BaseModel, Field
 from calib.foundation.errors import CalibError, MachineError
 from calib.foundation.words import bytes_words
 from calib.microbench.communicators.mpi import library_version
+from calib.microbench.machine.boards import activity_of, cuda_of_driver, state_of
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import distinct_cores, usable_cores
-from calib.microbench.probe import cpu_device, gpu_devices
+from calib.microbench.machine.telemetry import THROTTLED
+from calib.microbench.probe import cpu_device, read_gpus
 from calib.microbench.timing.timer import measure_timer
 
 DoctorVerdict = Literal["ok", "warn", "bad"]
@@ -56,7 +60,7 @@ def examine(ranks: int, launcher: str) -> list[DoctorFinding]:
         mpi(),
         launch(launcher, ranks),
         torch_library(),
-        gpu(),
+        *gpus(),
         clocks(),
         timer(),
         memory(ranks),
@@ -148,19 +152,146 @@ def torch_library() -> DoctorFinding:
     return _ok("torch", version("torch"), "runs layers and training")
 
 
-def gpu() -> DoctorFinding:
-    """NVIDIA GPUs and their driver."""
-    devices = gpu_devices()
+class GpuCheck(NamedTuple):
+    """One thing about a GPU: `trouble` says what is wrong by what NVML answers, or ""."""
+
+    name: str
+    trouble: Callable[[Mapping[str, Any]], str]
+    advice: str
+    verdict: DoctorVerdict = "warn"
+
+
+def _narrow(gpu: Mapping[str, Any]) -> str:
+    width, most = gpu.get("pcie_width", 0), gpu.get("pcie_width_max", 0)
+    return f"PCIe x{width} of x{most}" if width < most else ""
+
+
+def _held(gpu: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(THROTTLED.intersection(gpu.get("event_reasons", ()))))
+
+
+GPU_CHECKS = (
+    GpuCheck(
+        "gpu persistence",
+        lambda gpu: "off" if gpu.get("persistence") is False else "",
+        "the driver is loaded anew for each launch; an administrator can start nvidia-persistenced",
+    ),
+    GpuCheck(
+        "gpu mode",
+        lambda gpu: "exclusive" if gpu.get("compute_mode", "").startswith("exclusive") else "",
+        "one process a GPU: run no more ranks than GPUs, and no other program beside them",
+    ),
+    GpuCheck(
+        "gpu mode",
+        lambda gpu: "prohibited" if gpu.get("compute_mode") == "prohibited" else "",
+        "no program may compute on it; an administrator can set the default compute mode",
+        "bad",
+    ),
+    GpuCheck(
+        "gpu mig",
+        lambda gpu: "cut into MIG devices" if gpu.get("mig") else "",
+        "a slice is calibrated, not the GPU, and its neighbours share power and clocks",
+    ),
+    GpuCheck(
+        "gpu ecc",
+        lambda gpu: (
+            "changes at the next reboot" if gpu.get("ecc") != gpu.get("ecc_pending") else ""
+        ),
+        "bandwidth and memory will differ then: reboot before calibrating",
+    ),
+    GpuCheck(
+        "gpu memory",
+        lambda gpu: f"{n} uncorrected errors" if (n := gpu.get("uncorrected_errors", 0)) else "",
+        "results may be wrong; reset the GPU, and have it tested if they come back",
+    ),
+    GpuCheck(
+        "gpu memory",
+        lambda gpu: "rows or pages wait to be replaced" if gpu.get("repair_pending") else "",
+        "reset the GPU or reboot; if it stays so, the board has no spare rows left",
+    ),
+    GpuCheck(
+        "gpu processes",
+        lambda gpu: f"{n} running" if (n := gpu.get("processes", 0)) else "",
+        "rows of a shared GPU calibrate nothing; wait until it is free",
+    ),
+    GpuCheck(
+        "gpu link",
+        _narrow,
+        "copies and exchanges over PCIe are slower than they could be; check slot and riser",
+    ),
+    GpuCheck(
+        "gpu throttling",
+        _held,
+        "it is too hot or braked now: rows are marked and calibrate nothing; see to its cooling",
+    ),
+)
+
+
+def gpus() -> list[DoctorFinding]:
+    """NVIDIA GPUs and their driver, and a finding for each trouble, with the GPUs that have it."""
+    devices, lost = read_gpus()
+    missing = [_bad("gpu", lost, "reboot, or have the board tested")] if lost else []
     if not devices:
-        return _ok(
-            "gpu", "none visible", "the CPU is calibrated; a GPU needs its driver and calib[gpu]"
-        )
+        return missing or [
+            _ok(
+                "gpu",
+                "none visible",
+                "the CPU is calibrated; a GPU needs its driver and calib[gpu]",
+            )
+        ]
     names = ", ".join(sorted({device.name for device in devices}))
-    return _warn(
-        "gpu",
-        f"{len(devices)} x {names}, driver {devices[0].driver}",
-        "this version calibrates the CPU only; the GPUs are recorded and left idle",
-    )
+    found = f"{len(devices)} x {names}, driver {devices[0].driver}"
+    answers = [state_of(device.uuid) | activity_of(device.uuid) for device in devices]
+    return [
+        _ok("gpu", found, "calibrated where the device of a plan is cuda"),
+        *missing,
+        *gpu_torch(),
+        *(finding for check in GPU_CHECKS for finding in _troubles(check, answers)),
+    ]
+
+
+def _troubles(check: GpuCheck, answers: Sequence[Mapping[str, Any]]) -> list[DoctorFinding]:
+    """A finding for each trouble in the words of the check, with the indices of its GPUs."""
+    having: dict[str, list[str]] = {}
+    for number, gpu in enumerate(answers):
+        if trouble := check.trouble(gpu):
+            having.setdefault(trouble, []).append(str(gpu.get("index", number)))
+    return [
+        _finding(check.verdict, check.name, f"{trouble}: GPU {', '.join(indices)}", check.advice)
+        for trouble, indices in having.items()
+    ]
+
+
+def gpu_torch() -> list[DoctorFinding]:
+    """Whether PyTorch and the driver can work together; nothing where they can."""
+    built, driver = torch_cuda(), cuda_of_driver()
+    if built is None:
+        return [
+            _warn(
+                "gpu torch",
+                "PyTorch is built without CUDA",
+                "the GPUs stay idle; install a PyTorch that is built for CUDA",
+            )
+        ]
+    if driver is None or int(built.partition(".")[0]) <= driver:
+        return []
+    return [
+        _bad(
+            "gpu torch",
+            f"PyTorch is built for CUDA {built}, the driver supports CUDA {driver}",
+            f"update the driver, or install a PyTorch that is built for CUDA {driver}",
+        )
+    ]
+
+
+def torch_cuda() -> str | None:
+    """The CUDA that PyTorch is built for, without importing it; None without PyTorch or CUDA."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    said = Path(spec.origin).with_name("version.py").read_text()
+    match = re.search(r"^cuda\b[^=]*= *['\"]([\d.]+)", said, re.MULTILINE)
+    return match and match[1]
 
 
 def clocks() -> DoctorFinding:

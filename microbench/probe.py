@@ -14,6 +14,7 @@ import psutil
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
+from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
 NUMA_NODES = Path("/sys/devices/system/node")
@@ -98,41 +99,35 @@ def cpu_model(information: Path = CPU_INFORMATION) -> str:
     return platform.processor() or platform.machine()
 
 
-def gpu_devices() -> list[Device]:
-    """NVIDIA GPUs through NVML, read only; none where the library or a driver is missing."""
-    return read_gpus()[0]
-
-
 def read_gpus() -> tuple[list[Device], str]:
-    """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus)."""
-    try:
-        import pynvml
-    except ImportError:
-        return [], ""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus).
+
+    There are none where pynvml or a driver is missing.
+    """
+    nvml = initialized_nvml()
+    if nvml is None:
         return [], ""
     devices: list[Device] = []
     problems: list[str] = []
     try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        for index in range(pynvml.nvmlDeviceGetCount()):
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        for index in range(nvml.nvmlDeviceGetCount()):
             try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-                name = _text(pynvml.nvmlDeviceGetName(handle))
-            except pynvml.NVMLError as error:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+                name, uuid = (
+                    _text(ask(handle)) for ask in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID)
+                )
+            except nvml.NVMLError as error:
                 problems.append(f"GPU {index} left out: {error}")
                 continue
             devices.append(
-                Device(kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver)
+                Device(
+                    kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver, uuid=uuid
+                )
             )
-    except pynvml.NVMLError as error:
+    except nvml.NVMLError as error:
         problems.append(f"no GPU read: {error}")
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
     return devices, "; ".join(problems)
 
 

@@ -27,6 +27,7 @@ from calib.microbench.device import Device
 from calib.microbench.devices import take_device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import Placement, place
+from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
@@ -337,6 +338,8 @@ def run_session(
         clocks=synchroniser.records(),
         allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        software=software_of(communicator),
+        boards=boards_of(communicator, placement),
     )
     if communicator.rank == 0:
         with changed_manifest(run, manifest) as kept:
@@ -349,6 +352,8 @@ def run_session(
     pool.close()
     record.finished = utc_now()
     record.clocks = synchroniser.records()
+    # cases load libraries too
+    record.software = software_of(communicator)
     if communicator.rank == 0:
         finish_launch(run, record)
         report(

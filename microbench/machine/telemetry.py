@@ -99,7 +99,7 @@ def mean_power_w(before: Mapping[str, Any], after: Mapping[str, Any]) -> float |
     return float(joules / seconds) if seconds > 0 and joules >= 0 else None
 
 
-def _nvml() -> Any:
+def initialized_nvml() -> Any:
     """pynvml, initialized (again is free: NVML counts); None where there is none."""
     try:
         import pynvml
@@ -129,7 +129,7 @@ def board_of(uuid: str) -> tuple[Any, Any]:
 
 def _device_of(uuid: str) -> tuple[Any, Any]:
     """(pynvml, its handle of the device with this UUID), a MIG device being one of its own."""
-    nvml = _nvml()
+    nvml = initialized_nvml()
     prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
     for prefix in prefixes if nvml else ():
         with suppress(nvml.NVMLError):
@@ -193,6 +193,14 @@ def answered(
     return found
 
 
+def event_reasons_of(nvml: Any, board: Any) -> list[str]:
+    """What holds the clocks of a board now, in words. Raises NVMLError."""
+    try:
+        return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(board))
+    except nvml.NVMLError:  # drivers before 535 know only the older name
+        return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(board))
+
+
 def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], Any]]:
     """Key -> the query behind it. Memory and processes are those of a MIG device, not its board."""
     board = _board(nvml, device)
@@ -200,13 +208,6 @@ def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], 
 
     def processes() -> list[int]:
         return [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device)]
-
-    def reasons() -> list[str]:
-        # drivers before 535 know only the older name
-        try:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(board))
-        except nvml.NVMLError:
-            return event_reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(board))
 
     return {
         "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(board, sm),
@@ -218,7 +219,7 @@ def _readings(nvml: Any, device: Any, ours: set[int]) -> dict[str, Callable[[], 
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(board, nvml.NVML_TEMPERATURE_GPU),
         "performance_state": lambda: nvml.nvmlDeviceGetPerformanceState(board),
         "memory_used_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(device).used),
-        "event_reasons": reasons,
+        "event_reasons": lambda: event_reasons_of(nvml, board),
         "held_back_s": lambda: held_back_s(nvml, board),
         "energy_j": lambda: energy_j(nvml, board),
         "clock_s": monotonic,

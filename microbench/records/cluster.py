@@ -17,7 +17,12 @@ from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
 
 CLUSTER_FORMAT = 1
 # fields of a host that may differ between machines whose numbers are comparable
-NOT_COMPARED = {"name", "network_interfaces", "rack"}
+NOT_COMPARED: dict[str, Any] = {
+    "name": True,
+    "network_interfaces": True,
+    "rack": True,
+    "devices": {"__all__": {"uuid"}},
+}
 UNNAMED = ("", "unknown")  # devices that a log does not name
 
 
@@ -31,6 +36,7 @@ class Device(BaseModel):
     count: Ranks = Field(description="cores of a CPU, 1 of a GPU")
     memory_bytes: WholeBytes = Field(description="memory, B")
     driver: str = Field(default="", description='version of its driver; "" none or unknown')
+    uuid: str = Field(default="", description='of a GPU, as NVML gives it; "" none or unknown')
 
 
 class Host(BaseModel):
@@ -114,9 +120,9 @@ class Cluster(BaseModel):
     def fingerprint(self) -> str:
         """A hash of what makes numbers comparable: devices, levels, kernel and library versions.
 
-        Host names are left out: two equal nodes of a partition have the same fingerprint. So are
-        network interfaces (a container's virtual one comes and goes, and is no other machine) and
-        the names of racks; how many hosts share one, the levels say.
+        Host names and UUIDs of GPUs are left out: two equal nodes of a partition have the same
+        fingerprint. So are network interfaces (a container's virtual one comes and goes, and is no
+        other machine) and the names of racks; how many hosts share one, the levels say.
         """
         content = {
             "levels": [level.model_dump() for level in self.levels],

@@ -23,6 +23,7 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.run_files import MANIFEST_FILE
+from calib.microbench.records.settings import BoardState, RankSoftware
 
 MANIFEST_FORMAT = 1
 
@@ -126,6 +127,12 @@ class LaunchRecord(BaseModel):
     )
     allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
     load_average: Magnitude | None = Field(description="of the first host, before measuring")
+    software: list[RankSoftware] = Field(
+        default_factory=list, description="libraries as loaded, and environment, of all ranks"
+    )
+    boards: list[BoardState] = Field(
+        default_factory=list, description="the GPUs of the ranks as they were set up"
+    )
 
 
 class ImportedFile(BaseModel):

@@ -42,12 +42,14 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import (
     CaseEnd,
     ClockRecord,
+    GpuIdentity,
     ImportedFile,
     LaunchRecord,
     Manifest,
     RankPlace,
 )
 from calib.microbench.records.samples import read_table, schema
+from calib.microbench.records.settings import BoardState, PeerLink, RankSoftware
 from calib.night.steps import predict
 from calib.planning.plan import draft, specs_of
 from calib.reports.drift.judge import drift
@@ -75,16 +77,22 @@ MUTATIONS = 12
 
 def manifest() -> Manifest:
     """A start of two ranks, a case and a log of another tool."""
+    gpu = GpuIdentity(uuid="1", name="Some GPU")
     launch = LaunchRecord(
         launch=0,
         ranks=2,
         command="mpiexec -n 2",
         started="2026-11-03T09:50:00+00:00",
-        places=[RankPlace(host="a", cores=[0], numa_node=0), RankPlace(host="a", cores=[1])],
+        places=[
+            RankPlace(host="a", cores=[0], numa_node=0),
+            RankPlace(host="a", cores=[1], gpu=gpu),
+        ],
         oversubscribed=False,
         timer={"resolution_s": 1e-9},
         clocks=[ClockRecord(offset_s=-1e-6, drift=1e-9, error_s=1e-7)],
         load_average=0.5,
+        software=[RankSoftware(ranks=[0, 1], libraries={"nccl": "2.30.4"}, environment={})],
+        boards=[BoardState(uuid="1", host="a", peers=[PeerLink(uuid="2", p2p={"read": "ok"})])],
     )
     case = CaseEnd(
         case_id="0" * 16,

@@ -20,12 +20,11 @@ REASONS = {
     "hardware_thermal": 0x40,
     "hardware_power_brake": 0x80,
 }
-
-
 # numbers of fields: always, in drivers 575 to 580.65, and from 580.82 on
 ALWAYS = {74: "software_power_cap", 75: "thermal"}
 SLOWDOWNS = ("software_thermal", "hardware_thermal", "hardware_power_brake")
 UNSIGNED_LONG_LONG, NOT_SUPPORTED = 3, 3
+P2P_NOT_SUPPORTED = 5
 
 
 class NVMLError(Exception):
@@ -55,6 +54,20 @@ class Board:
     processes: list[int] = field(default_factory=list)
     slices: Sequence[str] = ()
     """UUIDs of its MIG devices, with their prefix."""
+    ecc: tuple[bool, bool] = (True, True)
+    """Now, and after the next reboot."""
+    uncorrected_errors: int = 0
+    rows_pending: bool = False
+    rows_failed: bool = False
+    persistence: bool = True
+    compute_mode: int = 0
+    pcie_generation: tuple[int, int] = (5, 5)
+    """Now, and at most."""
+    pcie_width: tuple[int, int] = (16, 16)
+    nvlinks: Sequence[int] = ()
+    """NVML's version of each link; 0 is one that is not active."""
+    paths: dict[str, int] = field(default_factory=dict)
+    """UUID of another board -> NVML_TOPOLOGY_*."""
     lost: bool = False
     refuses: set[str] = field(default_factory=set)
     """Functions that it does not support."""
@@ -66,6 +79,10 @@ class Board:
         for word in self.reasons | heat:
             self.held_back_s[word] = self.held_back_s.get(word, 0.0) + seconds
 
+    def held_back_ns(self, word: str) -> int:
+        """NVML's counter of a reason."""
+        return round(self.held_back_s.get(word, 0.0) * 1e9)
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -75,25 +92,118 @@ class Slice:
     uuid: str
 
 
-def core_words(cores: Sequence[int], words: int) -> list[int]:
-    """A set of cores as `words` numbers of 64 bits."""
-    mask = sum(1 << core for core in cores)
+def refused(condition: bool, error: str = "Not Supported") -> None:
+    if condition:
+        raise NVMLError(error)
+
+
+def named_cores(board: Board, words: int, scope: int) -> list[int]:
+    refused(not board.cores)
+    mask = sum(1 << core for core in board.cores)
     return [mask >> 64 * at & (1 << 64) - 1 for at in range(words)]
 
 
-def counters_of(driver: str) -> dict[int, str]:
+def link_of(board: Board, link: int) -> int:
+    refused(link >= len(board.nvlinks), "Invalid Argument")
+    return board.nvlinks[link]
+
+
+def path_between(board: Board, other: Board) -> int:
+    refused(other.uuid not in board.paths)
+    return board.paths[other.uuid]
+
+
+def p2p_between(board: Board, other: Board, index: int) -> int:
+    """Read and write on one PCIe root, NVLink where both have links."""
+    refused(index not in (0, 1, 2), "Invalid Argument")  # pynvml's own for reading is a tuple
+    linked = board.nvlinks and other.nvlinks
+    return (
+        0 if linked or (index < 2 and board.paths.get(other.uuid, 50) <= 30) else P2P_NOT_SUPPORTED
+    )
+
+
+# of a board, with the arguments after its handle; those of SLICED are of a MIG device too
+QUERIES: dict[str, Callable[..., Any]] = {
+    "Name": lambda board: board.name,
+    "UUID": lambda board: board.uuid,
+    "MemoryInfo": lambda b: SimpleNamespace(total=b.memory_bytes, used=b.used_bytes),
+    "ComputeRunningProcesses": lambda b: [SimpleNamespace(pid=pid) for pid in b.processes],
+    "CpuAffinityWithinScope": named_cores,
+    "ClockInfo": lambda board, kind: board.clock_mhz,
+    "MaxClockInfo": lambda board, kind: board.clock_max_mhz,
+    "PowerUsage": lambda board: round(board.power_w * 1e3),
+    "EnforcedPowerLimit": lambda board: round(board.power_limit_w * 1e3),
+    "Temperature": lambda board, sensor: board.temperature_c,
+    "PerformanceState": lambda board: 0,
+    "CurrentClocksEventReasons": lambda board: sum(REASONS[word] for word in board.reasons),
+    "ViolationStatus": lambda board, policy: SimpleNamespace(
+        violationTime=board.held_back_ns(ALWAYS[74 + policy])
+    ),
+    "TotalEnergyConsumption": lambda board: round(board.energy_j * 1e3),
+    "MigMode": lambda board: [int(bool(board.slices))] * 2,
+    "EccMode": lambda board: list(map(int, board.ecc)),
+    "TotalEccErrors": lambda board, kind, span: (
+        board.uncorrected_errors if (kind, span) == (1, 0) else -1
+    ),
+    "RemappedRows": lambda board: (0, 0, int(board.rows_pending), int(board.rows_failed)),
+    "RetiredPagesPendingStatus": lambda board: int(board.rows_pending),
+    "PersistenceMode": lambda board: int(board.persistence),
+    "ComputeMode": lambda board: board.compute_mode,
+    "CurrPcieLinkGeneration": lambda board: board.pcie_generation[0],
+    "MaxPcieLinkGeneration": lambda board: board.pcie_generation[1],
+    "CurrPcieLinkWidth": lambda board: board.pcie_width[0],
+    "MaxPcieLinkWidth": lambda board: board.pcie_width[1],
+    "NvLinkState": lambda board, link: int(link_of(board, link) > 0),
+    "NvLinkVersion": link_of,
+    "TopologyCommonAncestor": path_between,
+    "P2PStatus": p2p_between,
+}
+SLICED = {"MemoryInfo", "ComputeRunningProcesses"}
+
+
+def fields_of(driver: str) -> dict[int, str]:
     """Field -> what it counts in a driver."""
     version = tuple(map(int, driver.split(".")[:2]))
     first = 269 if version >= (580, 82) else 251 if version >= (575, 0) else 0
     return ALWAYS | ({first + at: word for at, word in enumerate(SLOWDOWNS)} if first else {})
 
 
+def field_values(fields: dict[int, str], board: Board, numbers: Sequence[int]) -> list[Any]:
+    return [
+        SimpleNamespace(
+            value=SimpleNamespace(
+                dVal=-1.0, ullVal=board.held_back_ns(fields[number]) if number in fields else 0
+            ),
+            valueType=UNSIGNED_LONG_LONG,
+            nvmlReturn=0 if number in fields else NOT_SUPPORTED,
+        )
+        for number in numbers
+    ]
+
+
+def query(name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a board, refused as by the real one where the board does not answer."""
+
+    def ask(device: Board | Slice, *others: Any) -> Any:
+        board = device if isinstance(device, Board) else device.board
+        refused(board.lost, "GPU is lost")
+        refused(f"nvmlDeviceGet{name}" in board.refuses)
+        refused(board is not device and name not in SLICED)
+        return answer(board, *others)
+
+    return ask
+
+
 def nvml(
-    boards: str | Sequence[Board], lost: str = "", driver: str | None = "580.105.08"
+    boards: str | Sequence[Board],
+    lost: str = "",
+    driver: str | None = "580.105.08",
+    cuda: int = 13000,
 ) -> ModuleType:
     """One GPU for each letter or board; a letter in `lost` has a handle and answers nothing.
 
-    Without a `driver`, the library initializes and then answers nothing at all.
+    Without a `driver`, the library initializes and then answers nothing at all. `cuda` is the latest
+    that the driver supports.
     """
     made = ModuleType("pynvml")
     there = [
@@ -102,13 +212,11 @@ def nvml(
     ]
 
     def version() -> str:
-        if driver is None:
-            raise NVMLError("Unknown Error")
-        return driver
+        refused(driver is None, "Unknown Error")
+        return str(driver)
 
     def by_index(index: int) -> Board:
-        if not 0 <= index < len(there):
-            raise NVMLError("Invalid Argument")
+        refused(not 0 <= index < len(there), "Invalid Argument")
         return there[index]
 
     def devices() -> Iterator[Board | Slice]:
@@ -117,96 +225,36 @@ def nvml(
             yield from (Slice(board, uuid) for uuid in board.slices)
 
     def by_uuid(uuid: str) -> Board | Slice:
-        for device in devices():
-            if device.uuid == uuid:
-                return device
-        raise NVMLError("Not Found")
+        found = [device for device in devices() if device.uuid == uuid]
+        refused(not found, "Not Found")
+        return found[0]
 
     def whole(device: Board | Slice) -> Board:
-        if isinstance(device, Board):
-            raise NVMLError("Invalid Argument")
+        refused(isinstance(device, Board), "Invalid Argument")
         return device.board
 
-    def query(name: str, answer: Callable[..., Any], of_slices: bool = False) -> None:
-        """A function of a board, as the real one refused where the board does not answer."""
-
-        def ask(device: Board | Slice, *others: Any) -> Any:
-            board = device if isinstance(device, Board) else device.board
-            if board.lost:
-                raise NVMLError("GPU is lost")
-            if name in board.refuses or (board is not device and not of_slices):
-                raise NVMLError("Not Supported")
-            return answer(board, *others)
-
-        setattr(made, name, ask)
-
-    def named_cores(board: Board, words: int, scope: int) -> list[int]:
-        if not board.cores:
-            raise NVMLError("Not Supported")
-        return core_words(board.cores, words)
-
-    def held_back_ns(board: Board, word: str) -> int:
-        return round(board.held_back_s.get(word, 0.0) * 1e9)
-
-    def field_value(board: Board, number: int) -> SimpleNamespace:
-        word = counters_of(driver or "").get(number)
-        value = SimpleNamespace(dVal=-1.0, ullVal=held_back_ns(board, word) if word else 0)
-        return SimpleNamespace(
-            fieldId=number,
-            value=value,
-            valueType=UNSIGNED_LONG_LONG,
-            nvmlReturn=0 if word else NOT_SUPPORTED,
-        )
+    def fields(board: Board, numbers: Sequence[int]) -> list[Any]:
+        return field_values(fields_of(version()), board, numbers)
 
     made.__dict__.update(
-        NVML_SUCCESS=0,
         NVMLError=NVMLError,
+        NVML_SUCCESS=0,
         NVML_CLOCK_SM=1,
         NVML_CLOCK_MEM=2,
         NVML_TEMPERATURE_GPU=0,
         NVML_AFFINITY_SCOPE_NODE=0,
+        NVML_NVLINK_MAX_LINKS=36,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlSystemGetDriverVersion=version,
+        nvmlSystemGetCudaDriverVersion_v2=lambda: cuda,
         nvmlDeviceGetCount=lambda: len(there),
         nvmlDeviceGetHandleByIndex=by_index,
         nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=whole,
+        nvmlDeviceGetIndex=query("Index", there.index),
+        nvmlDeviceGetFieldValues=query("FieldValues", fields),
     )
-    query("nvmlDeviceGetIndex", there.index)
-    query("nvmlDeviceGetName", lambda board: board.name)
-    query("nvmlDeviceGetUUID", lambda board: board.uuid)
-    query(
-        "nvmlDeviceGetMemoryInfo",
-        lambda board: SimpleNamespace(total=board.memory_bytes, used=board.used_bytes),
-        of_slices=True,
-    )
-    query(
-        "nvmlDeviceGetComputeRunningProcesses",
-        lambda board: [SimpleNamespace(pid=pid) for pid in board.processes],
-        of_slices=True,
-    )
-    query("nvmlDeviceGetCpuAffinityWithinScope", named_cores)
-    query("nvmlDeviceGetClockInfo", lambda board, kind: board.clock_mhz)
-    query("nvmlDeviceGetMaxClockInfo", lambda board, kind: board.clock_max_mhz)
-    query("nvmlDeviceGetPowerUsage", lambda board: round(board.power_w * 1e3))
-    query("nvmlDeviceGetEnforcedPowerLimit", lambda board: round(board.power_limit_w * 1e3))
-    query("nvmlDeviceGetTemperature", lambda board, sensor: board.temperature_c)
-    query("nvmlDeviceGetPerformanceState", lambda board: 0)
-    query(
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        lambda board: sum(REASONS[word] for word in board.reasons),
-    )
-    query(
-        "nvmlDeviceGetFieldValues",
-        lambda board, numbers: [field_value(board, number) for number in numbers],
-    )
-    query(
-        "nvmlDeviceGetViolationStatus",
-        lambda board, policy: SimpleNamespace(
-            violationTime=held_back_ns(board, ALWAYS[74 + policy])
-        ),
-    )
-    query("nvmlDeviceGetTotalEnergyConsumption", lambda board: round(board.energy_j * 1e3))
-    query("nvmlDeviceGetMigMode", lambda board: [bool(board.slices)] * 2)
+    for name, answer in QUERIES.items():
+        setattr(made, f"nvmlDeviceGet{name}", query(name, answer))
     return made

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.helpers.conformance import assert_conforms, conformance
 from tests.helpers.mpi import run, start
+from tests.helpers.nccl import nccl_version
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
 from calib.foundation.errors import InputError, MachineError
@@ -196,8 +197,7 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
         pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
     variables = {}
     if torch.cuda.device_count() < ranks:
-        nccl: Any = torch.cuda.nccl
-        if nccl.version() < (2, 30):
+        if nccl_version() < (2, 30):
             pytest.skip("NCCL before 2.30 refuses several ranks on one GPU")
         variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
     check = f"conformance,cuda,{library}"

@@ -16,7 +16,7 @@ from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.layers.timing import graph_stretches, measure_layer
 from calib.microbench.layers.work import RunnableLayer, start_work
-from calib.microbench.probe import gpu_devices
+from calib.microbench.probe import read_gpus
 from calib.microbench.timing.repeat import Repetitions
 
 pytestmark = [
@@ -27,10 +27,15 @@ pytestmark = [
 
 def test_probe_records_what_torch_sees() -> None:
     pytest.importorskip("pynvml", reason="nvidia-ml-py is part of the gpu extra")
-    devices = gpu_devices()
+    devices, problem = read_gpus()
+    assert problem == ""
     assert len(devices) >= torch.cuda.device_count() > 0
     seen = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
     assert seen <= {device.name for device in devices}
+    uuids = {
+        str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
+    }
+    assert {f"GPU-{uuid}" for uuid in uuids} <= {device.uuid for device in devices}
     smallest = min(torch.cuda.mem_get_info(i)[1] for i in range(torch.cuda.device_count()))
     # the driver keeps a little for itself
     assert max(device.memory_bytes for device in devices) >= smallest * 0.95

@@ -101,6 +101,17 @@ def test_fingerprint_is_of_all_that_changes_times() -> None:
     assert len({variant.fingerprint for variant in variants}) == len(variants)
 
 
+def test_boards_of_one_kind_are_one_machine() -> None:
+    """A UUID is of one board: another node of the partition has others."""
+    gpu = Device(kind="cuda", name="Some GPU", count=1, memory_bytes=2**36, driver="1")
+    here, there = (
+        cluster(host(devices=[gpu.model_copy(update={"uuid": uuid})]))
+        for uuid in ("GPU-1", "GPU-2")
+    )
+    assert here.fingerprint == there.fingerprint == cluster(host(devices=[gpu])).fingerprint
+    assert here.machine == there.machine and here.has_all_of(there)
+
+
 def test_a_machine_is_its_hardware() -> None:
     """A new driver, kernel or library is the same machine; another device or size is not."""
     gpu = Device(kind="cuda", name="Some GPU", count=1, memory_bytes=80 * 2**30, driver="1")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.nccl import nccl_version
 from tests.helpers.words import words_of
 from tests.training.launching import completed, needs_mpiexec, run_script
 
@@ -75,7 +76,7 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
 
 
 @pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.nccl.version() < NCCL_SHARES_GPUS,
+    torch.cuda.is_available() and nccl_version() < NCCL_SHARES_GPUS,
     reason="this NCCL refuses several ranks on one GPU (2.30 allows it)",
 )
 def test_strategies_equal_serial_training_with_ranks_on_one_gpu(tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
+from tests.helpers.nvml import Board, nvml
 
 from calib.foundation.errors import MachineError
 from calib.microbench import doctor
 from calib.microbench.doctor import DoctorFinding, can_measure
-from calib.microbench.records.cluster import Device
 from calib.microbench.timing.timer import Timer
 
 
@@ -98,12 +101,112 @@ def test_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.torch_library().verdict == "bad"
 
 
-def test_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "gpu_devices", lambda: [])
-    assert doctor.gpu().verdict == "ok"
-    device = Device(kind="cuda", name="H100", count=1, memory_bytes=1, driver="580.1")
-    monkeypatch.setattr(doctor, "gpu_devices", lambda: [device] * 2)
-    assert (doctor.gpu().verdict, doctor.gpu().found) == ("warn", "2 x H100, driver 580.1")
+def gpus(
+    monkeypatch: pytest.MonkeyPatch, *boards: Board, cuda: int = 13000, torch: str | None = "13.0"
+) -> list[tuple[str, str, str]]:
+    """Verdict, name and what was found about these GPUs, and a PyTorch built for a CUDA."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(boards, cuda=cuda))
+    monkeypatch.setattr(doctor, "torch_cuda", lambda: torch)
+    found = doctor.gpus()
+    assert all(line and "\n" not in line for each in found for line in (each.found, each.advice))
+    return [(each.verdict, each.name, each.found) for each in found]
+
+
+def boards(**changes: Any) -> list[Board]:
+    """Two H100, the second of which is changed."""
+    return [Board("GPU-1", "H100"), Board("GPU-2", "H100", **changes)]
+
+
+FINE = ("ok", "gpu", "2 x H100, driver 580.105.08")
+
+
+def test_gpus_that_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus(monkeypatch, *boards()) == [FINE]
+    assert gpus(monkeypatch) == [("ok", "gpu", "none visible")]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert [finding.found for finding in doctor.gpus()] == ["none visible"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        ({"persistence": False}, ("warn", "gpu persistence", "off: GPU 1")),
+        ({"compute_mode": 3}, ("warn", "gpu mode", "exclusive: GPU 1")),
+        ({"compute_mode": 2}, ("bad", "gpu mode", "prohibited: GPU 1")),
+        ({"slices": ["MIG-1"]}, ("warn", "gpu mig", "cut into MIG devices: GPU 1")),
+        ({"ecc": (True, False)}, ("warn", "gpu ecc", "changes at the next reboot: GPU 1")),
+        ({"uncorrected_errors": 2}, ("warn", "gpu memory", "2 uncorrected errors: GPU 1")),
+        (
+            {"rows_pending": True},
+            ("warn", "gpu memory", "rows or pages wait to be replaced: GPU 1"),
+        ),
+        ({"processes": [1, 2]}, ("warn", "gpu processes", "2 running: GPU 1")),
+        ({"pcie_width": (8, 16)}, ("warn", "gpu link", "PCIe x8 of x16: GPU 1")),
+        ({"pcie_generation": (1, 5)}, None),  # idle
+        ({"reasons": {"idle"}}, None),
+        ({"reasons": {"software_power_cap"}}, None),
+        (
+            {"reasons": {"hardware_thermal", "hardware_slowdown"}},
+            ("warn", "gpu throttling", "hardware_slowdown, hardware_thermal: GPU 1"),
+        ),
+        ({"lost": True}, ("bad", "gpu", "GPU 1 left out: GPU is lost")),
+        ({"refuses": {"nvmlDeviceGetEccMode", "nvmlDeviceGetMaxPcieLinkWidth"}}, None),
+    ],
+)
+def test_troubles_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], finding: tuple[str, str, str] | None
+) -> None:
+    first, *others = gpus(monkeypatch, *boards(**changes))
+    assert first == (
+        FINE if not changes.get("lost") else ("ok", "gpu", FINE[2].replace("2", "1", 1))
+    )
+    assert others == ([] if finding is None else [finding])
+
+
+def test_gpus_with_one_trouble_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [Board("GPU-0", "H100", persistence=False), *boards(persistence=False)]
+    _, finding = gpus(monkeypatch, *both)
+    assert finding == ("warn", "gpu persistence", "off: GPU 0, 2")
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "finding"),
+    [
+        ("13.0", 13010, None),
+        ("12.8", 13000, None),
+        ("12.8", 12040, None),  # minor versions of one major version are compatible
+        (
+            "13.0",
+            12080,
+            ("bad", "gpu torch", "PyTorch is built for CUDA 13.0, the driver supports CUDA 12"),
+        ),
+        (None, 13000, ("warn", "gpu torch", "PyTorch is built without CUDA")),
+    ],
+)
+def test_pytorch_and_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+    torch: str | None,
+    cuda: int,
+    finding: tuple[str, str, str] | None,
+) -> None:
+    _, *found = gpus(monkeypatch, Board("GPU-1"), cuda=cuda, torch=torch)
+    assert found == ([] if finding is None else [finding])
+
+
+def test_the_cuda_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PyTorch writes in its version.py, and what it says of itself."""
+    assert doctor.torch_cuda() == torch.version.cuda
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(doctor, "find_spec", lambda name: spec)
+    for line, found in (
+        ("cuda: Optional[str] = '13.0'", "13.0"),
+        ("cuda = '11.8'", "11.8"),
+        ("cuda: Optional[str] = None", None),
+    ):
+        (tmp_path / "version.py").write_text(f"debug = False\n{line}\nhip = '6.0'\n")
+        assert doctor.torch_cuda() == found
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert doctor.torch_cuda() is None
 
 
 @pytest.mark.parametrize(
@@ -169,6 +272,7 @@ def test_can_measure(verdicts: dict[str, str], can: bool) -> None:
 
 def test_examine_of_this_machine_has_every_finding_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     found = doctor.examine(1, "local")
     assert [f.name for f in found] == [f.name for f in findings()]
     assert all(len(line.splitlines()) == 1 for f in found for line in (f.found, f.advice))

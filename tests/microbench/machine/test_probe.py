@@ -141,6 +141,7 @@ def test_gpus_that_do_not_answer_are_left_out(
     monkeypatch.setitem(sys.modules, "pynvml", nvml(boards, lost, driver))
     devices, found = read_gpus()
     assert [device.name for device in devices] == names and found == problem
+    assert [device.uuid[-1] for device in devices] == [name[-1] for name in names]
     assert all(device.memory_bytes == 2**36 and device.kind == "cuda" for device in devices)
     described = probe_host()
     assert [device.name for device in described.devices[1:]] == names
