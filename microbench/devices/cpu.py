@@ -17,14 +17,20 @@ from calib.microbench.timing.timer import Timer, measure_timer
 if TYPE_CHECKING:
     import torch
 
+    from calib.microbench.records.manifest import GpuIdentity
+
 
 class CpuDevice:
     """What is called is done when the call returns, and perf_counter is the clock."""
 
     kind = "cpu"
     library = "torch_mpi"
-    identity = None
     now = staticmethod(perf_counter)
+
+    @property
+    def identity(self) -> GpuIdentity | None:
+        """None: it is no GPU."""
+        return None
 
     @property
     def timer(self) -> Timer:

@@ -67,9 +67,9 @@ class CudaDevice:
         self.cuda.synchronize()
 
     def now(self) -> Any:
-        """An event that the current stream passes."""
+        """An event that the current stream of this GPU passes, whichever GPU is the current one."""
         event = self.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self.cuda.current_stream(self.index))
         return event
 
     def seconds(self, start: Any, stop: Any) -> float:

@@ -68,7 +68,7 @@ class Suite:
         buffer = self.holding(mine)
         self.expect("buffers", buffer, mine)
         self.comm.fill(buffer[2:4], 0.5)
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         self.expect("buffers", buffer, np.array([*mine[:2], 0.5, 0.5, *mine[4:]], np.float32))
         kept = self.comm.read(buffer)
         self.comm.fill(buffer, 1.0)
@@ -82,7 +82,7 @@ class Suite:
             sleep(0.05)
         came = monotonic_ns()
         self.comm.barrier()
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         left = monotonic_ns()
         # three whole numbers that float32 holds
         digits = [came >> 40, came >> 20 & 0xFFFFF, came & 0xFFFFF]
@@ -126,7 +126,7 @@ class Suite:
             if r == root:
                 self.expect("reduce", buffer, everyone.sum(0))
             else:
-                comm.synchronize()
+                comm.device.synchronize()
         self.found.setdefault("reduce", "")
 
     def messages(self, items: int) -> None:
@@ -181,7 +181,11 @@ def conformance(comm: Communicator) -> dict[str, Any]:
         group = parent.group(ranks)
         assert (group is None) == (ranks is None)
         if group is not None:
-            assert (group.library, group.device) == (comm.library, comm.device)
+            assert (group.library, group.device, group.queues) == (
+                comm.library,
+                comm.device,
+                comm.queues,
+            )
             found[name] = [group.rank, group.size, Suite(group).run()]
             if name == "pair":
                 on("inner", group, [1, 0])

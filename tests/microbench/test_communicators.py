@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, call
 
@@ -20,6 +21,9 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.devices import agree, gpu_index
 from calib.microbench.communicators.mpi import CudaMpiCommunicator, MpiCommunicator
 from calib.microbench.communicators.rendezvous import own_addresses
+from calib.microbench.communicators.torch_groups import as_they_are
+from calib.microbench.devices import take_device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import machine_id
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")
@@ -98,21 +102,23 @@ def test_calib_mpi_refuses_ranks_that_are_not_mpis() -> None:
 def test_unknown_library_and_wrong_device() -> None:
     world = MpiCommunicator()
     with pytest.raises(InputError, match="unknown library 'mvapich'; known: mpi, nccl, torch_gloo"):
-        make_communicator("mvapich", world, "cpu")
+        make_communicator("mvapich", world, CPU)
     for library, device, takes in [
         ("torch_gloo", "cuda", "cpu"),
         ("torch_mpi", "cuda", "cpu"),
         ("torch_nccl", "cpu", "cuda"),
         ("nccl", "cpu", "cuda"),
-        ("mpi", "tpu", "cpu or cuda"),
     ]:
+        of: Any = SimpleNamespace(kind=device)
         with pytest.raises(InputError, match=f"{library} takes buffers of {takes}, not '{device}'"):
-            make_communicator(library, world, device)
+            make_communicator(library, world, of)
+    with pytest.raises(InputError, match="unknown device 'tpu'; known: cpu, cuda"):
+        take_device("tpu", world)
 
 
 @pytest.mark.parametrize("library", HERE)
 def test_ranks_must_be_mpis(library: str) -> None:
-    (outcome,) = run_ranks(1, lambda control: make_communicator(library, control, "cpu"))
+    (outcome,) = run_ranks(1, lambda control: make_communicator(library, control, CPU))
     assert isinstance(outcome, InputError)
     assert str(outcome) == f"{library} needs ranks that MPI started, not ThreadCommunicator"
 
@@ -122,7 +128,7 @@ def test_what_is_missing_without_a_gpu_is_one_line() -> None:
     world = MpiCommunicator()
     for library in ("nccl", "torch_nccl", "mpi"):
         with pytest.raises(MachineError) as caught:
-            make_communicator(library, world, "cuda")
+            make_communicator(library, world, take_device("cuda", world))
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="rank 0 asks for a group of"):
         world.group([1])
@@ -145,10 +151,10 @@ def test_what_is_missing_without_a_gpu_is_one_line() -> None:
 def test_mpi_gets_a_device_buffer_when_the_device_is_done(method: str, arguments: int) -> None:
     log = Mock()
     comm = object.__new__(CudaMpiCommunicator)
-    comm._stream, comm.comm, comm.rank, comm._in_place = log.stream, log.mpi, 0, None
+    comm.device, comm.comm, comm.rank, comm._in_place = log.device, log.mpi, 0, None
     getattr(comm, method)(*range(1, arguments + 1))
     waited, called = log.mock_calls
-    assert waited == call.stream.synchronize() and called[0].startswith("mpi.")
+    assert waited == call.device.synchronize() and called[0].startswith("mpi.")
 
 
 def test_ranks_agree_on_what_is_missing() -> None:
@@ -219,3 +225,22 @@ def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
     (found,) = json.loads(line.removeprefix("result "))
     for rank, of in enumerate(found):
         assert_conforms(of["mpi"], rank, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "takes", "told"),
+    [
+        ([0, 1, 2], {}, {}),
+        ([3, 5], {"sort_ranks"}, {}),
+        ([2, 0], {"sort_ranks"}, {"sort_ranks": False}),
+    ],
+)
+def test_groups_keep_the_order_of_their_ranks(
+    ranks: list[int], takes: Any, told: dict[str, bool]
+) -> None:
+    assert as_they_are(ranks, takes) == told
+
+
+def test_what_an_older_torch_would_sort_is_refused() -> None:
+    with pytest.raises(MachineError, match=r"rising order, and these are 2, 0: start the ranks"):
+        as_they_are([2, 0], {"ranks", "backend"})

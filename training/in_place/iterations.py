@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicator import Control
 from calib.microbench.memory import account, optimizer_tensors
@@ -50,7 +51,7 @@ def measure_in_place(
     seed: int,
     budget_s: float,
     target: float,
-    make: Callable[[Any, InPlaceCase], Teams] | None = None,
+    make: Callable[[Any, Division], Teams] | None = None,
 ) -> Repetitions:
     """Repetitions of every phase that a rank has, in seconds, and bytes.
 
@@ -64,7 +65,7 @@ def measure_in_place(
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
     division = case.division
-    teams = (make or short_teams)(control, case)
+    teams = short_teams(control, case) if make is None else make(control, division)
     try:
         options = WorkerOptions(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
