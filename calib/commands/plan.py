@@ -196,7 +196,6 @@ def group_of(case: Case) -> CaseGroup:
             *([f"{case.stride} apart"] if case.stride > 1 else []),
             *(["cold"] if case.cold else []),
             *(["in a window"] if case.start == "window" else []),
-            *(["beside others"] if case.background_nbytes else []),
         ]
         what = ", ".join([case.operation.replace("_", " "), *marks])
         return case.tier, what, case.library, case.group_size
