@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.standin.boards import L2_BYTES, NAME, UUIDS, board_of
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from calib.microbench.devices.cuda import CudaDevice
 from calib.microbench.memory import LiveBytes
-from tests.standin.boards import L2_BYTES, NAME, UUIDS, board_of
 
 # the host
 LAUNCH_S, EVENT_S = 2e-6, 0.7e-6
@@ -35,6 +35,7 @@ ALPHA_S, BETA_S_PER_BYTE = 10e-6, 1 / 8e9
 NOISE = 0.004  # standard deviation of a time's logarithm
 CYCLES_PER_S = 1e9
 SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
+CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
 # once in a process, so much work of the device is slowed down by heat
 HOT_FROM_S, HOT_UNTIL_S, HOT_FACTOR = 0.5, 0.6, 1.5
 
@@ -206,6 +207,12 @@ def _reset(_: int) -> None:
     _watch().peak = _watch().live
 
 
+def _reserved(index: int) -> int:
+    found = -(-_watch().peak // SEGMENT_BYTES) * SEGMENT_BYTES
+    board_of(UUIDS[index]).used_bytes = CONTEXT_BYTES + found
+    return found
+
+
 # what the program uses of torch.cuda
 CUDA = SimpleNamespace(
     is_available=lambda: True,
@@ -222,7 +229,7 @@ CUDA = SimpleNamespace(
     reset_peak_memory_stats=_reset,
     memory_allocated=lambda _: _watch().live,
     max_memory_allocated=lambda _: _watch().peak,
-    max_memory_reserved=lambda _: -(-_watch().peak // SEGMENT_BYTES) * SEGMENT_BYTES,
+    max_memory_reserved=_reserved,
 )
 
 
@@ -241,8 +248,9 @@ class StandIn(CudaDevice):
         return list(dict.fromkeys(_watch().names))
 
     def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        from calib.microbench.communicators.torch_groups import new_group
         from tests.standin.messages import BACKEND
+
+        from calib.microbench.communicators.torch_groups import new_group
 
         assert library == "torch_nccl"
         return new_group(BACKEND, members, None)

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from tests.standin.gpu import LAUNCH_S, MACHINE, Stream, collective_seconds, together
 
 from calib.microbench.communicators.torch_mpi import MpiProcessGroup
-from tests.standin.gpu import LAUNCH_S, MACHINE, Stream, collective_seconds, together
 
 BACKEND = "standin_nccl"
 TIMES_TAG = 1000
+BUFFER_BYTES = 4 << 20  # NCCL_BUFFSIZE
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -48,11 +49,14 @@ class Queued(dist.Work):
 class Message(Queued):
     """A send or a receive, whose other side may be queued later."""
 
-    def __init__(self, work: dist.Work, comm: MPI.Comm, other: int, nbytes: int) -> None:
+    def __init__(
+        self, work: dist.Work, comm: MPI.Comm, other: int, nbytes: int, sends: bool
+    ) -> None:
         MACHINE.host_s += LAUNCH_S
         self._mine = max(MACHINE.current.ready_s, MACHINE.messages.ready_s, MACHINE.host_s)
         super().__init__([], self._mine)
         self._work, self._comm, self._other, self._nbytes = work, comm, other, nbytes
+        self._sends = sends
         self._begin, self._theirs = np.array([self._mine]), np.empty(1)
         self._told = comm.Isend(self._begin, other, TIMES_TAG)
 
@@ -60,7 +64,9 @@ class Message(Queued):
         self._work.wait()
         self._comm.Recv(self._theirs, self._other, TIMES_TAG)
         self._told.Wait()
-        begin = max(self._mine, float(self._theirs[0]))
+        # a short one is sent into the buffer of its receiver, who may come later
+        buffered = self._sends and self._nbytes <= BUFFER_BYTES
+        begin = self._mine if buffered else max(self._mine, float(self._theirs[0]))
         self._end_s = begin + collective_seconds("p2p", 2, self._nbytes)
         MACHINE.messages.ready_s = max(MACHINE.messages.ready_s, self._end_s)
         return super().wait()
@@ -84,9 +90,7 @@ class StandInGroup(MpiProcessGroup):
     def allreduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         call = super().allreduce
         nbytes = tensors[0].nbytes
-        return self._queued(
-            "allreduce", nbytes, opts, lambda o: call(tensors, o), list(tensors)
-        )
+        return self._queued("allreduce", nbytes, opts, lambda o: call(tensors, o), list(tensors))
 
     def reduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         call = super().reduce
@@ -135,11 +139,11 @@ class StandInGroup(MpiProcessGroup):
 
     def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> dist.Work:
         work = super().send(tensors, destination, tag)
-        return Message(work, self._comm, destination, tensors[0].nbytes)
+        return Message(work, self._comm, destination, tensors[0].nbytes, True)
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> dist.Work:
         work = super().recv(tensors, source, tag)
-        return Message(work, self._comm, source, tensors[0].nbytes)
+        return Message(work, self._comm, source, tensors[0].nbytes, False)
 
     # the names before torch 2.13
     _allgather_base = all_gather_single

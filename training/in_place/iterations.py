@@ -102,15 +102,18 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
 def phases_of(case: InPlaceCase) -> list[str]:
     """The phases in which the ranks of a case have work.
 
-    For a pipeline only what each stage computes: waiting belongs to the schedule.
+    For a pipeline only what each stage computes: waiting belongs to the schedule. On GPUs messages
+    travel whole, so a meeting is no phase, and the exchange of all gradients is one.
     """
     division = case.division
     if division.traits.stages:
         return list(COMPUTED)
-    met = sorted({phase for phase, _, _ in case.meetings})
+    queued = case.device == "cuda"
+    met = [] if queued else sorted({phase for phase, _, _ in case.meetings})
     copies = [COPIES] if case.copies else []
     exchanges = division.replicas > 1 or (division.p > 1 and division.traits.replicated)
-    return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
+    sent = ["exchange"] if queued and exchanges and division.traits.whole else []
+    return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), *sent, "update"]
 
 
 def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
