@@ -48,15 +48,15 @@ def _finding(verdict: DoctorVerdict, name: str, found: str, advice: str) -> Doct
 _ok, _warn, _bad = (partial(_finding, verdict) for verdict in get_args(DoctorVerdict))
 
 
-def examine(ranks: int, launcher: str) -> list[DoctorFinding]:
-    """All findings for a calibration with `ranks` ranks under `launcher`."""
+def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFinding]:
+    """All findings for a calibration with `ranks` ranks under `launcher` on cpu or cuda."""
     return [
         cores(ranks),
         load(),
         mpi(),
         launch(launcher, ranks),
         torch_library(),
-        gpu(),
+        gpu(device),
         clocks(),
         timer(),
         memory(ranks),
@@ -148,14 +148,16 @@ def torch_library() -> DoctorFinding:
     return _ok("torch", version("torch"), "runs layers and training")
 
 
-def gpu() -> DoctorFinding:
+def gpu(device: str = "cpu") -> DoctorFinding:
     """NVIDIA GPUs and their driver."""
     devices = gpu_devices()
     if not devices:
+        if device == "cuda":
+            return _bad("gpu", "none visible", "a GPU needs its driver and calib[gpu]")
         return _ok(
             "gpu", "none visible", "the CPU is calibrated; a GPU needs its driver and calib[gpu]"
         )
-    names = ", ".join(sorted({device.name for device in devices}))
+    names = ", ".join(sorted({each.name for each in devices}))
     return _warn(
         "gpu",
         f"{len(devices)} x {names}, driver {devices[0].driver}",
