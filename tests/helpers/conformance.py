@@ -68,7 +68,7 @@ class Suite:
         buffer = self.holding(mine)
         self.expect("buffers", buffer, mine)
         self.comm.fill(buffer[2:4], 0.5)
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         self.expect("buffers", buffer, np.array([*mine[:2], 0.5, 0.5, *mine[4:]], np.float32))
         kept = self.comm.read(buffer)
         self.comm.fill(buffer, 1.0)
@@ -82,7 +82,7 @@ class Suite:
             sleep(0.05)
         came = monotonic_ns()
         self.comm.barrier()
-        self.comm.synchronize()
+        self.comm.device.synchronize()
         left = monotonic_ns()
         # three whole numbers that float32 holds
         digits = [came >> 40, came >> 20 & 0xFFFFF, came & 0xFFFFF]
@@ -126,7 +126,7 @@ class Suite:
             if r == root:
                 self.expect("reduce", buffer, everyone.sum(0))
             else:
-                comm.synchronize()
+                comm.device.synchronize()
         self.found.setdefault("reduce", "")
 
     def messages(self, items: int) -> None:

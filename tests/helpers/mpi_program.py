@@ -25,6 +25,8 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.device import Device
+from calib.microbench.devices import take_device
 from calib.microbench.machine.placement import launched, place
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import measure_timer
@@ -107,7 +109,7 @@ class _Wrong(MpiCommunicator):
 def wrong(comm: MpiCommunicator) -> str:
     """The error of an allreduce that is wrong; a time if there was none."""
 
-    def make_wrong(library: str, control: Control, device: str) -> MpiCommunicator:
+    def make_wrong(library: str, control: Control, device: Device) -> MpiCommunicator:
         return _Wrong(comm.comm)
 
     try:
@@ -138,8 +140,7 @@ def conformance(comm: MpiCommunicator, device: str, *libraries: str) -> dict[str
     """The suite with several libraries in one process, one after another."""
     found = {}
     for library in libraries:
-        made = make_communicator(library, comm, device)
-        assert hasattr(made, "stopwatch") == (device == "cuda")
+        made = make_communicator(library, comm, take_device(device, comm))
         found[library] = suite.conformance(made)
         made.close()
     return found
@@ -177,7 +178,9 @@ def run_check(comm: MpiCommunicator, words: str) -> list[Any]:
     """What a check returned on every rank; the next one finds this rank's cores as they were."""
     name, *arguments = words.split(",")
     module = sys.modules[__name__]
-    if not hasattr(module, name):  # only these need torch
+    if name.startswith("nccl"):
+        module = import_module("tests.helpers.nccl_checks")
+    elif not hasattr(module, name):  # only these need torch
         module = import_module("tests.helpers.torch_checks")
     cores = os.sched_getaffinity(0)
     try:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from calib.microbench.devices.cpu import CPU
+
 TIMEOUT_S = 60.0
 
 
@@ -40,7 +42,8 @@ class ThreadCommunicator:
     """One rank of a group of threads: Control and Communicator in one, as MPI is."""
 
     library = "threads"
-    device = "cpu"
+    device = CPU
+    queues = False
 
     def __init__(self, group: _Group, rank: int) -> None:
         self._group, self.rank, self.size = group, rank, group.size
@@ -74,7 +77,7 @@ class ThreadCommunicator:
     def read(self, buffer: np.ndarray) -> np.ndarray:
         return buffer.copy()
 
-    def synchronize(self) -> None:
+    def meet(self) -> None:
         pass
 
     def close(self) -> None:

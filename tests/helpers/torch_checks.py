@@ -15,6 +15,7 @@ from calib.microbench.communicators.torch import short
 from calib.microbench.communicators.torch_mpi import BACKEND
 from calib.microbench.communicators.torch_short import BACKEND as SHORT
 from calib.microbench.communicators.torch_short import COMMON, FILLED
+from calib.microbench.devices.cpu import CPU
 
 functions: Any = dist  # some of them are untyped
 mse_loss: Any = torch.nn.functional.mse_loss
@@ -276,7 +277,7 @@ def ddp(comm: MpiCommunicator, library: str) -> dict[str, Any]:
 
     In float64, over several buckets, for three iterations; weights differ before DDP shares rank 0's.
     """
-    made: Any = make_communicator(library, comm, "cpu")
+    made: Any = make_communicator(library, comm, CPU)
     torch.manual_seed(comm.rank)
     wrapped = DistributedDataParallel(
         _Model().double(), process_group=made.process_group, bucket_cap_mb=0.01

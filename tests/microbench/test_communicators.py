@@ -11,8 +11,9 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 from tests.helpers.conformance import assert_conforms, conformance
+from tests.helpers.devices import NamedGpu
 from tests.helpers.mpi import run, start
-from tests.helpers.nccl import nccl_version
+from tests.helpers.nccl_version import nccl_version
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
 from calib.foundation.errors import InputError, MachineError
@@ -20,6 +21,8 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.devices import agree, gpu_index
 from calib.microbench.communicators.mpi import CudaMpiCommunicator, MpiCommunicator
 from calib.microbench.communicators.rendezvous import own_addresses
+from calib.microbench.devices import take_device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import machine_id
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")
@@ -98,21 +101,21 @@ def test_calib_mpi_refuses_ranks_that_are_not_mpis() -> None:
 def test_unknown_library_and_wrong_device() -> None:
     world = MpiCommunicator()
     with pytest.raises(InputError, match="unknown library 'mvapich'; known: mpi, nccl, torch_gloo"):
-        make_communicator("mvapich", world, "cpu")
+        make_communicator("mvapich", world, CPU)
     for library, device, takes in [
-        ("torch_gloo", "cuda", "cpu"),
-        ("torch_mpi", "cuda", "cpu"),
-        ("torch_nccl", "cpu", "cuda"),
-        ("nccl", "cpu", "cuda"),
-        ("mpi", "tpu", "cpu or cuda"),
+        ("torch_gloo", NamedGpu(), "cpu"),
+        ("torch_mpi", NamedGpu(), "cpu"),
+        ("torch_nccl", CPU, "cuda"),
+        ("nccl", CPU, "cuda"),
     ]:
-        with pytest.raises(InputError, match=f"{library} takes buffers of {takes}, not '{device}'"):
+        wrong = f"{library} takes buffers of {takes}, not '{device.kind}'"
+        with pytest.raises(InputError, match=wrong):
             make_communicator(library, world, device)
 
 
 @pytest.mark.parametrize("library", HERE)
 def test_ranks_must_be_mpis(library: str) -> None:
-    (outcome,) = run_ranks(1, lambda control: make_communicator(library, control, "cpu"))
+    (outcome,) = run_ranks(1, lambda control: make_communicator(library, control, CPU))
     assert isinstance(outcome, InputError)
     assert str(outcome) == f"{library} needs ranks that MPI started, not ThreadCommunicator"
 
@@ -120,9 +123,12 @@ def test_ranks_must_be_mpis(library: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_what_is_missing_without_a_gpu_is_one_line() -> None:
     world = MpiCommunicator()
-    for library in ("nccl", "torch_nccl", "mpi"):
+    with pytest.raises(MachineError) as caught:
+        take_device("cuda", world)
+    assert "\n" not in str(caught.value)
+    for library in ("nccl", "mpi"):
         with pytest.raises(MachineError) as caught:
-            make_communicator(library, world, "cuda")
+            make_communicator(library, world, NamedGpu())
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="rank 0 asks for a group of"):
         world.group([1])
@@ -145,21 +151,21 @@ def test_what_is_missing_without_a_gpu_is_one_line() -> None:
 def test_mpi_gets_a_device_buffer_when_the_device_is_done(method: str, arguments: int) -> None:
     log = Mock()
     comm = object.__new__(CudaMpiCommunicator)
-    comm._stream, comm.comm, comm.rank, comm._in_place = log.stream, log.mpi, 0, None
+    comm.device, comm.comm, comm.rank, comm._in_place = log.device, log.mpi, 0, None
     getattr(comm, method)(*range(1, arguments + 1))
     waited, called = log.mock_calls
-    assert waited == call.stream.synchronize() and called[0].startswith("mpi.")
+    assert waited == call.device.synchronize() and called[0].startswith("mpi.")
 
 
 def test_ranks_agree_on_what_is_missing() -> None:
     def one_lacks_it(control: Any) -> None:
-        agree(control, "CuPy is not installed" if control.rank == 2 else "")
+        agree(control, "nccl4py is not installed" if control.rank == 2 else "")
 
     def all_lack_it(control: Any) -> None:
-        agree(control, "CuPy is not installed")
+        agree(control, "nccl4py is not installed")
 
-    assert [str(e) for e in run_ranks(3, one_lacks_it)] == ["rank 2: CuPy is not installed"] * 3
-    assert [str(e) for e in run_ranks(2, all_lack_it)] == ["CuPy is not installed"] * 2
+    assert [str(e) for e in run_ranks(3, one_lacks_it)] == ["rank 2: nccl4py is not installed"] * 3
+    assert [str(e) for e in run_ranks(2, all_lack_it)] == ["nccl4py is not installed"] * 2
     assert results(run_ranks(2, lambda control: agree(control, ""))) == [None, None]
 
 
@@ -194,7 +200,7 @@ def test_own_addresses_lead_outward() -> None:
 def test_gpu_libraries_conform(library: str, ranks: int) -> None:
     """One rank per GPU, or all on one where NCCL is told to allow it; mpi.py has the timeout."""
     if library == "nccl":
-        pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
+        pytest.importorskip("nccl.core", reason="nccl4py is part of the gpu extra")
     variables = {}
     if torch.cuda.device_count() < ranks:
         if nccl_version() < (2, 30):
@@ -210,7 +216,6 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
 @pytest.mark.waits
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
-    pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
     done = start(["conformance,cuda,mpi"], 2)
     if done.returncode:
         assert "does not take device buffers; load one that is built with CUDA" in done.stderr
