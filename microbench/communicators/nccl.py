@@ -8,14 +8,16 @@ refused by NCCL, except for testing: NCCL >= 2.30 with NCCL_MULTI_RANK_GPU_ENABL
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MachineError
+from calib.foundation.nccl import CONFIG_VERSION, selection
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree
+from calib.microbench.communicators.devices import agree, together
 
 if TYPE_CHECKING:
     from calib.microbench.device import Device
@@ -40,15 +42,24 @@ class NcclCommunicator:
 
         self._core, self._control, self.device = core, control, device
         self.rank, self.size = control.rank, control.size
-        mine = asked(control, lambda: core.get_unique_id().as_bytes.hex() if self.rank == 0 else "")
+        mine = asked(
+            control,
+            lambda: core.get_unique_id().as_bytes.hex() if self.rank == 0 else "",
+            "gives no unique id",
+        )
         identity = core.UniqueId.from_bytes(bytes.fromhex(control.broadcast_object(mine)))
         self._comm: Any = asked(
             control,
             lambda: core.Communicator.init(self.size, self.rank, identity),
             f"does not connect {self.size} ranks; one rank per GPU?",
         )
+        self._config: Any = None
         self._one = self.buffer(1)
         self.fill(self._one, 0.0)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"stream": self._stream, "config": self._config}
 
     @property
     def _stream(self) -> int:
@@ -72,8 +83,8 @@ class NcclCommunicator:
         return copied
 
     def meet(self) -> None:
-        """An allreduce of one item."""
-        self.allreduce(self._one)
+        """An allreduce of one item, by NCCL's own choice whatever the calls are told."""
+        self._comm.allreduce(self._one, self._one, self._core.SUM, stream=self._stream)
 
     def barrier(self) -> None:
         """The same, waited for."""
@@ -82,11 +93,11 @@ class NcclCommunicator:
 
     def allreduce(self, buffer: Any) -> None:
         """ncclAllReduce, in place."""
-        self._comm.allreduce(buffer, buffer, self._core.SUM, stream=self._stream)
+        self._comm.allreduce(buffer, buffer, self._core.SUM, **self._how)
 
     def allgather(self, mine: Any, gathered: Any) -> None:
         """ncclAllGather."""
-        self._comm.allgather(mine, gathered, stream=self._stream)
+        self._comm.allgather(mine, gathered, **self._how)
 
     def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
         """Everyone sends its block to everyone, itself too, in one group of calls."""
@@ -101,7 +112,7 @@ class NcclCommunicator:
 
     def reduce_scatter(self, whole: Any, mine: Any) -> None:
         """ncclReduceScatter."""
-        self._comm.reduce_scatter(whole, mine, self._core.SUM, stream=self._stream)
+        self._comm.reduce_scatter(whole, mine, self._core.SUM, **self._how)
 
     def all_to_all(self, outgoing: Any, incoming: Any) -> None:
         """ncclAlltoAll."""
@@ -109,11 +120,11 @@ class NcclCommunicator:
 
     def broadcast(self, buffer: Any, root: int) -> None:
         """ncclBroadcast, in place."""
-        self._comm.broadcast(buffer, buffer, root, stream=self._stream)
+        self._comm.broadcast(buffer, buffer, root, **self._how)
 
     def reduce(self, buffer: Any, root: int) -> None:
         """ncclReduce, in place."""
-        self._comm.reduce(buffer, buffer, self._core.SUM, root, stream=self._stream)
+        self._comm.reduce(buffer, buffer, self._core.SUM, root, **self._how)
 
     def send(self, buffer: Any, to: int) -> None:
         """ncclSend."""
@@ -133,6 +144,35 @@ class NcclCommunicator:
             for buffer, source in incoming:
                 self.receive(buffer, source)
 
+    def telling(self, algorithm: str, protocol: str) -> NcclCommunicator:
+        """By a config for each call. Raises MachineError with an NCCL before 2.31."""
+        version = self._core.get_version().libnccl.version
+        if version.release < CONFIG_VERSION:
+            raise MachineError(
+                f"NCCL {version} cannot be told an algorithm for a call; 2.31 and newer can "
+                "(pip install --no-deps --upgrade nvidia-nccl-cu13, or the one of your CUDA)"
+            )
+        made = copy(self)
+        made._config = self._core.NCCLCollConfig(
+            alg_selection=selection(algorithm, protocol), force_alg_selection=True
+        )
+        return made
+
+    def estimate_s(self, collective: Callable[[], None]) -> float | None:
+        """By a group of calls that is simulated: in us, whatever nccl4py's docstring says."""
+
+        def simulate() -> float:
+            self._core.group_start()
+            try:
+                collective()
+            finally:
+                info = self._core.group_end(simulate=True)
+            return float(info.estimated_time)
+
+        told = "" if self._config is None else f" {self._config.alg_selection} for"
+        found = said(simulate, f"does not take{told} this call on these GPUs")
+        return found * 1e-6 if found > 0 else None
+
     def group(self, ranks: Sequence[int] | None) -> NcclCommunicator | None:
         """A new communicator by a new unique id, whose ranks are in the order asked for."""
         part = self._control.part(ranks)
@@ -144,20 +184,19 @@ class NcclCommunicator:
         self._comm.destroy()
 
 
-def asked(control: Control, call: Callable[[], Any], what: str = "refuses") -> Any:
-    """What a call into NCCL returns; collective. Raises MachineError on all ranks where it fails on any.
-
-    `what` says what NCCL then does not do.
-    """
+def said(call: Callable[[], Any], what: str) -> Any:
+    """What a call into NCCL returns. Raises MachineError, with `what` NCCL then does or does not."""
     from nccl.bindings.nccl import NCCLError
 
-    found, problem = None, ""
     try:
-        found = call()
+        return call()
     except NCCLError as error:
-        problem = f"NCCL {what} ({error}); NCCL_DEBUG=WARN says more"
-    agree(control, problem)
-    return found
+        raise MachineError(f"NCCL {what} ({error}); NCCL_DEBUG=WARN says more") from error
+
+
+def asked(control: Control, call: Callable[[], Any], what: str) -> Any:
+    """The same on all ranks together: it fails on all of them where it does on any."""
+    return together(control, lambda: said(call, what))
 
 
 def missing() -> str:

@@ -17,9 +17,13 @@ from tests.helpers.devices import NamedGpu
 
 from calib.foundation.errors import MachineError
 from calib.microbench.cases import CollectiveCase
+from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES
+from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.machine.placement import place
+from calib.microbench.timing.timer import measure_timer
 
 CURRENT_STREAM = 4711
 torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=CURRENT_STREAM)
@@ -75,6 +79,45 @@ def nccl_exercises(comm: MpiCommunicator) -> dict[str, Any]:
             work.close()
     made.close()
     return {"right": right, "streams": sorted(map(str, streams))}
+
+
+def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
+    """Per algorithm and protocol: what the library did, the estimate in s, and the rows' repetitions.
+
+    On all ranks but the last of three, which is in no group. Or the reason why there are none.
+    """
+    done: set[str] = set()
+    core._passes = lambda *about: done.add(about[-1])
+    size = min(comm.size, 2)
+    pool = CommunicatorPool(comm)
+    setting = CollectiveSetting(comm, pool, place(comm), measure_timer(200), device=NamedGpu())
+    found: dict[str, Any] = {}
+
+    def measure(name: str, operation: str, **told: str) -> None:
+        case = _case(comm, operation, group_size=size, **told)
+        done.clear()
+        try:
+            result = measure_collective(setting, case, budget_s=0.0, target=0.5)
+        except MachineError as error:
+            found[name] = str(error)
+        else:
+            found[name] = [sorted(done), result.estimate_s, len(result.ranks[operation])]
+
+    for operation in ("allreduce", "allgather", "reduce_scatter"):
+        measure(f"{operation} ring/simple", operation, algorithm="ring", protocol="simple")
+    measure("tree", "allreduce", algorithm="tree")
+    measure("ring/ll128", "allreduce", algorithm="ring", protocol="ll128")
+    measure("nvls", "allreduce", algorithm="nvls", protocol="simple")
+    measure("own", "allreduce")
+    measure("all_to_all", "all_to_all")
+    version, core.VERSION = core.VERSION, "2.29.7"
+    measure("old", "allreduce", algorithm="tree")
+    core.VERSION = version
+    done.clear()
+    pool.whole("nccl", NamedGpu()).telling("pat", "simple").barrier()  # type: ignore[attr-defined]
+    found["meeting"] = sorted(done)
+    pool.close()
+    return found
 
 
 def nccl_missing(comm: MpiCommunicator) -> list[str]:

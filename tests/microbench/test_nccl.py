@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.conformance import OPERATIONS, assert_conforms
 from tests.helpers.mpi import run
 
+from calib.foundation.nccl import TELLABLE, selection
 from calib.microbench.collectives.operations import EXERCISES
 
 STANDIN = Path(__file__).parents[1] / "standin"
@@ -38,7 +39,7 @@ SIGNATURES = {
     "Communicator.send": "(self, sendbuf, peer, *, stream=None)",
     "Communicator.recv": "(self, recvbuf, peer, *, stream=None)",
 }
-CHECKS = ["nccl_conformance", "nccl_exercises", "nccl_missing"]
+CHECKS = ["nccl_conformance", "nccl_exercises", "nccl_told", "nccl_missing"]
 
 
 @cache
@@ -75,6 +76,33 @@ def test_everything_timed_is_right_and_on_the_current_stream(ranks: int) -> None
 
 @pytest.mark.mpi
 @pytest.mark.waits
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nccl_does_what_it_is_told(ranks: int) -> None:
+    """A call's algorithm, protocol and estimate; ranks meet by NCCL's own choice all the same."""
+    for rank, found in enumerate(found_on(ranks)["nccl_told"]):
+        works = rank < 2  # the third rank is in no group
+        for name, algorithm, us in [
+            ("allreduce ring/simple", "RING_SIMPLE", 16.1),
+            ("allgather ring/simple", "RING_SIMPLE", 16.1),
+            ("reduce_scatter ring/simple", "RING_SIMPLE", 16.1),
+            ("ring/ll128", "RING_LL128", 16.1),
+            ("tree", "TREE_SIMPLE", 8.2),
+            ("own", "RING_SIMPLE", 16.1),
+        ]:
+            done, estimate_s, repetitions = found[name]
+            assert estimate_s == pytest.approx(us * 1e-6), "from us"
+            assert repetitions > 0
+            assert done == ([algorithm] if works else [])
+        assert found["all_to_all"][1] is None
+        assert found["meeting"] == ["RING_SIMPLE"]
+        assert found["nvls"].startswith(
+            "rank 0: " * (ranks == 3) + "NCCL does not take nvls_simple"
+        )
+        assert "NCCL 2.29.7 cannot be told an algorithm for a call; 2.31 and" in found["old"]
+
+
+@pytest.mark.mpi
+@pytest.mark.waits
 def test_all_ranks_say_what_one_of_them_lacks() -> None:
     for no_library, no_nccl4py in found_on(2)["nccl_missing"]:
         assert no_library.startswith("nccl4py finds no NCCL library: install nvidia-nccl-cu13")
@@ -107,6 +135,22 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def test_the_made_up_nccl_has_the_signatures_of_nccl4py(made_up: ModuleType) -> None:
     assert told(made_up) == SIGNATURES
+
+
+def test_a_selection_names_one_algorithm_and_protocol(made_up: ModuleType) -> None:
+    """By the names of libnccl, which a selection must be the beginning of; with any protocol all."""
+
+    def named(algorithm: str, protocol: str) -> dict[str, tuple[str, ...]]:
+        beginning = selection(algorithm, protocol).upper()
+        return {name: of for name, of in made_up.NAMES.items() if name.startswith(beginning)}
+
+    for algorithm, (operations, protocols) in TELLABLE.items():
+        for protocol in protocols:
+            ((name, of),) = named(algorithm, protocol).items()
+            assert name.endswith(protocol.upper()) and set(of) == set(operations)
+        words = {name.rpartition("_")[0] for name in named(algorithm, "")}
+        assert words == {algorithm.upper().replace("NVLS_TREE", "NVLSTREE")}
+    assert len(named("ring", "ll")) == 2, "so LL alone cannot be told"
 
 
 def test_nccl4py_has_these_signatures() -> None:
