@@ -19,6 +19,7 @@ from calib.foundation.division import Divided
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.names import DtypeName, ModelName
+from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
 from calib.foundation.quantities import (
     MAX_BYTES,
     MAX_RANKS,
@@ -104,6 +105,12 @@ class CollectiveCase(CaseBase):
         description="B of the messages that pairs of the other ranks exchange all the while; 0 none",
     )
     library: Library = Field(default="mpi", description="library that sends messages")
+    algorithm: Literal["", NcclAlgorithm] = Field(
+        default="", description='of library nccl, what it is told to use; "" its own choice'
+    )
+    protocol: Literal["", NcclProtocol] = Field(
+        default="", description='of an algorithm, what NCCL is told to use; "" its own choice'
+    )
     device: DeviceName = Field(default="cpu", description="where the buffers are")
     cold: bool = Field(
         default=False, description="whether caches are evicted before each repetition"
@@ -128,7 +135,25 @@ class CollectiveCase(CaseBase):
         hierarchical = self.operation == "hierarchical_allreduce"
         if hierarchical != bool(self.inner) or (hierarchical and self.group_size % self.inner):
             raise ValueError("a hierarchical allreduce needs inner, a divisor of its group_size")
+        self._check_told()
         return self
+
+    def _check_told(self) -> None:
+        """Raise ValueError where NCCL cannot be told to use this for the operation."""
+        if not self.algorithm:
+            if self.protocol:
+                raise ValueError("a protocol is told with an algorithm")
+            return
+        if self.library != "nccl":
+            raise ValueError(f"NCCL is told an algorithm, not {self.library}")
+        operations, protocols = TELLABLE[self.algorithm]
+        if self.operation not in operations or self.protocol not in ("", *protocols):
+            raise ValueError(f"NCCL has no {self.told} for {self.operation}")
+
+    @property
+    def told(self) -> str:
+        """What NCCL is told to use, for people: ring/simple, or ring."""
+        return "/".join(filter(None, (self.algorithm, self.protocol)))
 
     @property
     def label(self) -> str:
@@ -137,6 +162,7 @@ class CollectiveCase(CaseBase):
         step = f" {self.stride} apart" if self.stride > 1 else ""
         grid = " as " + "x".join(map(str, self.grid)) if len(self.grid) > 1 else ""
         marks = [
+            *([f"by {self.told}"] if self.told else []),
             *(["cold"] if self.cold else []),
             *(["in a window"] if self.start == "window" else []),
             *([f"beside {self.background_nbytes} B messages"] if self.background_nbytes else []),

@@ -125,6 +125,22 @@ class Communicator(Protocol):
         """Free what the library holds for this communicator."""
 
 
+class ToldCommunicator(Communicator, Protocol):
+    """A communicator whose library chooses algorithms, and can be told which: NCCL's."""
+
+    def telling(self, algorithm: str, protocol: str) -> ToldCommunicator:
+        """The same ranks; allreduce, allgather, reduce_scatter, broadcast and reduce by this algorithm.
+
+        Protocol "" leaves that to the library. Raises MachineError where it cannot be told.
+        """
+
+    def estimate_s(self, collective: Callable[[], None]) -> float | None:
+        """The library's own estimate of a call of one collective, s, which is not made.
+
+        None where it has none. Raises MachineError where the library refuses the call.
+        """
+
+
 class TorchGroup(Communicator, Protocol):
     """A communicator by torch.distributed; `process_group` is what DistributedDataParallel takes."""
 

@@ -19,7 +19,10 @@ from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
 NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
-PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "cupy-cuda13x", "nvidia-nccl-cu13")
+PACKAGES = (
+    *("torch", "numpy", "mpi4py", "mpich"),
+    *("nccl4py", "nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+)
 
 
 def probe(

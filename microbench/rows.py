@@ -11,6 +11,7 @@ import pyarrow as pa
 from calib.foundation.arrays import Floats
 from calib.foundation.collectives import sent_bytes
 from calib.foundation.layers import DTYPE_BYTES, ITEM_BYTES
+from calib.foundation.nccl import told_key
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -145,8 +146,17 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "cold": case.cold,
         "start": case.start,
         "background_nbytes": case.background_nbytes,
-        "key": "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else ""),
+        "key": _detail(case),
     }
+
+
+def _detail(case: CollectiveCase) -> str:
+    """What makes the operation another one: its layout, or what NCCL was told to use."""
+    if case.grid:
+        return "x".join(map(str, case.grid))
+    if case.inner:
+        return f"inner={case.inner}"
+    return told_key(case.algorithm, case.protocol)
 
 
 def rank_places(placement: Placement) -> list[RankPlace]:
@@ -199,6 +209,7 @@ def case_end(
             "half_width": width,
             "stopped_by": result.stopped_by,
             "first_s": result.first_s,
+            "estimate_s": result.estimate_s,
             "memory": result.memory,
             "kernels": result.kernels,
         }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
 from calib.foundation.errors import MachineError
 from calib.microbench.cases import DeviceName
+from calib.microbench.doctor import torch_cuda
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.probe import read_gpus
 
@@ -22,11 +22,7 @@ def visible_gpus() -> int:
 
 def default_device() -> DeviceName:
     """cuda where a GPU is to be seen and PyTorch is built for CUDA, else cpu."""
-    if not visible_gpus() or find_spec("torch") is None:
-        return "cpu"
-    from torch import version  # late: a machine without GPUs need not wait for PyTorch
-
-    return "cuda" if version.cuda else "cpu"
+    return "cuda" if visible_gpus() and torch_cuda() is not None else "cpu"
 
 
 def require_device(device: str, launcher: str) -> None:

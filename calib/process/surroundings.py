@@ -13,7 +13,7 @@ from types import ModuleType
 from calib.foundation.errors import InputError, MachineError
 
 # libraries that, without room, crash or hang the process in C code (OpenBLAS), or import only partly
-LARGE = frozenset({"numpy", "scipy", "sklearn", "pyarrow", "mpi4py", "torch", "cupy"})
+LARGE = frozenset({"numpy", "scipy", "sklearn", "pyarrow", "mpi4py", "torch"})
 MIB = 2**20
 # address space that the largest of them takes when it is imported, and that of a thread of OpenBLAS
 ROOM_BYTES, THREAD_BYTES = 768 * MIB, 48 * MIB

@@ -12,6 +12,7 @@ from calib.microbench.collectives.background import background_block, background
 from calib.microbench.collectives.operations import EXERCISES, Exercise
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block, idle_block
+from calib.microbench.collectives.told import estimate_s, telling
 from calib.microbench.communicator import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
@@ -50,19 +51,20 @@ def measure_collective(
     """All repetitions of one case, after its result was checked on every rank.
 
     Raises MeasurementError when a rank holds a wrong result, InputError when the launch has no such
-    groups, and MachineError when the library is missing; all ranks raise together.
+    groups, and MachineError when the library is missing or refuses; all ranks raise together.
     """
     control = setting.control
     groups = layout(setting.placement, case.group_size, case.stride, case.groups)
     pairs = (
         background_pairs(machine_order(setting.placement), groups) if case.background_nbytes else []
     )
-    mine = setting.pool.group(case.library, setting.device, groups)
+    mine = telling(control, case, setting.pool.group(case.library, setting.device, groups))
     traffic = setting.pool.group(case.library, setting.device, pairs) if pairs else None
     members = sorted(rank for group in [*groups, *pairs] for rank in group)
     together = setting.pool.control(members)
     victims = setting.pool.control(sorted(rank for group in groups for rank in group))
     exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
+    expected_s = estimate_s(control, case, exercise)
     first_s = check(control, case, exercise)
     start = _start(setting, case, victims)
     calls = _calls(setting, case, exercise, start)
@@ -74,7 +76,7 @@ def measure_collective(
     if len(members) < control.size:
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
-    result.first_s = first_s
+    result.first_s, result.estimate_s = first_s, expected_s
     if exercise is not None:
         exercise.close()
     return result

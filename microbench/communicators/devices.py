@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from calib.foundation.errors import MachineError
 from calib.microbench.communicator import Control
 from calib.microbench.machine.placement import machine_id
+
+Made = TypeVar("Made")
 
 
 def agree(control: Control, problem: str) -> None:
@@ -17,6 +22,18 @@ def agree(control: Control, problem: str) -> None:
         if found:
             everywhere = all(other == found for other in problems)
             raise MachineError(found if everywhere else f"rank {rank}: {found}")
+
+
+def together(control: Control, call: Callable[[], Made]) -> Made:
+    """What `call` returns; collective. Raises MachineError on all ranks where it does on any."""
+    found: list[Made] = []
+    problem = ""
+    try:
+        found.append(call())
+    except MachineError as error:
+        problem = str(error)
+    agree(control, problem)
+    return found[0]
 
 
 def gpu_index(control: Control, visible: int) -> int:

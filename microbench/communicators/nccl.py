@@ -1,100 +1,103 @@
-"""NCCL through CuPy (cupy.cuda.nccl), on a stream of its own that waits for no other.
+"""NCCL through nccl4py (`nccl.core`), on PyTorch's current stream of the rank's GPU.
 
-Calls are queued; synchronize() or the stopwatch's seconds() waits. NCCL has no all-to-all and no
-allgatherv: both are grouped sends and receives, as NCCL's manual has them. Several ranks on one GPU
-are refused by NCCL, except for testing: NCCL >= 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1.
+A communicator and its groups queue on one stream, the one that events of the device see. NCCL has no
+allgatherv: it is grouped sends and receives, as NCCL's manual has it. Several ranks on one GPU are
+refused by NCCL, except for testing: NCCL >= 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
+import torch
 
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MachineError
+from calib.foundation.nccl import CONFIG_VERSION, selection
 from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree, cupy_on_gpu
+from calib.microbench.communicators.devices import agree, together
+
+if TYPE_CHECKING:
+    from calib.microbench.device import Device
+
+NO_NCCL4PY = "nccl4py, which is part of the gpu extra, cannot be imported"
+NO_NCCL = "nccl4py finds no NCCL library: install nvidia-nccl-cu13, or the one of your CUDA"
 
 
 class NcclCommunicator:
-    """All ranks of `control`, each on the current GPU; buffers are CuPy arrays of float32.
+    """All ranks of `control`, each on its GPU; buffers are torch tensors of float32.
 
-    Collective. The control is kept: groups tell their unique id by it. Raises MachineError where
-    NCCL refuses.
+    Collective. The control is kept: groups tell their unique id by it. Raises MachineError on all
+    ranks where NCCL refuses one.
     """
 
     library = "nccl"
-    device = "cuda"
+    queues = True
 
-    def __init__(self, control: Control) -> None:
-        import cupy
-        from cupy.cuda import nccl
+    def __init__(self, control: Control, device: Device) -> None:
+        # late: nccl4py is not everywhere
+        from nccl import core
 
-        self._cupy, self._nccl = cupy, nccl
-        self._control, self.rank, self.size = control, control.rank, control.size
-        self._float, self._sum = nccl.NCCL_FLOAT32, nccl.NCCL_SUM
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        identity = control.broadcast_object(
-            nccl.get_unique_id().hex() if control.rank == 0 else None
+        self._core, self._control, self.device = core, control, device
+        self.rank, self.size = control.rank, control.size
+        mine = asked(
+            control,
+            lambda: core.get_unique_id().as_bytes.hex() if self.rank == 0 else "",
+            "gives no unique id",
         )
-        problem = ""
-        try:
-            self._comm = nccl.NcclCommunicator(self.size, bytes.fromhex(identity), self.rank)
-        except nccl.NcclError as error:
-            problem = (
-                f"NCCL does not connect {self.size} ranks ({error}); one rank per GPU? "
-                "NCCL_DEBUG=WARN says more"
-            )
-        agree(control, problem)
+        identity = core.UniqueId.from_bytes(bytes.fromhex(control.broadcast_object(mine)))
+        self._comm: Any = asked(
+            control,
+            lambda: core.Communicator.init(self.size, self.rank, identity),
+            f"does not connect {self.size} ranks; one rank per GPU?",
+        )
+        self._config: Any = None
         self._one = self.buffer(1)
         self.fill(self._one, 0.0)
 
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"stream": self._stream, "config": self._config}
+
+    @property
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self.device.tensors).cuda_stream
+
     def buffer(self, items: int) -> Any:
-        """cupy.empty."""
-        with self.stream:
-            return self._cupy.empty(items, self._cupy.float32)
+        """torch.empty."""
+        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
 
     def fill(self, buffer: Any, value: float) -> None:
         """Write one value to every item."""
-        with self.stream:
-            buffer.fill(value)
+        buffer.fill_(value)
 
     def write(self, buffer: Any, values: np.ndarray) -> None:
         """Copy from the host."""
-        buffer.set(values.astype("float32", copy=False), stream=self.stream)
-        self.stream.synchronize()
+        buffer.copy_(torch.from_numpy(values.astype("float32", copy=False)))
 
     def read(self, buffer: Any) -> np.ndarray:
         """Copy to the host."""
-        copied: np.ndarray = buffer.get(stream=self.stream)
-        self.stream.synchronize()
+        copied: np.ndarray = buffer.cpu().numpy().copy()
         return copied
 
-    def synchronize(self) -> None:
-        """Wait for the stream."""
-        self.stream.synchronize()
-
-    def stopwatch(self) -> Stopwatch:
-        """Times by events of the stream; see stopwatch.py."""
-        return CupyStopwatch(self.stream)
+    def meet(self) -> None:
+        """An allreduce of one item, by NCCL's own choice whatever the calls are told."""
+        self._comm.allreduce(self._one, self._one, self._core.SUM, stream=self._stream)
 
     def barrier(self) -> None:
-        """An allreduce of one item, waited for."""
-        self.allreduce(self._one)
-        self.stream.synchronize()
+        """The same, waited for."""
+        self.meet()
+        self.device.synchronize()
 
     def allreduce(self, buffer: Any) -> None:
         """ncclAllReduce, in place."""
-        at = buffer.data.ptr
-        self._comm.allReduce(at, at, buffer.size, self._float, self._sum, self.stream.ptr)
+        self._comm.allreduce(buffer, buffer, self._core.SUM, **self._how)
 
     def allgather(self, mine: Any, gathered: Any) -> None:
         """ncclAllGather."""
-        self._comm.allGather(
-            mine.data.ptr, gathered.data.ptr, mine.size, self._float, self.stream.ptr
-        )
+        self._comm.allgather(mine, gathered, **self._how)
 
     def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
         """Everyone sends its block to everyone, itself too, in one group of calls."""
@@ -109,64 +112,105 @@ class NcclCommunicator:
 
     def reduce_scatter(self, whole: Any, mine: Any) -> None:
         """ncclReduceScatter."""
-        self._comm.reduceScatter(
-            whole.data.ptr, mine.data.ptr, mine.size, self._float, self._sum, self.stream.ptr
-        )
+        self._comm.reduce_scatter(whole, mine, self._core.SUM, **self._how)
 
     def all_to_all(self, outgoing: Any, incoming: Any) -> None:
-        """Grouped sends and receives, one pair for each rank."""
-        items = outgoing.size // self.size
-        step = items * outgoing.itemsize
-        source, target, stream = outgoing.data.ptr, incoming.data.ptr, self.stream.ptr
-        self._nccl.groupStart()
-        for rank in range(self.size):
-            self._comm.send(source + rank * step, items, self._float, rank, stream)
-            self._comm.recv(target + rank * step, items, self._float, rank, stream)
-        self._nccl.groupEnd()
+        """ncclAlltoAll."""
+        self._comm.alltoall(outgoing, incoming, stream=self._stream)
 
     def broadcast(self, buffer: Any, root: int) -> None:
         """ncclBroadcast, in place."""
-        at = buffer.data.ptr
-        self._comm.broadcast(at, at, buffer.size, self._float, root, self.stream.ptr)
+        self._comm.broadcast(buffer, buffer, root, **self._how)
 
     def reduce(self, buffer: Any, root: int) -> None:
         """ncclReduce, in place."""
-        at = buffer.data.ptr
-        self._comm.reduce(at, at, buffer.size, self._float, self._sum, root, self.stream.ptr)
+        self._comm.reduce(buffer, buffer, self._core.SUM, root, **self._how)
 
     def send(self, buffer: Any, to: int) -> None:
         """ncclSend."""
-        self._comm.send(buffer.data.ptr, buffer.size, self._float, to, self.stream.ptr)
+        self._comm.send(buffer, to, stream=self._stream)
 
     def receive(self, buffer: Any, source: int) -> None:
         """ncclRecv."""
-        self._comm.recv(buffer.data.ptr, buffer.size, self._float, source, self.stream.ptr)
+        self._comm.recv(buffer, source, stream=self._stream)
 
     def exchange(
         self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
     ) -> None:
         """Sends and receives in one group of calls."""
-        self._nccl.groupStart()
-        for buffer, to in outgoing:
-            self.send(buffer, to)
-        for buffer, source in incoming:
-            self.receive(buffer, source)
-        self._nccl.groupEnd()
+        with self._core.group():
+            for buffer, to in outgoing:
+                self.send(buffer, to)
+            for buffer, source in incoming:
+                self.receive(buffer, source)
+
+    def telling(self, algorithm: str, protocol: str) -> NcclCommunicator:
+        """By a config for each call. Raises MachineError with an NCCL before 2.31."""
+        version = self._core.get_version().libnccl.version
+        if version.release < CONFIG_VERSION:
+            raise MachineError(
+                f"NCCL {version} cannot be told an algorithm for a call; 2.31 and newer can "
+                "(pip install --no-deps --upgrade nvidia-nccl-cu13, or the one of your CUDA)"
+            )
+        made = copy(self)
+        made._config = self._core.NCCLCollConfig(
+            alg_selection=selection(algorithm, protocol), force_alg_selection=True
+        )
+        return made
+
+    def estimate_s(self, collective: Callable[[], None]) -> float | None:
+        """By a group of calls that is simulated: in us, whatever nccl4py's docstring says."""
+
+        def simulate() -> float:
+            self._core.group_start()
+            try:
+                collective()
+            finally:
+                info = self._core.group_end(simulate=True)
+            return float(info.estimated_time)
+
+        told = "" if self._config is None else f" {self._config.alg_selection} for"
+        found = said(simulate, f"does not take{told} this call on these GPUs")
+        return found * 1e-6 if found > 0 else None
 
     def group(self, ranks: Sequence[int] | None) -> NcclCommunicator | None:
-        """A new communicator by a new unique id: in the order asked for, with any version."""
+        """A new communicator by a new unique id, whose ranks are in the order asked for."""
         part = self._control.part(ranks)
-        return None if part is None else NcclCommunicator(part)
+        return None if part is None else NcclCommunicator(part, self.device)
 
     def close(self) -> None:
         """ncclCommDestroy, after what is queued is done; collective."""
-        self.stream.synchronize()
+        self.device.synchronize()
         self._comm.destroy()
 
 
-def make(library: str, control: Control, device: str) -> NcclCommunicator:
-    """All ranks of `control`; see make_communicator. Raises MachineError without CuPy or a GPU."""
-    if device != "cuda":
-        raise InputError(f"{library} takes buffers of cuda, not {device!r}")
-    cupy_on_gpu(control, with_nccl=True)
-    return NcclCommunicator(control)
+def said(call: Callable[[], Any], what: str) -> Any:
+    """What a call into NCCL returns. Raises MachineError, with `what` NCCL then does or does not."""
+    from nccl.bindings.nccl import NCCLError
+
+    try:
+        return call()
+    except NCCLError as error:
+        raise MachineError(f"NCCL {what} ({error}); NCCL_DEBUG=WARN says more") from error
+
+
+def asked(control: Control, call: Callable[[], Any], what: str) -> Any:
+    """The same on all ranks together: it fails on all of them where it does on any."""
+    return together(control, lambda: said(call, what))
+
+
+def missing() -> str:
+    """What this rank lacks for NCCL; "" where it has all."""
+    try:
+        from nccl import core
+    except ImportError as error:
+        return f"{NO_NCCL4PY} ({error})"
+    return "" if core.get_version().libnccl else NO_NCCL
+
+
+def make(library: str, control: Control, device: Device) -> NcclCommunicator:
+    """All ranks of `control`; see make_communicator. Raises MachineError without nccl4py or NCCL."""
+    if device.kind != "cuda":
+        raise InputError(f"{library} takes buffers of cuda, not {device.kind!r}")
+    agree(control, missing())
+    return NcclCommunicator(control, device)

@@ -1,7 +1,7 @@
 """Versions of the GPU libraries that this process has loaded, asked of the libraries themselves.
 
 What PyTorch says of NCCL and cuDNN is what it was compiled with; another release may stand in its
-place, and CuPy brings its own.
+place, and another package may bring its own.
 """
 
 from __future__ import annotations

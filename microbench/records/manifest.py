@@ -53,6 +53,9 @@ class CaseEnd(BaseModel):
     first_s: Seconds | None = Field(
         default=None, description="the very first call: connections, lazy loading, kernel choice"
     )
+    estimate_s: Seconds | None = Field(
+        default=None, description="of a call, as NCCL itself expects it; null: it says nothing"
+    )
     memory: dict[str, WholeBytes] = Field(
         default_factory=dict, description="bytes on the rank that needs most: microbench/memory.py"
     )

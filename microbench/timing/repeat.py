@@ -56,13 +56,14 @@ class Repetitions:
 
     The first `warmup` repetitions are kept and marked. `stopped_by` is "interval" or "budget".
     `late` is, per repetition, how much later than the first rank the last one began; `host` is like
-    `ranks`; `first_s`, `memory` and `kernels` are kept with the case's end (manifest.py).
+    `ranks`; `first_s`, `estimate_s`, `memory` and `kernels` are kept with the case's end (manifest.py).
     """
 
     ranks: dict[str, list[list[float]]] = field(default_factory=dict)
     late: list[float] = field(default_factory=list)
     host: dict[str, list[list[float]]] = field(default_factory=dict)
     first_s: float | None = None
+    estimate_s: float | None = None
     memory: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, list[str]] = field(default_factory=dict)
     warmup: int = 0

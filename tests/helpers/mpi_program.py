@@ -179,7 +179,9 @@ def run_check(comm: MpiCommunicator, words: str) -> list[Any]:
     """What a check returned on every rank; the next one finds this rank's cores as they were."""
     name, *arguments = words.split(",")
     module = sys.modules[__name__]
-    if not hasattr(module, name):  # only these need torch
+    if name.startswith("nccl"):
+        module = import_module("tests.helpers.nccl_checks")
+    elif not hasattr(module, name):  # only these need torch
         module = import_module("tests.helpers.torch_checks")
     cores = os.sched_getaffinity(0)
     try:

@@ -135,6 +135,29 @@ def test_what_cannot_be_measured_is_refused(kind: Any, fields: dict[str, Any]) -
         kind.model_validate(fields)
 
 
+TOLD = {"library": "nccl", "device": "cuda", "algorithm": "tree", "protocol": "simple"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"library": "mpi"}, "NCCL is told an algorithm, not mpi"),
+        ({"algorithm": "pat"}, "NCCL has no pat/simple for allreduce"),
+        ({"algorithm": "nvls", "protocol": "ll128"}, "NCCL has no nvls/ll128 for allreduce"),
+        ({"operation": "allgather"}, "NCCL has no tree/simple for allgather"),
+        ({"algorithm": ""}, "a protocol is told with an algorithm"),
+        ({"protocol": "ll"}, "Input should be"),
+    ],
+)
+def test_what_nccl_cannot_be_told_is_refused(fields: dict[str, Any], reason: str) -> None:
+    content = {"ranks": 2, "group_size": 2, "operation": "allreduce", "nbytes": 8, **TOLD}
+    assert CollectiveCase.model_validate(content).label == (
+        "nccl allreduce 8 B on 2 ranks (by tree/simple)"
+    )
+    with pytest.raises(ValidationError, match=reason):
+        CollectiveCase.model_validate(content | fields)
+
+
 def test_id_does_not_depend_on_the_order_of_attributes() -> None:
     attributes = {"kernel": (2, 2), "ceil_mode": False, "stride": (2, 2), "padding": (0, 0)}
     ids = [

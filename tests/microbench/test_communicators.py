@@ -12,8 +12,9 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 from tests.helpers.conformance import assert_conforms, conformance
+from tests.helpers.devices import NamedGpu
 from tests.helpers.mpi import run, start
-from tests.helpers.nccl import nccl_version
+from tests.helpers.nccl_version import nccl_version
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
 from calib.foundation.errors import InputError, MachineError
@@ -104,14 +105,14 @@ def test_unknown_library_and_wrong_device() -> None:
     with pytest.raises(InputError, match="unknown library 'mvapich'; known: mpi, nccl, torch_gloo"):
         make_communicator("mvapich", world, CPU)
     for library, device, takes in [
-        ("torch_gloo", "cuda", "cpu"),
-        ("torch_mpi", "cuda", "cpu"),
-        ("torch_nccl", "cpu", "cuda"),
-        ("nccl", "cpu", "cuda"),
+        ("torch_gloo", NamedGpu(), "cpu"),
+        ("torch_mpi", NamedGpu(), "cpu"),
+        ("torch_nccl", CPU, "cuda"),
+        ("nccl", CPU, "cuda"),
     ]:
-        of: Any = SimpleNamespace(kind=device)
-        with pytest.raises(InputError, match=f"{library} takes buffers of {takes}, not '{device}'"):
-            make_communicator(library, world, of)
+        wrong = f"{library} takes buffers of {takes}, not '{device.kind}'"
+        with pytest.raises(InputError, match=wrong):
+            make_communicator(library, world, device)
     with pytest.raises(InputError, match="unknown device 'tpu'; known: cpu, cuda"):
         take_device("tpu", world)
 
@@ -126,9 +127,12 @@ def test_ranks_must_be_mpis(library: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_what_is_missing_without_a_gpu_is_one_line() -> None:
     world = MpiCommunicator()
-    for library in ("nccl", "torch_nccl", "mpi"):
+    with pytest.raises(MachineError) as caught:
+        take_device("cuda", world)
+    assert "\n" not in str(caught.value)
+    for library in ("nccl", "mpi"):
         with pytest.raises(MachineError) as caught:
-            make_communicator(library, world, take_device("cuda", world))
+            make_communicator(library, world, NamedGpu())
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="rank 0 asks for a group of"):
         world.group([1])
@@ -159,13 +163,13 @@ def test_mpi_gets_a_device_buffer_when_the_device_is_done(method: str, arguments
 
 def test_ranks_agree_on_what_is_missing() -> None:
     def one_lacks_it(control: Any) -> None:
-        agree(control, "CuPy is not installed" if control.rank == 2 else "")
+        agree(control, "nccl4py is not installed" if control.rank == 2 else "")
 
     def all_lack_it(control: Any) -> None:
-        agree(control, "CuPy is not installed")
+        agree(control, "nccl4py is not installed")
 
-    assert [str(e) for e in run_ranks(3, one_lacks_it)] == ["rank 2: CuPy is not installed"] * 3
-    assert [str(e) for e in run_ranks(2, all_lack_it)] == ["CuPy is not installed"] * 2
+    assert [str(e) for e in run_ranks(3, one_lacks_it)] == ["rank 2: nccl4py is not installed"] * 3
+    assert [str(e) for e in run_ranks(2, all_lack_it)] == ["nccl4py is not installed"] * 2
     assert results(run_ranks(2, lambda control: agree(control, ""))) == [None, None]
 
 
@@ -200,7 +204,7 @@ def test_own_addresses_lead_outward() -> None:
 def test_gpu_libraries_conform(library: str, ranks: int) -> None:
     """One rank per GPU, or all on one where NCCL is told to allow it; mpi.py has the timeout."""
     if library == "nccl":
-        pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
+        pytest.importorskip("nccl.core", reason="nccl4py is part of the gpu extra")
     variables = {}
     if torch.cuda.device_count() < ranks:
         if nccl_version() < (2, 30):
@@ -216,7 +220,6 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
 @pytest.mark.waits
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
-    pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
     done = start(["conformance,cuda,mpi"], 2)
     if done.returncode:
         assert "does not take device buffers; load one that is built with CUDA" in done.stderr

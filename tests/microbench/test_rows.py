@@ -71,6 +71,14 @@ def test_columns_of_a_collective() -> None:
     assert row.background_nbytes == 16
 
 
+@pytest.mark.parametrize(
+    ("protocol", "key"), [("simple", "algorithm=ring protocol=simple"), ("", "algorithm=ring")]
+)
+def test_what_nccl_is_told_stands_in_the_key_as_logs_have_it(protocol: str, key: str) -> None:
+    told = {"library": "nccl", "device": "cuda", "algorithm": "ring", "protocol": protocol}
+    assert first_row(collective(**told)).key == key
+
+
 def test_a_rack_is_the_level_between() -> None:
     racks = Placement(HOSTS, TWO_NODES.cores, 2, False, racks=["r"] * 4)
     assert first_row(collective(), racks).level == "rack"
@@ -142,11 +150,13 @@ def test_how_a_case_ended() -> None:
         stopped_by="interval",
         half_width=0.0123456789,
         first_s=0.5,
+        estimate_s=2e-6,
         memory={"peak": 7},
         kernels={"forward": ["k"]},
     )
     end = case_end(collective(), 2, 1.23456, result, gpus=([{"power_w": 1.0}], [{}]))
     assert (end.repetitions, end.half_width, end.stopped_by) == (6, 0.012346, "interval")
+    assert end.estimate_s == 2e-6
     assert (end.first_s, end.memory, end.kernels) == (0.5, {"peak": 7}, {"forward": ["k"]})
     assert (end.launch, end.elapsed_s, end.gpu_before) == (2, 1.2346, [{"power_w": 1.0}])
     assert (end.mean_power_w, end.again) == ([None], 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.helpers.nccl import nccl_version
+from tests.helpers.nccl_version import nccl_version
 from tests.helpers.words import words_of
 from tests.training.launching import completed, needs_mpiexec, run_script
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from calib.foundation.nccl import CHOSEN, told_key
 from calib.microbench.importers.nccl.operations import PROGRAMS
 from calib.microbench.importers.said import overruled, remark
 
@@ -25,8 +26,6 @@ ALGORITHMS = {
 }
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
 SEVERAL = "several"
-# the rest is sends and receives, which NCCL chooses nothing for
-CHOSEN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 PROTOCOLS = {"ll": "ll", "ll128": "ll128", "simple": "simple"}
 
 
@@ -66,7 +65,7 @@ def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes:
         if any(flags):
             remark(notes, f"{operation} has no algorithm: algorithm and protocol are not used")
         return ""
-    parts = []
+    found = []
     for what, variable, names, value, flag in zip(
         ("algorithm", "protocol"), VARIABLES, (ALGORITHMS, PROTOCOLS), said, flags, strict=True
     ):
@@ -77,9 +76,8 @@ def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes:
             own = "" if flag else own
         else:
             overruled(own, flag, notes)
-        if own or flag:
-            parts.append(f"{what}={own or flag}")
-    return " ".join(parts)
+        found.append(own or flag)
+    return told_key(*found)
 
 
 def note_assigned(

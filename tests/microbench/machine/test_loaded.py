@@ -78,7 +78,7 @@ def test_numbers_of_nccl(tmp_path: Path, code: int, status: int, found: str | No
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def test_two_releases_at_once_are_both_named(tmp_path: Path) -> None:
-    """PyTorch's and CuPy's."""
+    """PyTorch's and another package's."""
     both = versions(nccl(tmp_path / "a", 23004), nccl(tmp_path / "b", 22907))
     assert both == {"nccl": "2.29.7, 2.30.4"}
 

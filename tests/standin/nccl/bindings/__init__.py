@@ -1,0 +1,1 @@
+"""What of nccl4py's bindings calib names."""
