@@ -17,7 +17,7 @@ from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.model.spec import ModelSpec

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import InputError
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import MemoryWatch
 from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import TimedCalls, host_block
@@ -24,7 +24,11 @@ class CpuDevice:
     """What is called is done when the call returns, and perf_counter is the clock."""
 
     kind = "cpu"
-    library = "torch_mpi"
+    backends: Mapping[str, str] = {
+        "torch_mpi": "calib_mpi",
+        "torch_gloo": "calib_gloo",
+        "torch_short": "calib_short",
+    }
     now = staticmethod(perf_counter)
 
     @property
@@ -79,12 +83,6 @@ class CpuDevice:
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """Nothing."""
         return {}
-
-    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        """By MPI or gloo."""
-        from calib.microbench.communicators.torch_groups import BACKENDS, new_group
-
-        return new_group(BACKENDS[library], members, meeting)
 
 
 CPU = CpuDevice()

@@ -237,6 +237,10 @@ class StandIn(CudaDevice):
     """The third device. Its tensors are on the CPU."""
 
     cuda = CUDA
+    backends: Mapping[str, str] = {"torch_nccl": "standin_nccl"}
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
 
     @property
     def tensors(self) -> torch.device:
@@ -246,14 +250,6 @@ class StandIn(CudaDevice):
         _watch().names.clear()
         call()
         return list(dict.fromkeys(_watch().names))
-
-    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        from tests.standin.messages import BACKEND
-
-        from calib.microbench.communicators.torch_groups import new_group
-
-        assert library == "torch_nccl"
-        return new_group(BACKEND, members, None)
 
 
 def together(comm: Any, operation: str, nbytes: int, stream: Stream | None = None) -> float:

@@ -151,8 +151,10 @@ class StandInGroup(MpiProcessGroup):
     alltoall_base = all_to_all_single
 
 
-def _create(options: Any, comm: MPI.Comm) -> StandInGroup:
-    return StandInGroup(comm, options.group_id)
+def _create(options: Any, _: object) -> StandInGroup:
+    world = MPI.COMM_WORLD
+    of_ranks = world.group.Incl(options.global_ranks_in_group)
+    return StandInGroup(world.Create_group(of_ranks), options.group_id)
 
 
 dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])

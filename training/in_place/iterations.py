@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -212,5 +212,5 @@ def step_memory(step: TrainingStep) -> dict[str, int]:
         step.worker.finish()
 
     return account(
-        held, step.forward, torch.autograd.backward, step.parameters, finish, step.device
+        held, step.forward, torch.autograd.backward, step.parameters, step.device, finish
     )
