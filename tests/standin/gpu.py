@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -241,6 +242,7 @@ class StandIn(CudaDevice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
+        import_module("tests.standin.messages")  # registers the backend; starts MPI
 
     @property
     def tensors(self) -> torch.device:
