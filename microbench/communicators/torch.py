@@ -24,12 +24,15 @@ from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 
-_all_gather: Any
-_reduce_scatter: Any
+all_gather_single: Any
+reduce_scatter_single: Any
 if hasattr(dist, "all_gather_single"):
-    _all_gather, _reduce_scatter = dist.all_gather_single, dist.reduce_scatter_single
+    all_gather_single, reduce_scatter_single = dist.all_gather_single, dist.reduce_scatter_single
 else:  # the names before torch 2.13
-    _all_gather, _reduce_scatter = dist.all_gather_into_tensor, dist.reduce_scatter_tensor
+    all_gather_single, reduce_scatter_single = (
+        dist.all_gather_into_tensor,
+        dist.reduce_scatter_tensor,
+    )
 
 
 class TorchCommunicator:
@@ -78,7 +81,7 @@ class TorchCommunicator:
 
     def allgather(self, mine: Any, gathered: Any) -> None:
         """torch.distributed.all_gather_single."""
-        _all_gather(gathered, mine, group=self.process_group)
+        all_gather_single(gathered, mine, group=self.process_group)
 
     def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
         """torch.distributed.all_gather into slices of unequal length."""
@@ -87,7 +90,7 @@ class TorchCommunicator:
 
     def reduce_scatter(self, whole: Any, mine: Any) -> None:
         """torch.distributed.reduce_scatter_single."""
-        _reduce_scatter(mine, whole, group=self.process_group)
+        reduce_scatter_single(mine, whole, group=self.process_group)
 
     def all_to_all(self, outgoing: Any, incoming: Any) -> None:
         """torch.distributed.all_to_all_single."""

@@ -11,13 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from calib.foundation.errors import InputError
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.microbench.communicators.torch import short
+from calib.microbench.communicators.torch import all_gather_single, reduce_scatter_single, short
 from calib.microbench.communicators.torch_mpi import BACKEND
 from calib.microbench.communicators.torch_short import BACKEND as SHORT
 from calib.microbench.communicators.torch_short import COMMON, FILLED
 from calib.microbench.devices.cpu import CPU
 
-functions: Any = dist  # some of them are untyped
 mse_loss: Any = torch.nn.functional.mse_loss
 
 DTYPES = (
@@ -75,7 +74,7 @@ def torch_reductions(comm: MpiCommunicator) -> list[str]:
         if comm.rank == 1 and not torch.equal(mine, everyone.sum(0).to(dtype)):
             wrong.append(f"reduce {dtype}")
         whole, block = _held(comm.rank, 3 * comm.size, dtype), torch.zeros(3, dtype=dtype)
-        functions.reduce_scatter_single(block, whole)
+        reduce_scatter_single(block, whole)
         sums = torch.stack(
             [_held(rank, 3 * comm.size, dtype) for rank in range(comm.size)]
         ).double()
@@ -114,7 +113,7 @@ def torch_moves(comm: MpiCommunicator) -> list[str]:
 
             everyone = [_held(rank, 4, dtype) for rank in range(p)]
             whole = torch.zeros(4 * p, dtype=dtype)
-            work = functions.all_gather_single(whole, everyone[r], async_op=asynchronous)
+            work = all_gather_single(whole, everyone[r], async_op=asynchronous)
             expect("all_gather_single", [whole], [torch.cat(everyone)], work)
             apart = [torch.zeros(4, 2, dtype=dtype)[:, 0] for _ in range(p)]
             work = dist.all_gather(apart, everyone[r], async_op=asynchronous)
@@ -224,7 +223,7 @@ def _short_calls(team: Any) -> list[str]:
             assert not later or (work.wait() and work.is_completed())
             expect(name, mine, own, fills=False)
         whole = torch.zeros(p * items)
-        work = functions.all_gather_single(whole, own, group=group, async_op=later)
+        work = all_gather_single(whole, own, group=group, async_op=later)
         assert not later or work.wait()
         expect("all_gather_single", whole, own.repeat(p), fills=True)
     counts = [items + rank for rank in range(p)]
