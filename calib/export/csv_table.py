@@ -209,7 +209,7 @@ def _cell(cell: str | Number | None) -> str:
 
 def every_row(of: Parameters) -> Rows:
     """All of a file, section by section."""
-    row = CsvRow("cluster", name=of.device)
+    row = CsvRow("cluster", name=of.device, device=of.device_kind)
     yield from row.fields(of, "device_memory_bytes", "ranks_per_node")
     for name in ("nodes", "nodes_per_rack", "links_per_node"):
         yield row.of(name, getattr(of, name) or None)  # 0 is unknown

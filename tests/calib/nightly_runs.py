@@ -66,7 +66,7 @@ def seconds_of(case: Case, count: int) -> float:
     return share * ITERATION_S / (2 * count)
 
 
-def parameters_of(asked: Request, cluster: Cluster, library: str = "torch_mpi") -> Parameters:
+def parameters_of(asked: Request, cluster: Cluster) -> Parameters:
     """Every plain case of the plan, with the seconds of `seconds_of`; +-5%."""
     cases = cases_of(asked, cluster)
     layers = [c for c in cases if isinstance(c, LayerCase) and c.passes == "whole"]
@@ -92,9 +92,8 @@ def parameters_of(asked: Request, cluster: Cluster, library: str = "torch_mpi") 
             ]
             measured = {c.key: filled.near(seconds_of(c, 10)) for c in lists}
             if measured:
-                loops.append(
-                    filled.loop(operation=operation, active_ranks=ranks, measured=measured)
-                )
+                about = {"operation": operation, "device": asked.device, "active_ranks": ranks}
+                loops.append(filled.loop(**about, measured=measured))
     sizes = sorted(
         {
             c.nbytes
@@ -105,8 +104,10 @@ def parameters_of(asked: Request, cluster: Cluster, library: str = "torch_mpi") 
     points = [
         CollectivePoint(nbytes=m, seconds=filled.near(filled.seconds(m)), n=20) for m in sizes
     ]
-    fits = [filled.collective(2, library=library, points=points)] if points else []
+    sent = {"library": asked.libraries[0], "device": asked.device, "points": points}
+    fits = [filled.collective(2, **sent)] if points else []
     content = filled.filled(
+        device_kind=asked.device,
         ranks_per_node=cluster.ranks_per_node,
         layers=times,
         tensor_loops=loops,

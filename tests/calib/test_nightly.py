@@ -36,6 +36,8 @@ from calib.commands.nightly import coded
 from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.directory import night_of
 from calib.night.history import look_ahead
@@ -43,9 +45,11 @@ from calib.night.hold import code_of, hold, report_on
 from calib.night.machine import version_changes
 from calib.night.options import Judging
 from calib.night.shown import check_rows
-from calib.night.steps import predict, report_first
+from calib.night.steps import predict, report_first, train_all
 from calib.reports.drift.verdict import Verdict
+from calib.reports.history.store import History
 from calib.reports.night import Check, Night
+from calib.training.job import TrainingJob
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +253,30 @@ def test_a_partial_night_says_what_is_missing(known: Path, tmp_path: Path) -> No
     assert f"{failed.label}: rank 1 on n2 died" in lines.splitlines()
     # too low is worse than not known
     assert report_on(begun, Judging(least_accuracy=0.99))[0].findings.verdict.code == 1
+
+
+def test_a_night_of_gpus(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained by NCCL, scored by what was calibrated on GPUs, in a history of theirs."""
+    asked = request(device="cuda")
+    shutil.rmtree(known)
+    calibration(known, asked)
+    begun = begun_by_hand(tmp_path / "runs/night", known, asked)
+    assert not predict(begun.run, begun.points, begun.parameters)
+    jobs = []
+
+    def train(path: Path, job: TrainingJob, launcher: str) -> None:
+        jobs.append(job)
+        point = next(x for x in begun.points if x.path(begun.run) == path)
+        trained(begun.run, point, device="cuda", library="torch_nccl", backend="nccl")
+
+    monkeypatch.setattr("calib.night.steps.train", train)
+    train_all(begun)
+    assert {job.settings.backend for job in jobs} == {"nccl"} and not begun.missing()
+    made, remembered = report_on(begun, Judging(least_accuracy=0.01))
+    assert remembered and len(made.findings.accuracies) == len(begun.points)
+    cluster = Cluster.read(known / CLUSTER_FILE)
+    with History.open(str(tmp_path / "runs/calib.db")) as store:
+        assert [each.machine for each in store.machines()] == [cluster.history("cuda")]
 
 
 def test_a_night_with_nothing(known: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from tests.helpers.filled import filled
 
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster, Host, Level
-from calib.night.machine import refuse_other_parameters
+from calib.night.history import machine_of
+from calib.night.machine import refuse_other_device, refuse_other_parameters
 from calib.night.points import NightPoint, of_calibration, points_of
 from calib.planning.request import Request
 
@@ -117,3 +118,19 @@ def test_refused(content: dict[str, object], word: str) -> None:
 def test_a_calibration_for_more_than_there_is() -> None:
     with pytest.raises(InputError, match="for p = 8, and there are 4 ranks"):
         of_calibration(Request(p=(8,)), 4)
+
+
+def test_a_plan_of_another_device_is_refused() -> None:
+    parameters = filled(device_kind="cuda")
+    refuse_other_device(Request(p=(1,), device="cuda"), parameters, Path("p.json"))
+    with pytest.raises(InputError, match=r'asks for device = "cpu", and p\.json is of cuda'):
+        refuse_other_device(Request(p=(1,)), parameters, Path("p.json"))
+
+
+def test_gpus_and_cores_of_a_machine_have_a_history_each(tmp_path: Path) -> None:
+    host = Host(name="h", kernel="k", devices=[])
+    here = Cluster(name="here", hosts=[host], levels=[Level(name="node", members=2, link="l")])
+    here.write(tmp_path / "cluster.json")
+    assert machine_of(tmp_path) == here.machine == here.history("cpu")
+    filled(device_kind="cuda").write(tmp_path / "parameters.json")
+    assert machine_of(tmp_path) == here.history("cuda") != here.machine

@@ -15,7 +15,7 @@ from calib.fitting.sections.memory import Naive, naive_bytes
 from calib.foundation.division import Division
 from calib.foundation.records import Estimate
 from calib.oracle.memory.naive import naive_parts, replicated_parts
-from calib.oracle.memory.peak import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
+from calib.oracle.memory.peak import LIVE, OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.training.models.specs import spec
 
@@ -156,10 +156,27 @@ def test_what_is_on_the_device_is_taken_before_what_its_allocator_says() -> None
 
 
 def test_records_of_another_device_are_a_last_resort() -> None:
-    """Training runs on the CPU, and device_memory_bytes is the CPU's."""
-    gpu = reuse(device="cuda", gamma=0.25)
-    assert peak(gpu, reuse("serial", device="cpu"))[0].value == 1100.0 + 400.0
+    """device_memory_bytes is that of the file's kind of device."""
+    gpu, cpu = reuse(device="cuda", gamma=0.25), reuse("serial", device="cpu")
+    assert peak(gpu, cpu)[0].value == 1100.0 + 400.0
     assert peak(gpu)[0].value == 550.0
+    found, _ = peak_bytes(machine(memory=[gpu, cpu], device_kind="cuda"), DATA, PARTS)
+    assert found is not None and found.value == 550.0
+
+
+def test_what_trainings_of_a_gpu_tell_is_of_live_tensors() -> None:
+    """Its limit is judged by all that is on it: the context and what the allocator keeps, too."""
+    records = [
+        reuse(device="cuda", measure=m, gamma=g) for m, g in (("device", 0.5), ("allocated", 0.25))
+    ]
+    gpu = machine(memory=records, device_kind="cuda")
+    (device, _), (live, notes) = (
+        peak_bytes(gpu, DATA, PARTS),
+        peak_bytes(gpu, DATA, PARTS, None, LIVE),
+    )
+    assert device is not None and live is not None
+    assert (device.value, live.value, len(notes)) == (1100.0, 550.0, 1)
+    assert peak_bytes(machine(memory=records[:1]), DATA, PARTS, None, LIVE) == (None, [])
 
 
 def test_without_the_family_the_other_one_stands_in() -> None:

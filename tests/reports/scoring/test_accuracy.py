@@ -222,6 +222,19 @@ def test_a_loss_that_is_not_finite(loss: float | None) -> None:
     assert "first note" in line
 
 
+def test_a_run_on_another_kind_of_device_is_not_scored() -> None:
+    """A file of somebody else does not say on which it ran."""
+    imported = run([1.0] * 8, origin="imported", seed=None)
+    runs = [run([1.0] * 8), run([1.0] * 8, device="cuda"), imported]
+    for kind, expected in (("cuda", [1, 2]), ("cpu", [0, 2]), ("", [0, 1, 2])):
+        scored, left_out = score_runs([projection(1.0)], runs, device_kind=kind)
+        assert [of.run_id for of in scored] == [run_id(runs[n].header) for n in expected]
+        other = {"cuda": "cpu", "cpu": "cuda"}.get(kind)
+        assert [of.why for of in left_out] == [f"ran on {other}; predicted for {kind}"] * bool(
+            other
+        )
+
+
 def test_what_cannot_be_paired_is_named() -> None:
     runs = [
         run([1.0] * 8, strategy="serial", p=1),
@@ -367,6 +380,15 @@ def test_memory_is_scored_on_the_rank_with_the_most(
     assert of.measured_bytes == 100
     assert of.accuracy == pytest.approx(accuracy)
     assert of.covered is covered
+
+
+def test_memory_of_a_gpu_is_scored_by_its_tensors() -> None:
+    """Its expected peak has the context in it, which a training does not tell."""
+    peaks = {"peak_bytes": Estimate.exactly(500.0), "live_peak_bytes": Estimate.exactly(80.0)}
+    end = RunEnd(peak_rss_bytes=[1], peak_live_bytes=[100], wall_seconds=1.0)
+    ran = run([1.0] * 8).model_copy(update={"end": end})
+    memory = pair(projection(1.0, **peaks), ran).memory
+    assert memory is not None and memory.accuracy == pytest.approx(0.8)
 
 
 def test_memory_without_one_side_is_not_scored() -> None:
