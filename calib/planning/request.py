@@ -25,6 +25,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_bytes, write_whole
 from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
 from calib.microbench.cases import DeviceName, Library
 from calib.options import MINIS, MOST
@@ -169,6 +170,11 @@ class Request(BaseModel):
         description="libraries that send messages: the first is measured at every size that a "
         "strategy sends, the others on a coarse grid",
     )
+    algorithms: tuple[NcclAlgorithm, ...] | None = Field(
+        default=None,
+        description="that library nccl is told to use, for a law of each beside its own choice; null: "
+        "ring, tree and nvls",
+    )
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
     device: DeviceName = Field(default="cpu", description="where buffers and kernels are")
     dtypes: tuple[DType, ...] = Field(
@@ -236,6 +242,8 @@ class Request(BaseModel):
         gpu = [name for name in self.libraries if name.endswith("nccl")]
         if gpu and self.device == "cpu":
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
+        if self.algorithms and "nccl" not in self.libraries:
+            raise ValueError("algorithms are told to library nccl, which libraries lacks")
         return self
 
     def global_batch(self, p: int, model_batch_per_rank: int) -> int:
