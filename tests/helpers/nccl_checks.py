@@ -15,7 +15,7 @@ from tests.helpers.conformance import Suite
 from tests.helpers.conformance import conformance as every_group
 from tests.helpers.devices import NamedGpu
 
-from calib.foundation.errors import MachineError
+from calib.foundation.errors import MachineError, Unavailable
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES
@@ -98,7 +98,7 @@ def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
         done.clear()
         try:
             result = measure_collective(setting, case, budget_s=0.0, target=0.5)
-        except MachineError as error:
+        except Unavailable as error:
             found[name] = str(error)
         else:
             found[name] = [sorted(done), result.estimate_s, len(result.ranks[operation])]
