@@ -4,44 +4,79 @@
 #   MPI=system          use the MPI on this machine instead of the mpich wheel
 #   GPU=yes             install what a GPU needs (yes where nvidia-smi finds one), or not: GPU=no
 #   CONSTRAINTS=file    other pinned versions; pip's own environment variables are respected
+#   WHEELS=folder       no package index: what $(PYTHON) does not have itself comes from this folder,
+#                       which `make wheelhouse` fills on a machine that has one
 #   ARGS="--quick"      passed on to calib calibrate, calib nightly or pytest
 # A .venv that is there stays as it was chosen, until another choice is typed.
 -include .venv/choice.mk
 PYTHON ?= $(or $(CHOSEN_PYTHON),python3)
 MPI ?= $(or $(CHOSEN_MPI),wheel)
-GPU := $(or $(CHOSEN_GPU),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes || echo no))
+WHEELS ?= $(CHOSEN_WHEELS)
+# the driver's major version; empty without a GPU. CUDA 13 needs 580
+DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | \
+  sed -n '1s/^\([0-9]*\)\..*/\1/p')
+GPU := $(or $(CHOSEN_GPU),$(if $(DRIVER),yes,no))
+GPU_PINS := gpu$(shell test $(or $(DRIVER),580) -ge 580 || echo -cu12)
 CONSTRAINTS ?= $(or $(if $(filter $(CHOSEN_GPU),$(GPU)),$(CHOSEN_CONSTRAINTS)),constraints/$(if \
-  $(filter yes,$(GPU)),gpu,cpu).txt)
+  $(filter yes,$(GPU)),$(GPU_PINS),cpu).txt)
 comma := ,
-EXTRAS := dev$(if $(filter wheel,$(MPI)),$(comma)mpich)$(if $(filter yes,$(GPU)),$(comma)gpu)
+# what is only for developers stays out of a folder of wheels: it may have to be carried by hand
+EXTRAS = $(if $(WHEELS),test,dev)$(if $(filter wheel,$(MPI)),$(comma)mpich)$(if \
+  $(filter yes,$(GPU)),$(comma)gpu)
 ARGS ?=
 RUN ?= runs/latest
+OUT ?= runs/test-gpu
 
 BIN := .venv/bin
 # one stamp per choice of options: another choice makes .venv anew, the same does nothing
-CHOICE := $(shell printf '%s' '$(PYTHON) $(MPI) $(CONSTRAINTS) $(GPU)' | cksum | cut -d' ' -f1)
+CHOICE := $(shell printf '%s' '$(PYTHON) $(MPI) $(CONSTRAINTS) $(GPU) $(WHEELS)' | cksum | cut -d' ' -f1)
 STAMP := .venv/.set-up-$(CHOICE)
 
-.PHONY: setup calibrate nightly report export test test-gpu torture lint bench clean
+.PHONY: setup wheelhouse calibrate nightly report export test test-gpu torture lint bench clean
 .DELETE_ON_ERROR:
+
+# Pinned versions from an index; or from a folder, and then what the site has stays where calib can use
+# it. The site's Python may itself be one of a venv, whose packages --system-site-packages does not show;
+# it may have no ensurepip, but then it has pip.
+FROM = $(if $(WHEELS),--no-index --find-links $(WHEELS),-c $(CONSTRAINTS))
+SHOW_SITE = $(PYTHON) -c 'import sys; print(*(x for x in sys.path if x.endswith("-packages")), sep="\n")' \
+  >"$$(echo .venv/lib/python3*/site-packages)/site.pth" && \
+  { $(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; }
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+$(STAMP): pyproject.toml $(CONSTRAINTS) constraints/cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "calib needs Python 3.11 or newer; choose one with make PYTHON=..." >&2; exit 2; }
 	@test "$(MPI)" = wheel -o "$(MPI)" = system || \
 	  { echo "MPI=$(MPI) is neither wheel nor system" >&2; exit 2; }
 	@test "$(GPU)" = yes -o "$(GPU)" = no || { echo "GPU=$(GPU) is neither yes nor no" >&2; exit 2; }
-	@test -e $@ || { echo "set-up: a new .venv with $(CONSTRAINTS), MPI=$(MPI)"; \
-	  $(PYTHON) -m venv --clear .venv && printf 'CHOSEN_%s\n' 'PYTHON := $(PYTHON)' 'MPI := $(MPI)' \
-	  'GPU := $(GPU)' 'CONSTRAINTS := $(CONSTRAINTS)' >.venv/choice.mk; }
+	@test -z "$(WHEELS)" -o -d "$(WHEELS)" || { echo "WHEELS=$(WHEELS) is not a folder" >&2; exit 2; }
+	@test -e $@ || { echo "set-up: a new .venv with $(or $(WHEELS),$(CONSTRAINTS)), MPI=$(MPI)"; \
+	  $(PYTHON) -m venv --clear $(if $(WHEELS),--system-site-packages --without-pip) .venv && \
+	  printf 'CHOSEN_%s\n' 'PYTHON := $(PYTHON)' 'MPI := $(MPI)' 'GPU := $(GPU)' \
+	  'CONSTRAINTS := $(CONSTRAINTS)' 'WHEELS := $(WHEELS)' >.venv/choice.mk; }
+	$(if $(WHEELS),@$(SHOW_SITE))
 	@# the build back end is pinned too, so nothing is fetched in an isolated build
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) hatchling editables
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet $(FROM) hatchling editables
+	$(BIN)/python -m pip install --quiet $(FROM) --no-build-isolation -e '.[$(EXTRAS)]'
 	@# model shapes are traced once, so that `calib predict` needs no torch
 	$(BIN)/python -m calib.training.models.specs
 	@touch $@
+
+# Where there is an index, for a machine that has none: all that its Python needs but the packages that
+# it has, which WITHOUT names, and what only they need. FOR=3.12 WITHOUT=torch,numpy GPU=yes WHEELS=wheels
+# pip cannot leave a package out, so an empty one stands in for each of WITHOUT and is thrown away.
+wheelhouse: WHEELS := $(or $(WHEELS),wheels)
+wheelhouse: NEW = $(WHEELS).new
+wheelhouse:
+	@test -n "$(FOR)" || { echo "say for which Python: make wheelhouse FOR=3.12" >&2; exit 2; }
+	@rm -rf $(NEW) && mkdir -p $(NEW) $(WHEELS)
+	$(PYTHON) constraints/stand_ins.py $(CONSTRAINTS) $(NEW)/without $(subst $(comma), ,$(WITHOUT))
+	$(PYTHON) -m pip download --quiet -d $(NEW) -c $(CONSTRAINTS) --python-version $(FOR) \
+	  --only-binary=:all: hatchling editables '.[$(EXTRAS)]' $$(find $(NEW)/without -name '*.whl')
+	@cd $(NEW)/without && for made in *.whl; do rm -f "../$$made"; done
+	@mv $(NEW)/*.whl $(WHEELS) && rm -r $(NEW) && du -sh $(WHEELS)
 
 calibrate: $(STAMP)
 	$(BIN)/calib calibrate $(ARGS)
@@ -63,8 +98,9 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(BIN)/python -m tests.stages $(ARGS)
 
+# 8 minutes at most; $(OUT)/test-gpu.json has what became of every test, also where it was interrupted
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+	@$(BIN)/python -m tests.gpu_stages $(OUT) $(ARGS)
 
 # mutated files through every reader, and drivers that are killed; ARGS="--seed 7 --inputs 500"
 torture: export PYTHONDONTWRITEBYTECODE =

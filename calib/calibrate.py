@@ -11,15 +11,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.measure import measure
 from calib.driver.probe import probe
-from calib.driver.ranks import default_ranks
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
+from calib.microbench.cases import DeviceName
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
@@ -40,6 +41,7 @@ from calib.terminal.printing import say
 from calib.training.job import Settings, TrainingJob
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
+from calib.training_runs.options import backend_on
 from calib.training_runs.train import train
 
 
@@ -68,6 +70,7 @@ def calibrate(
     launcher: str = "local",
     name: str | None = None,
     seed: int = 0,
+    device: DeviceName | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
@@ -83,13 +86,16 @@ def calibrate(
     batch_per_rank
         Samples per rank and iteration; by default each model's own.
     ranks
-        The most ranks; by default one per physical core, or those of the Slurm allocation.
+        The most ranks; by default one per GPU or physical core, or those of the Slurm allocation.
     launcher
         How ranks are started: local, slurm, or a template with {n}.
     name
         Of the cluster; by default that of this host.
     seed
         Shuffles cases and makes data.
+    device
+        What is calibrated: cpu or cuda; by default cuda where a GPU is visible and PyTorch is built for
+        CUDA.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
 
@@ -105,10 +111,12 @@ def calibrate(
     """
     for model in models:
         entry(model)
-    ranks = ranks or default_ranks(launcher)
+    device = device or default_device()
+    require_device(device, launcher)
+    ranks = ranks or default_ranks(launcher, device)
     steps = Steps(7)
     with steps.step("doctor", "what this machine can do"):
-        findings = examine(ranks, launcher)
+        findings = examine(ranks, launcher, device)
         warned = [finding for finding in findings if finding.verdict != "ok"]
         say(f"{len(findings) - len(warned)} of {len(findings)} fine; `calib doctor` lists them")
         if warned and not quiet:
@@ -128,6 +136,7 @@ def calibrate(
             models=tuple(models),
             p=tuple(sizes),
             ranks=ranks,
+            device=device,
             batch_per_rank=batch_per_rank,
             seed=seed,
         )
@@ -143,7 +152,7 @@ def calibrate(
         for (model, division), reason in missing.items():
             say(f"not predicted, so not run: {model} {division.slug} {division.p}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
-        settings = Settings(iterations=effort.iterations, seed=seed)
+        settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
         for model, division in (point for point in points if point not in missing):
             path = training_path(run, model, division.slug, division.p)
             if not _complete(path, effort.iterations):

@@ -19,7 +19,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the result.")]
 RanksOption = Annotated[
     int | None,
-    typer.Option("--ranks", "-n", min=1, help="Ranks to start; default one per physical core."),
+    typer.Option("--ranks", "-n", min=1, help="Ranks to start; default one per GPU or core."),
+]
+DeviceOption = Annotated[
+    Literal["cpu", "cuda"] | None,
+    typer.Option(
+        "--device",
+        help="What layers run on: cpu or cuda; default cuda where GPUs are visible and PyTorch is "
+        "built for CUDA.",
+    ),
 ]
 Launcher = Annotated[
     str,

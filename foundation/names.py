@@ -34,7 +34,9 @@ ClusterName = Annotated[str, Field(description="name of the machine, for people"
 Fingerprint = Annotated[
     str, Field(description="16 hex digits of hardware, levels and versions; equal: comparable")
 ]
-MachineHash = Annotated[str, Field(description="16 hex digits of the hardware alone")]
+MachineHash = Annotated[
+    str, Field(description="16 hex digits of the hardware alone; of its GPUs' trainings others")
+]
 ProgramVersion = Annotated[str, Field(description="version of calib that made it")]
 UtcTime = Annotated[str, Field(description="UTC, ISO 8601")]
 Oversubscribed = Annotated[

@@ -38,11 +38,12 @@ class MemoryWatch(Protocol):
 class Device(Protocol):
     """A rank's device. Work on a GPU is queued and runs behind its host; on a CPU it is done at once.
 
-    `kind` is "cpu" or "cuda", as cases and rows name it; `library` is what training sends by.
+    `kind` is "cpu" or "cuda", as cases and rows name it. `backends` has the libraries of
+    torch.distributed that take its tensors, and what they are registered as (torch_groups.py).
     """
 
     kind: str
-    library: str
+    backends: Mapping[str, str]
 
     @property
     def identity(self) -> GpuIdentity | None:
@@ -85,6 +86,3 @@ class Device(Protocol):
 
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """What the device says of itself; `ours` are pids of this session's ranks on it."""
-
-    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        """A process group of torch.distributed; see communicators/torch_groups.py."""

@@ -52,15 +52,15 @@ def _finding(verdict: DoctorVerdict, name: str, found: str, advice: str) -> Doct
 _ok, _warn, _bad = (partial(_finding, verdict) for verdict in get_args(DoctorVerdict))
 
 
-def examine(ranks: int, launcher: str) -> list[DoctorFinding]:
-    """All findings for a calibration with `ranks` ranks under `launcher`."""
+def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFinding]:
+    """All findings for a calibration with `ranks` ranks under `launcher` on cpu or cuda."""
     return [
         cores(ranks),
         load(),
         mpi(),
         launch(launcher, ranks),
         torch_library(),
-        *gpus(),
+        *gpus(device),
         clocks(),
         timer(),
         memory(ranks),
@@ -227,18 +227,17 @@ GPU_CHECKS = (
 )
 
 
-def gpus() -> list[DoctorFinding]:
-    """NVIDIA GPUs and their driver, and a finding for each trouble, with the GPUs that have it."""
+def gpus(device: str = "cpu") -> list[DoctorFinding]:
+    """NVIDIA GPUs and their driver, and a finding for each trouble, with the GPUs that have it.
+
+    That there is none is bad where `device`, which is to be calibrated, is "cuda".
+    """
     devices, lost = read_gpus()
     missing = [_bad("gpu", lost, "reboot, or have the board tested")] if lost else []
     if not devices:
-        return missing or [
-            _ok(
-                "gpu",
-                "none visible",
-                "the CPU is calibrated; a GPU needs its driver and calib[gpu]",
-            )
-        ]
+        advice = "a GPU needs its driver and calib[gpu]"
+        none = _bad if device == "cuda" else _ok
+        return missing or [none("gpu", "none visible", advice)]
     names = ", ".join(sorted({device.name for device in devices}))
     found = f"{len(devices)} x {names}, driver {devices[0].driver}"
     answers = [state_of(device.uuid) | activity_of(device.uuid) for device in devices]

@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
 
 Storages = dict[int, torch.UntypedStorage]
 
@@ -111,8 +110,8 @@ def account(
     forward: Callable[[], torch.Tensor],
     backward: Callable[[torch.Tensor], None],
     receivers: Sequence[torch.Tensor],
+    device: Device,
     finish: Callable[[], None] | None = None,
-    device: Device = CPU,
 ) -> dict[str, int]:
     """Account for the bytes of one iteration. Run it warm, so that the optimizer has its state.
 
@@ -124,10 +123,10 @@ def account(
         The iteration; the backward takes the loss.
     receivers
         Tensors that get gradients and have none yet.
-    finish
-        What follows the backward: exchange and update.
     device
         Where all this is.
+    finish
+        What follows the backward: exchange and update.
 
     Returns
     -------

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from calib.microbench.communicator import Control
 from calib.microbench.communicators.mpi import library_version
+from calib.microbench.control import Control
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of

@@ -21,8 +21,9 @@ from calib.foundation.errors import CalibError, Unavailable
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
-from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicator import Communicator
 from calib.microbench.communicators import make_communicator
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices import take_device
 from calib.microbench.devices.cpu import CPU

@@ -19,8 +19,8 @@ from calib.foundation.arrays import Float32s
 from calib.foundation.errors import MeasurementError
 from calib.foundation.layers import ITEM_BYTES, split_sizes
 from calib.microbench.cases import SparseCase, SparseMethod
-from calib.microbench.communicator import Control
 from calib.microbench.communicators.mpi import mpi_control
+from calib.microbench.control import Control
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, repeat
 from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block

@@ -13,12 +13,12 @@ import torch
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
+from calib.microbench.calls import measure_calls
 from calib.microbench.cases import TensorsCase
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.lone import measure_calls
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import CallStretch, first_time
 

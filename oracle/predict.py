@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from calib.fitting.parameters.file import Parameters
@@ -14,7 +15,7 @@ from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.live_bytes import live_bytes
-from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
+from calib.oracle.memory.peak import LIVE, peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.projection import Form, Limit, Projection
@@ -95,12 +96,15 @@ def _possible(
     phases = by_phase(terms)
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
-    peak, about = peak_bytes(
-        machine.parameters, division, parts, lambda: live_bytes(model, division, optimizer)
-    )
+    parameters = machine.parameters
+    count = partial(live_bytes, model, division, optimizer)
+    peak, about = peak_bytes(parameters, division, parts, count)
+    live = None
+    if parameters.device_kind != "cpu":  # a GPU's peak is of more than its tensors
+        live, _ = peak_bytes(parameters, division, parts, count, LIVE)
     naive = sum(parts.values())
-    reasons = why_no_room(machine.parameters, naive, peak)
-    room = room_used(machine.parameters, naive, peak)
+    reasons = why_no_room(parameters, naive, peak)
+    room = room_used(parameters, naive, peak)
     limit = chosen.limit(model, division)
     return Projection(
         **_about(model, asked, form, optimizer),
@@ -113,6 +117,7 @@ def _possible(
         bytes_per_rank=naive,
         bytes_by_part=parts,
         peak_bytes=peak,
+        live_peak_bytes=live,
         limit=limit,
         bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
         feasible=not reasons,

@@ -96,6 +96,7 @@ def same(kept: Projection, made: Projection) -> bool:
         _same_time(kept.total, made.total)
         and all(_same_time(kept.phases.get(x), made.phases.get(x)) for x in phases)
         and _same_number(kept.peak_bytes, made.peak_bytes)
+        and _same_number(kept.live_peak_bytes, made.live_peak_bytes)
     )
 
 

@@ -102,7 +102,13 @@ class Projection(Divided):
         description="B of one rank: activations, weights, ..."
     )
     peak_bytes: BytesEstimate | None = Field(
-        default=None, description="with the fitted memory reuse (gamma); null without a fit"
+        default=None,
+        description="with the fitted memory reuse (gamma): of a GPU with all that is on it, of a CPU of "
+        "live tensors; null without a fit",
+    )
+    live_peak_bytes: BytesEstimate | None = Field(
+        default=None,
+        description="of a GPU: of live tensors alone; null: as peak_bytes, or without a fit",
     )
     limit: Limit = Field(
         default=Limit(why="not said"), description="the most ranks of the strategy, and why"

@@ -129,7 +129,8 @@ def parameters_of(name: str, of: Nominal) -> Parameters:
             seed=0,
             notes=[NOTE, of.about],
         ),
-        device="cuda",
+        device_kind="cuda",
+        device=name,
         device_memory_bytes=of.memory_bytes,
         ranks_per_node=of.per_node,
         nodes=of.nodes,
@@ -223,7 +224,6 @@ def _work(of: Nominal, kind: str, direction: str) -> WorkModel:
         error_factor=FACTOR,
         max_flops=1e18,
         max_bytes=1e18,
-        max_fresh_bytes=1e18,
         n_layers=1,
     )
 
@@ -231,7 +231,7 @@ def _work(of: Nominal, kind: str, direction: str) -> WorkModel:
 def _loop(of: Nominal, operation: str) -> TensorLoop:
     return TensorLoop(
         operation=operation,
-        device="cpu",
+        device="cuda",
         active_ranks=of.per_node,
         call_s=of.launch_s,
         s_per_tensor=0.0,

@@ -74,11 +74,12 @@ class Outcome:
     skipped: int
     failed: tuple[str, ...]
     seconds: float
+    not_run: int = 0
 
     @property
     def passed(self) -> int:
         """Tests that ran and did not fail."""
-        return self.tests - self.skipped - len(self.failed)
+        return self.tests - self.skipped - len(self.failed) - self.not_run
 
     @property
     def problem(self) -> str:
@@ -91,7 +92,8 @@ class Outcome:
     def line(self) -> str:
         """One line for a person."""
         minutes, seconds = divmod(round(self.seconds), 60)
-        verdict = self.problem or ("FAILED" if self.failed else "ok")
+        left = f"{self.not_run} not run" if self.not_run else "ok"
+        verdict = self.problem or ("FAILED" if self.failed else left)
         return (
             f"{self.stage.name:<31} {self.passed:>5} passed {len(self.failed):>3} failed "
             f"{self.skipped:>3} skipped  {minutes:>2}:{seconds:02}  {verdict}"
@@ -133,11 +135,15 @@ def summary(outcomes: list[Outcome]) -> tuple[list[str], int]:
     """The lines to print at the end, and the exit code."""
     failed = [name for outcome in outcomes for name in outcome.failed]
     ran = sum(outcome.tests for outcome in outcomes)
-    passed, skipped = (sum(getattr(o, kind) for o in outcomes) for kind in ("passed", "skipped"))
+    passed, skipped, not_run = (
+        sum(getattr(outcome, kind) for outcome in outcomes)
+        for kind in ("passed", "skipped", "not_run")
+    )
     lines = [outcome.line for outcome in outcomes] + [f"FAILED {name}" for name in failed]
     if not ran:
         lines.append("no test was chosen")
-    lines.append(f"{passed} passed, {len(failed)} failed, {skipped} skipped")
+    left = f", {not_run} not run" if not_run else ""
+    lines.append(f"{passed} passed, {len(failed)} failed, {skipped} skipped{left}")
     wrong = failed or not ran or any(outcome.problem for outcome in outcomes)
     return lines, int(bool(wrong))
 

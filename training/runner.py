@@ -17,7 +17,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.foundation.statistics import median
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.devices import take_device
 from calib.microbench.groups import machine_order
 from calib.microbench.machine.placement import Placement, place

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from calib.foundation.division import Division
-from calib.microbench.communicator import Control, TorchGroup
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.communicators import make_communicator
+from calib.microbench.control import Control
 from calib.microbench.devices import take_device
 
 

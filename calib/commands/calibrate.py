@@ -15,7 +15,16 @@ import typer
 from calib.calibrate import calibrate
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError
-from calib.options import BatchPerRank, Budget, Json, Launcher, Models, RanksOption, model_list
+from calib.options import (
+    BatchPerRank,
+    Budget,
+    DeviceOption,
+    Json,
+    Launcher,
+    Models,
+    RanksOption,
+    model_list,
+)
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
 
@@ -29,6 +38,7 @@ def command(
     models: Models = None,
     batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,
+    device: DeviceOption = None,
     launcher: Launcher = "local",
     budget: Budget = None,
     iterations: Annotated[
@@ -57,6 +67,7 @@ def command(
         launcher,
         name,
         seed,
+        device,
         quiet=as_json,
     )
     if as_json:

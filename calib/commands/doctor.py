@@ -5,20 +5,22 @@ Example: calib doctor --ranks 4
 
 from __future__ import annotations
 
-from calib.driver.ranks import default_ranks
+from calib.driver.defaults import default_device, default_ranks
 from calib.microbench.doctor import examine, require_measurable
-from calib.options import Json, Launcher, Output, RanksOption
+from calib.options import DeviceOption, Json, Launcher, Output, RanksOption
 from calib.terminal.doctor import show
 from calib.terminal.printing import print_json, save
 
 
 def command(
     ranks: RanksOption = None,
+    device: DeviceOption = None,
     launcher: Launcher = "local",
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    findings = examine(ranks or default_ranks(launcher), launcher)
+    device = device or default_device()
+    findings = examine(ranks or default_ranks(launcher, device), launcher, device)
     content = [finding.model_dump() for finding in findings]
     save(output, content)
     if as_json:

@@ -12,14 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
+from calib.driver.defaults import default_device, default_ranks
 from calib.driver.measure import measure, measure_as_rank, planned
-from calib.driver.ranks import as_rank, default_ranks, driven
+from calib.driver.ranks import as_rank, driven
 from calib.foundation.errors import InputError
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.options import (
     BatchPerRank,
     Budget,
+    DeviceOption,
     HangSeconds,
     Json,
     Launcher,
@@ -49,6 +51,7 @@ def command(
         str | None, typer.Option("-p", help="ranks to measure for, as 1,2; default 1 and --ranks.")
     ] = None,
     ranks: RanksOption = None,
+    device: DeviceOption = None,
     launcher: Launcher = "local",
     budget: Budget = None,
     seed: Seed = None,
@@ -61,6 +64,7 @@ def command(
         "--models": models,
         "--batch-per-rank": batch_per_rank,
         "-p": p,
+        "--device": device,
         "--seed": seed,
         "--quick": quick or None,
     }
@@ -77,12 +81,14 @@ def command(
             changes = {"budget_s": budget_s, "ranks": ranks}
             given = {name: value for name, value in changes.items() if value is not None}
             return Request.read(plan).model_copy(update=given)
-        sizes = [started] if started else sorted({1, ranks or default_ranks(launcher)})
+        kind = device or default_device()
+        sizes = [started] if started else sorted({1, ranks or default_ranks(launcher, kind)})
         return request_of(
             QUICK if quick else FULL,
             models=tuple(model_list(models)),
             p=tuple(numbers(p, "-p") if p else sizes),
             ranks=ranks or started,
+            device=kind,
             batch_per_rank=batch_per_rank,
             budget_s=budget_s,
             seed=seed,

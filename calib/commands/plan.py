@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calib.driver.ranks import default_ranks
+from calib.driver.defaults import default_device, default_ranks
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
@@ -25,6 +25,7 @@ from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
 from calib.options import (
     BatchPerRank,
     Budget,
+    DeviceOption,
     GlobalBatch,
     Json,
     Models,
@@ -64,10 +65,10 @@ def command(
         str | None,
         typer.Option(
             help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, "
-            "torch_nccl, torch_mpi; default mpi."
+            "torch_nccl, torch_mpi; default torch_mpi, of cuda torch_nccl."
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Layers run on cpu or cuda.")] = None,
+    device: DeviceOption = None,
     sparse: Annotated[
         str | None,
         typer.Option(metavar="ROWSxWIDTH", help="Variable whose sparse exchange is measured."),
@@ -109,7 +110,9 @@ def command(
         "seed": seed,
     }
     if plan is None:
-        options["p"] = options["p"] or tuple(sorted({1, ranks or default_ranks()}))
+        kind = device or ("cpu" if cluster else default_device())
+        most = ranks or default_ranks(device=kind)
+        options |= {"device": kind, "p": options["p"] or tuple(sorted({1, most}))}
         request = request_of(QUICK if quick else FULL, **options)
     elif quick or any(option is not None for option in options.values()):
         raise InputError("--plan names a whole plan; change the file instead of giving options")
@@ -197,7 +200,6 @@ def group_of(case: Case) -> CaseGroup:
             *([f"by {case.told}"] if case.told else []),
             *(["cold"] if case.cold else []),
             *(["in a window"] if case.start == "window" else []),
-            *(["beside others"] if case.background_nbytes else []),
         ]
         what = ", ".join([case.operation.replace("_", " "), *marks])
         return case.tier, what, case.library, case.group_size

@@ -8,10 +8,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from calib import __version__
+from calib.driver.defaults import default_ranks, require_device
 from calib.driver.launches import Launches
 from calib.driver.lock import only_driver
 from calib.driver.probe import probe
-from calib.driver.ranks import default_ranks, driven, emit, join_ranks
+from calib.driver.ranks import driven, emit, join_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import ensure_directory, sha256_of
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
@@ -31,15 +32,19 @@ def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan
     """The plan of a run directory; without a request, the one that it was begun with.
 
     The machine is probed first, as it decides what can be measured. Raises FileError where there is no
-    plan to go on with, InputError where there is another one.
+    plan to go on with, InputError where there is another one, MachineError where it is of GPUs and there
+    are none.
     """
     if request is None:
         if not (run / PLAN_FILE).exists():
             raise FileError(f"{run} holds no {PLAN_FILE} to go on with; leave out --resume")
         plan = read_plan(run)
+        ranks = max(plan.sizes)
+    else:
+        require_device(request.device, launcher)
+        ranks = request.ranks or default_ranks(launcher, request.device)
     path = ensure_directory(run) / CLUSTER_FILE
     if not path.exists():
-        ranks = max(plan.sizes) if request is None else request.ranks or default_ranks(launcher)
         probe(path, launcher, ranks)
     return plan if request is None else plan_for_run(run, request, Cluster.read(path))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calib.driver.ranks import default_ranks, join_ranks, run_ranks
+from calib.driver.defaults import default_ranks
+from calib.driver.ranks import join_ranks, run_ranks
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.probe import probe as probe_hosts
 from calib.microbench.records.cluster import Cluster

@@ -21,12 +21,7 @@ from calib.driver.listen import PREFIX, RankEvent, listen, stuck_reason, who_die
 from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.microbench.machine.launchers import launch_line
-from calib.microbench.machine.placement import (
-    RANK_VARIABLES,
-    distinct_cores,
-    launched,
-    usable_cores,
-)
+from calib.microbench.machine.placement import RANK_VARIABLES, launched
 from calib.microbench.timing.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
@@ -64,22 +59,6 @@ def speaks() -> bool:
     """Whether this process is the one that tells a person what all ranks would say alike."""
     numbers = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
     return not numbers or (not driven() and numbers[0] == "0")
-
-
-def default_ranks(launcher: str = "local") -> int:
-    """One rank per physical core that this process may use; under Slurm, the allocation's tasks."""
-    tasks = os.environ.get("SLURM_NTASKS", "") if launcher == "slurm" else ""
-    if tasks.isdecimal() and int(tasks):
-        return int(tasks)
-    return max(1, len(distinct_cores(usable_cores())))
-
-
-def ranks_per_node(launcher: str) -> int:
-    """Ranks of a launch on one node: under Slurm those of the allocation, else one per core."""
-    tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
-    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
-        return max(1, int(tasks) // int(nodes))
-    return default_ranks()
 
 
 def join_ranks() -> MpiCommunicator:

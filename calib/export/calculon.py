@@ -186,7 +186,8 @@ def by_type(request: ExportRequest, kinds: Sequence[str]) -> dict[str, list[Kern
 
 def memory_of(request: ExportRequest) -> tuple[Staircase, Collapse]:
     """mem1's rate by size. Raises MissingParameter where nothing was measured for it."""
-    kernels = bytes_bound(request.parameters) or copies(request.parameters, "cpu")
+    parameters = request.parameters
+    kernels = bytes_bound(parameters) or copies(parameters, parameters.device_kind)
     if not kernels:
         raise MissingParameter(
             "calculon needs the memory's rate, and the parameters hold no time of a pass over items or "
@@ -195,7 +196,7 @@ def memory_of(request: ExportRequest) -> tuple[Staircase, Collapse]:
     found = staircase([kernel.nbytes for kernel in kernels], [kernel.seconds for kernel in kernels])
     values = [found.seconds(kernel.nbytes) for kernel in kernels]
     kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
-    points = points_of(kernels, at_work(request.parameters))
+    points = points_of(kernels, at_work(parameters))
     into, written = "GBps and MB_efficiency of mem1", in_steps(found, 1e9, "GB/s")
     return found, collapse_of(f"bytes of {kinds}", into, written, points, values)
 

@@ -31,6 +31,7 @@ from calib.night.machine import (
     doctored,
     probed,
     ranks_in,
+    refuse_other_device,
     refuse_other_machine,
     refuse_other_parameters,
 )
@@ -63,7 +64,7 @@ def night_of(options: NightOptions) -> Iterator[Begun]:
     points, left_out = points_of(request, ranks, options.launcher)
     runs = ensure_directory(options.calibration.resolve().parent)
     with only_night(f"night of {options.calibration}"):
-        findings = doctored(ranks, options.launcher)
+        findings = doctored(ranks, options.launcher, request.device)
         there = options.output is not None and os.path.exists(options.output)
         run = _new_directory(options, runs, known)
         try:
@@ -158,6 +159,7 @@ def _begin(
     write_whole(run / PARAMETERS_FILE, read_bytes(known / PARAMETERS_FILE, "parameter file"))
     parameters = Parameters.read(run / PARAMETERS_FILE)
     refuse_other_parameters(parameters, calibrated_on, known / PARAMETERS_FILE)
+    refuse_other_device(request, parameters, known / PARAMETERS_FILE)
     request.write(run / REQUEST_FILE)
     unchecked = plan_check(run, options, request, base, points, parameters, cluster)
     night = Night(
@@ -195,7 +197,7 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
             f"{run} is complete: nothing is missing; `calib report {run}` reports it, another -o "
             "begins a new one"
         )
-    doctored(ranks, options.launcher)
+    doctored(ranks, options.launcher, request.device)
     now = probed(run / FRESH, cluster, options.launcher, options.name)
     (run / FRESH).unlink(missing_ok=True)
     if now.fingerprint != cluster.fingerprint:

@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.foundation.run_files import CLUSTER_FILE
+from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE
 from calib.foundation.text import plain
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
@@ -94,8 +95,11 @@ def accept(calibration: Path, judging: Judging, reason: str, night: str) -> list
 
 def machine_of(calibration: Path) -> str | None:
     """The machine of a calibration; None, that of the newest night, where it does not say."""
-    path = calibration / CLUSTER_FILE
-    return Cluster.read(path).machine if path.exists() else None
+    path, parameters = calibration / CLUSTER_FILE, calibration / PARAMETERS_FILE
+    if not path.exists():
+        return None
+    kind = Parameters.read(parameters).device_kind if parameters.exists() else "cpu"
+    return Cluster.read(path).history(kind)
 
 
 def chosen(steps: Sequence[Step], past: Past, night: str) -> list[Step]:

@@ -10,6 +10,7 @@ from calib.foundation.errors import InputError, MachineError
 from calib.foundation.words import bytes_words
 from calib.microbench.doctor import DoctorFinding, examine, require_measurable
 from calib.microbench.records.cluster import Cluster
+from calib.planning.request import Request
 from calib.reports.drift.records import changed
 
 
@@ -18,9 +19,9 @@ def ranks_in(cluster: Cluster) -> int:
     return cluster.ranks_per_node * len(cluster.hosts)
 
 
-def doctored(ranks: int, launcher: str) -> list[DoctorFinding]:
+def doctored(ranks: int, launcher: str, device: str) -> list[DoctorFinding]:
     """What the doctor finds. Raises MachineError where nothing can be measured."""
-    findings = examine(ranks, launcher)
+    findings = examine(ranks, launcher, device)
     require_measurable(findings)
     return findings
 
@@ -45,6 +46,15 @@ def refuse_other_machine(now: Cluster, then: Cluster, calibration: Path) -> None
     raise MachineError(
         f"{calibration} was calibrated on other hardware ({how}); `make calibrate` calibrates this one"
     )
+
+
+def refuse_other_device(request: Request, parameters: Parameters, path: Path) -> None:
+    """Refuse to train on another kind of device than was calibrated."""
+    if request.device != parameters.device_kind:
+        raise InputError(
+            f'the plan asks for device = "{request.device}", and {path} is of '
+            f"{parameters.device_kind}: nothing could be scored"
+        )
 
 
 def refuse_other_parameters(parameters: Parameters, then: Cluster, path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib.driver.ranks import ranks_per_node
+from calib.driver.defaults import ranks_per_node
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.oracle.template import DivisionTemplate
@@ -74,8 +74,8 @@ def points_of(
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
     One rank runs serial and data parallelism, which says how well a run repeats. Raises InputError for
-    what cannot be trained at all (an unknown model, more than `ranks` ranks, other items than float32,
-    a GPU), and where no point is left.
+    what cannot be trained at all (an unknown model, more than `ranks` ranks, other items than float32),
+    and where no point is left.
     """
     _refuse(request, ranks)
     points: dict[str, NightPoint] = {}
@@ -111,8 +111,6 @@ def _refuse(request: Request, ranks: int) -> None:
         raise InputError(
             f"the plan asks for {', '.join(request.dtypes)}; predictions, and so nights, are of float32"
         )
-    if request.device != "cpu":
-        raise InputError('the plan asks for device = "cuda"; a night trains on CPUs so far')
 
 
 def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
@@ -134,7 +132,8 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     template = DivisionTemplate(strategy, segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_rank)
     layers = divided_layers(model, None, strategy, p)
-    return trained_division(template, p, batch, ranks_per_node(launcher), layers, Settings())
+    node = ranks_per_node(launcher, request.device)
+    return trained_division(template, p, batch, node, layers, Settings())
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

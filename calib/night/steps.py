@@ -37,6 +37,7 @@ from calib.reports.scoring.accuracy import Missing
 from calib.terminal.printing import say
 from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import spec
+from calib.training_runs.options import backend_on
 from calib.training_runs.train import train
 
 # fields of a request that say which points there are; the others say how they are measured
@@ -137,6 +138,7 @@ def _train(begun: Begun, point: NightPoint) -> str:
         model=point.model,
         division=point.division,
         settings=Settings(
+            backend=backend_on(begun.parameters.device_kind),
             optimizer=point.optimizer,
             iterations=night.iterations,
             seed=night.seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from calib.fitting.parameters.file import LEAST_EXCHANGE_BYTES
 from calib.foundation.collectives import Operation
 from calib.foundation.layers import DTYPE_BYTES
 from calib.foundation.nccl import CONFIG_VERSION, TELLABLE, NcclAlgorithm
@@ -22,7 +23,6 @@ MOST_BYTES = 2**30
 COARSE_FACTOR, COMPARED_FACTOR = 8, 64
 # buffers of 64 MiB take most of a launch: what no prediction looks up stops at the largest message
 ENOUGH_BYTES = 16 * 2**20
-BACKGROUND_BYTES = 2**20
 FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
 PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
@@ -52,6 +52,11 @@ def collective_cases(
     maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
     cases: list[Case] = [maker.message(m, f"{m.why}, {label}") for label, m in sent]
+    cases += [
+        maker.message(m._replace(groups=1), f"{m.why}, {label}, by one group alone")
+        for label, m in sent
+        if m.groups > 1 and m.stride == 1
+    ]
     cases += maker.cold_gradients(points)
     cases += maker.grids(sizes, used)
     cases += maker.levels()
@@ -59,7 +64,7 @@ def collective_cases(
         uses_groups = any(point.division.traits.hybrid for point in points)
         cases += maker.contention(1 if uses_groups else 2)
     if request.cold:
-        cases += maker.coarse("allreduce", sizes[-1], 2, "allreduce from cold caches", cold=True)
+        cases += maker.cold_allreduces(sizes[-1])
     if request.windows:
         cases += maker.coarse(
             "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"
@@ -166,22 +171,33 @@ class _Maker:
         )
 
     def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
-        """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
+        """The allreduces of gradients, whose buffers no cache holds when the backward is done.
+
+        Beside the same with warm caches they say what a byte costs more (fitting/sections/
+        composition.py): by the ranks of one node, and where bytes and not the start-up take the time.
+        """
         return [
             self.message(message, f"{message.why} from cold caches, {point.label}", cold=True)
             for point in points
-            if point.division.p > 1
+            if 1 < point.division.p <= self.machine.ranks_per_node
             for message in gradient_messages(point.model, point.division)
             if message.operation == "allreduce"
             and message.groups == 1
             and message.stride == 1
-            and message.nbytes <= MOST_BYTES
+            and LEAST_EXCHANGE_BYTES <= message.nbytes <= MOST_BYTES
             and _fits(self.machine, message)
         ]
 
+    def cold_allreduces(self, p: int) -> list[Case]:
+        """The same over the coarse grid, by `p` ranks or as many as a node has."""
+        inside = min(p, self.machine.ranks_per_node)
+        why = "allreduce from cold caches"
+        cases = self.coarse("allreduce", inside, 2, why, cold=True) if inside > 1 else []
+        return [case for case in cases if case.nbytes >= LEAST_EXCHANGE_BYTES]
+
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
-    ) -> list[Case]:
+    ) -> list[CollectiveCase]:
         """The coarse grid of one operation; in tier 2 no larger than messages get."""
         factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
         largest = LARGEST_BYTES if tier < 2 else self.enough
@@ -231,7 +247,7 @@ class _Maker:
             yield "racks", stride, -(-nodes // machine.nodes_per_rack)
 
     def contention(self, tier: int) -> list[Case]:
-        """k disjoint pairs at once, inside a node and across; an allreduce beside other messages.
+        """k disjoint pairs at once, inside a node and across.
 
         Across a level, pairs share the links of a node (or rack) until it has no more ranks.
         """
@@ -249,8 +265,7 @@ class _Maker:
             if fits(machine.ranks, 2, stride, k):
                 why = f"contention: {k} pairs at once" if k > 1 else "contention: one pair"
                 cases += self.coarse("allreduce", 2, tier, why, stride=stride, groups=k)
-        why = "contention: beside other messages"
-        return cases + self.coarse("allreduce", 2, tier, why, background_nbytes=BACKGROUND_BYTES)
+        return cases
 
     def other_libraries(self, sizes: Sequence[int]) -> list[Case]:
         """The libraries after the first, and MPI on device buffers, over the coarse grid."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calib.foundation.layers import ITEM_BYTES, LayerShape
-from calib.microbench.cases import Case, InPlaceCase, LayerCase
+from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
 from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows
@@ -20,9 +20,8 @@ from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import OptimizerNames, Request
 from calib.training.models import model_names
+from calib.training.teams import BACKENDS
 
-# libraries that exchange gradients on CPUs
-OVERLAPPING = ("torch_mpi", "torch_gloo")
 # the layers that make up this much of an iteration are measured first
 IMPORTANT_SHARE = 0.9
 # operations in the time of moving a byte: 14e12 / 0.9e12 on a V100, 5 to 10 on a CPU core
@@ -42,7 +41,7 @@ def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 
 
 def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Two large elementwise passes for each number of ranks, on a CPU."""
+    """Two large elementwise passes for each number of ranks, on a CPU: a GPU has no fresh pages."""
     if request.device != "cpu":
         return []
     return [
@@ -61,7 +60,7 @@ def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 def _variants(
     request: Request, point: Point, shard: Shard, dtype: str, tier: int
 ) -> Iterable[LayerCase]:
-    """One shard: as autograd runs it, its passes apart, and on a GPU also as a graph and cold."""
+    """One shard: as autograd runs it, and its passes apart."""
     whole = LayerCase(
         layer=shard.layer,
         batch=shard.batch,
@@ -76,10 +75,6 @@ def _variants(
     yield whole
     if request.passes_apart and shard.layer.kind in WEIGHTED:
         yield whole.model_copy(update={"passes": "parts", "tier": 2})
-    if request.device == "cuda":
-        yield whole.model_copy(update={"mode": "graph", "tier": 2})
-        if request.cold:
-            yield whole.model_copy(update={"cold": True, "tier": 2})
 
 
 def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
@@ -101,14 +96,17 @@ def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
 
 
 def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Whole iterations of the registered models, as a rank of each point runs them, on a CPU."""
+    """Whole iterations of the registered models, as a rank of each point runs them.
+
+    With momentum, training's default; with others where memory is accounted for, which they change.
+    """
     return [
-        in_place_case(point, optimizer)
+        in_place_case(point, optimizer, request.device)
         for point in points
         for optimizer in request.optimizers
         if point.division.p == point.launch
         and point.model.name in model_names()
-        and request.device == "cpu"
+        and (optimizer == "momentum" or point.division.traits.whole)
     ]
 
 
@@ -117,9 +115,10 @@ def overlap_cases(
 ) -> list[Case]:
     """Iterations with the exchange overlapped and without, at the largest p on one host.
 
-    Of registered models on a CPU, by the first library that trains there.
+    Of registered models, by the first library that training can send by on the device.
     """
-    libraries = [name for name in request.libraries if name in OVERLAPPING]
+    training = [library for library, device in BACKENDS.values() if device == request.device]
+    libraries = [name for name in request.libraries if name in training]
     on_a_host = [
         point
         for point in points
@@ -127,7 +126,7 @@ def overlap_cases(
         and 1 < point.division.p == point.launch <= machine.ranks_per_node
         and point.model.name in model_names()
     ]
-    if not libraries or not on_a_host or request.device != "cpu":
+    if not libraries or not on_a_host:
         return []
     largest = max(point.division.p for point in on_a_host)
     chosen = sorted(
@@ -135,7 +134,7 @@ def overlap_cases(
         key=lambda point: -point.model.parameter_items,
     )
     return [
-        in_place_case(point, request.optimizers[0]).model_copy(
+        in_place_case(point, request.optimizers[0], request.device).model_copy(
             update={
                 "exchange": libraries[0],
                 "purpose": f"what {point.label} hides of its exchange",
@@ -145,7 +144,9 @@ def overlap_cases(
     ]
 
 
-def in_place_case(point: Point, optimizer: OptimizerNames) -> InPlaceCase:
+def in_place_case(
+    point: Point, optimizer: OptimizerNames, device: DeviceName = "cpu"
+) -> InPlaceCase:
     """Whole iterations, and the parts that they are the sum of."""
     model = point.model
     division = with_boundaries(model, point.division)
@@ -158,6 +159,7 @@ def in_place_case(point: Point, optimizer: OptimizerNames) -> InPlaceCase:
         division=division,
         ranks=point.launch,
         optimizer=optimizer,
+        device=device,
         layer_keys=tuple(of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces),
         activation_bytes=ITEM_BYTES * batch * work.output_items,
         tensors_key=tensors_key(shapes),

@@ -58,8 +58,8 @@ def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])
     each = cluster.ranks_per_node
-    if request.device == "cuda":  # a rank is a GPU
-        each = min(host.gpus for host in cluster.hosts) or each
+    if request.device == "cuda":  # a rank has a GPU of its own, where the hosts' are known
+        each = min(each, min(host.gpus for host in cluster.hosts) or each)
     ranks = request.ranks or min(max(request.p), each * nodes)
     per_node = max(each, -(-ranks // nodes))
     installed = cluster.hosts[0].versions

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_bytes, write_whole
@@ -37,6 +38,8 @@ OptimizerNames = Literal["sgd", "momentum", "adam"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 MOST_SECONDS = 1e6
 OVERLAPPED_MODELS = 2
+# what only ranks on CPUs do: start by the host's clock, and exchange through windows of MPI
+OF_HOSTS = ("windows", "sparse")
 SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -44,7 +47,7 @@ SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 class Effort:
     """How much a calibration does.
 
-    `extras`: cold buffers, windows, contention, passes apart, sparse exchanges, overlap.
+    `extras`: cold buffers, contention, passes apart, sparse exchanges (of CPUs), overlap.
     """
 
     budget_s: float
@@ -164,11 +167,12 @@ class Request(BaseModel):
         description="samples per rank (weak scaling); without batch and this: each model's own",
     )
     segments: PlanCount = Field(default=4, description="S: micro-batches of a pipeline")
+    device: DeviceName = Field(default="cpu", description="where buffers and kernels are")
     libraries: tuple[Library, ...] = Field(
-        default=("torch_mpi",),
+        default_factory=lambda known: TRAINING_LIBRARIES[known.get("device", "cpu")][:1],
         min_length=1,
         description="libraries that send messages: the first is measured at every size that a "
-        "strategy sends, the others on a coarse grid",
+        "strategy sends, the others on a coarse grid; default torch_mpi, on GPUs torch_nccl",
     )
     algorithms: tuple[NcclAlgorithm, ...] | None = Field(
         default=None,
@@ -176,7 +180,6 @@ class Request(BaseModel):
         "ring, tree and nvls",
     )
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
-    device: DeviceName = Field(default="cpu", description="where buffers and kernels are")
     dtypes: tuple[DType, ...] = Field(
         default=("float32",), min_length=1, description="item types of layers"
     )
@@ -196,15 +199,18 @@ class Request(BaseModel):
         default=True, description="whether collectives of several groups at once are measured"
     )
     cold: bool = Field(
-        default=True, description="whether buffers outside of the caches are measured, too"
+        default=True,
+        description="whether allreduces of buffers outside of the caches are measured, too",
     )
     windows: bool = Field(
-        default=True,
-        description="whether starts in a window on synchronised clocks are measured, too",
+        default=False,
+        description="whether starts in a window on synchronised clocks are measured, too: for "
+        "people, as no law is fitted to them; not on GPUs",
     )
     passes_apart: bool = Field(default=True, description="dL/dx and dL/dw of a layer, each alone")
     sparse: Sparse | None = Field(
-        default=None, description="variable whose sparse exchange is measured; null: none"
+        default=None,
+        description="variable whose sparse exchange is measured; null: none; not on GPUs",
     )
     overlap: CountOrNone = Field(
         default=OVERLAPPED_MODELS,
@@ -244,6 +250,9 @@ class Request(BaseModel):
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
         if self.algorithms and "nccl" not in self.libraries:
             raise ValueError("algorithms are told to library nccl, which libraries lacks")
+        hosts = [name for name in OF_HOSTS if getattr(self, name)]
+        if hosts and self.device != "cpu":
+            raise ValueError(f'{hosts[0]} needs device = "cpu"')
         return self
 
     def global_batch(self, p: int, model_batch_per_rank: int) -> int:
@@ -281,9 +290,8 @@ def request_of(effort: Effort, **content: Any) -> Request:
         "grid_factor": effort.grid_factor,
         "contention": effort.extras,
         "cold": effort.extras,
-        "windows": effort.extras,
         "passes_apart": effort.extras,
-        "sparse": Sparse() if effort.extras else None,
+        "sparse": Sparse() if effort.extras and content.get("device") != "cuda" else None,
         "overlap": OVERLAPPED_MODELS if effort.extras else 0,
     }
     given = {key: value for key, value in content.items() if value is not None}

@@ -94,7 +94,11 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     calibrated = parameters.provenance.cluster_fingerprint
     known = calibrated_on.fingerprint == calibrated and calibrated_on.machine == cluster.machine
     accuracies, unscored = score_runs(
-        predicted.projections, runs, calibrated, {cluster.fingerprint} if known else ()
+        predicted.projections,
+        runs,
+        calibrated,
+        {cluster.fingerprint} if known else (),
+        parameters.device_kind,
     )
     there = {accuracy.run_id for accuracy in accuracies}
     notes += [line for item in runs if run_id(item.header) in there for line in doubts(item)]
@@ -186,7 +190,7 @@ def _entry(
         nightly=night is not None,
         cluster_name=cluster.name,
         cluster_fingerprint=cluster.fingerprint,
-        machine=cluster.machine,
+        machine=cluster.history(parameters.device_kind),
         program_version=(night.program_version if night else "")
         or parameters.provenance.program_version,
         parameters_id=digest[:16],

@@ -19,9 +19,15 @@ from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
 from calib.training.own.options import Own, is_own
+from calib.training.teams import BACKENDS
 
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
 MAX_SEED = 2**63 - 2**32
+
+
+def backend_on(device: str) -> str:
+    """The backend of torch.distributed that trains on a kind of device, unless another is named."""
+    return next(name for name, (_, where) in BACKENDS.items() if where == device)
 
 
 @cache  # looking at a user's module builds it twice

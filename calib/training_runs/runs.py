@@ -12,12 +12,12 @@ from importlib import metadata
 from itertools import count
 from pathlib import Path
 
-from calib.driver.ranks import ranks_per_node
+from calib.driver.defaults import ranks_per_node
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.model.spec import ModelSpec
@@ -26,6 +26,7 @@ from calib.terminal.printing import say
 from calib.training.job import Settings, TrainingJob
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
+from calib.training.teams import BACKENDS
 from calib.training_runs.options import divided_layers, require_trained, trained_division
 from calib.training_runs.plan import PlanFile
 
@@ -79,7 +80,8 @@ class TrainingRequest:
             division = self.plan.division(self.model, self.settings.own)
             require_trained(division, self.settings, self._layers(division.strategy))
             return [division], []
-        node, found, reasons = ranks_per_node(self.launcher), [], []
+        _, device = BACKENDS[self.settings.backend]
+        node, found, reasons = ranks_per_node(self.launcher, device), [], []
         for template in self.templates:
             strategy = template.strategy
             if self.strategy.strip() == "all" and traits_of(strategy).parallel != (self.p > 1):

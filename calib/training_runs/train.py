@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from calib.driver.defaults import default_ranks
 from calib.driver.listen import RankEvent
-from calib.driver.ranks import RanksEnded, default_ranks, emit, join_ranks, run_ranks
+from calib.driver.ranks import RanksEnded, emit, join_ranks, run_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -18,6 +19,7 @@ from calib.terminal.printing import say
 from calib.terminal.progress import Bar
 from calib.training.job import JOB_FILE, TrainingJob
 from calib.training.run.record import TrainingRun
+from calib.training.teams import BACKENDS
 from calib.training_runs.plan import print_found, show_planned
 from calib.training_runs.runs import TrainingRequest, stamp, whole_run
 from calib.training_runs.table import summarize
@@ -61,8 +63,10 @@ def train(path: Path, job: TrainingJob, launcher: str = "local") -> TrainingRun:
         The ranks ended too early and did not say why.
     """
     p, settings = job.division.p, job.settings
-    if launcher == "local" and p > default_ranks():
-        say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
+    _, device = BACKENDS[settings.backend]
+    if launcher == "local" and p > (most := default_ranks(device=device)):
+        units = "GPUs" if device == "cuda" else "cores"
+        say(f"{p} ranks on {most} {units}: oversubscribed, the run will be marked")
     prepare_training(path)
     log = path.absolute().parent / LOG_FILE
     told = log.with_name(JOB_FILE)

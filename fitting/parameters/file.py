@@ -48,18 +48,21 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.records import Record, TimeEstimate
-from calib.microbench.cases import DeviceName
+from calib.microbench.cases import DeviceName, Library
 
 FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
 # what training on a kind of device sends by (training/teams.py), and the library under it: its times
 # lack what a call of torch.distributed adds, 10 to 20 us on the machines that were tried
-TRAINING_LIBRARIES: dict[str, tuple[str, str]] = {
+TRAINING_LIBRARIES: dict[str, tuple[Library, Library]] = {
     "cpu": ("torch_mpi", "mpi"),
     "cuda": ("torch_nccl", "nccl"),
 }
 # those that predictions take where none of these was measured, the first that was
 OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_mpi", "mpi", "torch_gloo")
+# of an allreduce from cold caches: below it the call itself, whose code is cold, takes longer than the
+# bytes
+LEAST_EXCHANGE_BYTES = 2**18
 Intervals = Annotated[
     dict[str, tuple[Seconds, Seconds]],
     Field(description="95% interval of each coefficient, by its name"),

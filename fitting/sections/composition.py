@@ -22,7 +22,13 @@ from dataclasses import dataclass
 
 from calib.fitting.estimators.composition import SumInPlace
 from calib.fitting.parameters.collectives import CollectiveFit, interpolate
-from calib.fitting.parameters.file import TRAINING_LIBRARIES, Composition, LayerTime, TensorLoop
+from calib.fitting.parameters.file import (
+    LEAST_EXCHANGE_BYTES,
+    TRAINING_LIBRARIES,
+    Composition,
+    LayerTime,
+    TensorLoop,
+)
 from calib.fitting.sections.collective_rows import usual
 from calib.fitting.sections.compute import of_slowest_rank, taking_time
 from calib.microbench.cases import InPlaceCase
@@ -31,8 +37,6 @@ from calib.microbench.records.samples import Samples
 BOOTSTRAPS = 100
 MET = ("halo", "layerwise")
 EXCHANGE, COPIES = "exchange", "copies"
-# below it the call itself, whose code is cold, takes longer than the bytes
-LEAST_EXCHANGE_BYTES = 2**18
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,11 @@ class WorkRows:
     launches: list[int] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
 
-    def add(self, work: Work, case: LayerCase, launches: Mapping[int, float]) -> None:
+    def add(self, case: LayerCase, direction: str, launches: Mapping[int, float]) -> None:
         """The seconds of each launch of one pass; a layer is the same one at every batch."""
+        work = work_of(case.layer, case.batch, direction, case.needs_input_grad)
+        if case.device != "cpu":  # PyTorch keeps a GPU's memory, and no page is fresh
+            work = work._replace(fresh_bytes=0.0)
         for launch, seconds in launches.items():
             self.work.append(work)
             self.seconds.append(seconds)
@@ -97,9 +100,8 @@ def work_models(
     rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
         case = by_key[layer]
-        work = work_of(case.layer, case.batch, operation, case.needs_input_grad)
         key = case.layer.kind, operation, active_ranks
-        rows[key].add(work, case, medians_of_launches(measured))
+        rows[key].add(case, operation, medians_of_launches(measured))
     models = [
         _work_model(key, values, seed)
         for key, values in sorted(rows.items())
@@ -135,9 +137,8 @@ def _rows_of_times(
                 continue
             measured = passes.get((time.key, direction, time.active_ranks))
             launches = (measured and medians_of_launches(measured)) or {0: estimate.value}
-            work = work_of(case.layer, case.batch, direction, case.needs_input_grad)
             for kind in kinds:
-                rows[kind, direction, time.active_ranks].add(work, case, launches)
+                rows[kind, direction, time.active_ranks].add(case, direction, launches)
     return rows
 
 

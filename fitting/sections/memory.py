@@ -86,8 +86,7 @@ def memory_reuses(
         for name, measure in PEAKS.items():
             peak = end.memory.get(name, 0)
             if peak > 0 and naive.total > 0:
-                device = "cuda" if "peak_reserved" in end.memory else "cpu"
-                key = device, case.strategy, measure
+                key = case.device, case.strategy, measure
                 rows[key].append((case.model, naive, float(peak)))
                 counts[key].append((float(case.live_bytes), float(peak)))
     found = [

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
-from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicator import Communicator
+from calib.microbench.control import Control
 from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.watchdog import beat
 

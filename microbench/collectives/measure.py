@@ -13,7 +13,7 @@ from calib.microbench.collectives.operations import EXERCISES, Exercise
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block, idle_block
 from calib.microbench.collectives.told import estimate_s, telling
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.groups import layout, machine_order

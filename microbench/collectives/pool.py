@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calib.foundation.errors import MachineError
-from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicator import Communicator
 from calib.microbench.communicators import make_communicator
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 
 RankLists = Sequence[Sequence[int]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from calib.microbench.collectives.operations import Exercise
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.timing.clock import Clock, next_window, wait_until
 from calib.microbench.timing.repeat import SecondsByName, TimedBlock, Timings
 from calib.microbench.timing.stretches import CallStretch, TimedCalls, host_block

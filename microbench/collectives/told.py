@@ -7,11 +7,11 @@ from typing import TypeVar, cast
 
 from calib.foundation.errors import MachineError, Unavailable
 from calib.foundation.nccl import CHOSEN
+from calib.microbench.agreement import together
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.operations import Exercise
-from calib.microbench.communicator import Communicator, Control, ToldCommunicator
-from calib.microbench.communicators.devices import together
-
+from calib.microbench.communicator import Communicator, ToldCommunicator
+from calib.microbench.control import Control
 
 Made = TypeVar("Made")
 

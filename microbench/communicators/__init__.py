@@ -10,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from calib.foundation.errors import InputError
-from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicator import Communicator
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 
 # library -> module that has `make(control, device)`

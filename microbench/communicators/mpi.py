@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import numpy as np
 
 from calib.foundation.errors import InputError, MachineError
-from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree
+from calib.microbench.agreement import agree
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 

@@ -16,8 +16,8 @@ import torch
 
 from calib.foundation.errors import InputError, MachineError
 from calib.foundation.nccl import CONFIG_VERSION, selection
-from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree, together
+from calib.microbench.agreement import agree, together
+from calib.microbench.control import Control
 
 if TYPE_CHECKING:
     from calib.microbench.device import Device

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 from torch import distributed
 
-from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree
+from calib.microbench.agreement import agree
+from calib.microbench.control import Control
 from calib.microbench.machine.placement import machine_id
 
 _TCPStore: Any = distributed.TCPStore  # type: ignore[attr-defined]  # no declared export

@@ -16,15 +16,13 @@ import torch
 import torch.distributed as dist
 
 from calib.foundation.errors import InputError
-from calib.microbench.communicator import Control
+from calib.microbench.communicators import torch_short  # noqa: F401 (registers its backend)
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
-from calib.microbench.communicators.torch_groups import destroy_group
+from calib.microbench.communicators.torch_groups import destroy_group, new_group
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
-
-# library -> kind of device whose tensors it takes
-TAKES = {"torch_gloo": "cpu", "torch_nccl": "cuda", "torch_mpi": "cpu"}
 
 _all_gather: Any
 _reduce_scatter: Any
@@ -48,7 +46,7 @@ class TorchCommunicator:
         self.library, self.device = library, device
         self._members, self._meeting = members, meeting
         self.rank, self.size = members.rank, members.size
-        self.process_group: Any = device.process_group(library, members, meeting)
+        self.process_group: Any = new_group(device.backends[library], members, meeting)
 
     def buffer(self, items: int) -> Any:
         """torch.empty."""
@@ -182,8 +180,8 @@ class QueuedCommunicator(TorchCommunicator):
 def make(library: str, control: Control, device: Device) -> TorchCommunicator:
     """All ranks of `control`; see make_communicator. Raises MachineError where a part is missing."""
     world = mpi_control(library, control)
-    if device.kind != TAKES[library]:
-        raise InputError(f"{library} takes buffers of {TAKES[library]}, not {device.kind!r}")
+    if library not in device.backends:
+        raise InputError(f"{library} takes no buffers of {device.kind}")
     meeting = None if library == "torch_mpi" else meet(world)
     kinds: dict[str, type[TorchCommunicator]] = {
         "torch_gloo": GlooCommunicator,

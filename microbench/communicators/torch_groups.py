@@ -24,16 +24,8 @@ from calib.foundation.errors import MachineError
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.rendezvous import Meeting, gloo_interface
 from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
-from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
 
 GLOO_BACKEND, NCCL_BACKEND = "calib_gloo", "calib_nccl"
-# library -> backend
-BACKENDS = {
-    "torch_gloo": GLOO_BACKEND,
-    "torch_nccl": NCCL_BACKEND,
-    "torch_mpi": MPI_BACKEND,
-    "torch_short": SHORT_BACKEND,
-}
 
 _dist: Any = dist  # the stores and backends are no declared exports
 

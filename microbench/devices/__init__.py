@@ -10,7 +10,7 @@ from calib.foundation.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-    from calib.microbench.communicator import Control
+    from calib.microbench.control import Control
     from calib.microbench.device import Device
 
 # kind -> module that has `take(control)`

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import InputError
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import MemoryWatch
 from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import TimedCalls, host_block
@@ -17,14 +17,24 @@ from calib.microbench.timing.timer import Timer, measure_timer
 if TYPE_CHECKING:
     import torch
 
+    from calib.microbench.records.manifest import GpuIdentity
+
 
 class CpuDevice:
     """What is called is done when the call returns, and perf_counter is the clock."""
 
     kind = "cpu"
-    library = "torch_mpi"
-    identity = None
+    backends: Mapping[str, str] = {
+        "torch_mpi": "calib_mpi",
+        "torch_gloo": "calib_gloo",
+        "torch_short": "calib_short",
+    }
     now = staticmethod(perf_counter)
+
+    @property
+    def identity(self) -> GpuIdentity | None:
+        """None: it is no GPU."""
+        return None
 
     @property
     def timer(self) -> Timer:
@@ -73,12 +83,6 @@ class CpuDevice:
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """Nothing."""
         return {}
-
-    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        """By MPI or gloo."""
-        from calib.microbench.communicators.torch_groups import BACKENDS, new_group
-
-        return new_group(BACKENDS[library], members, meeting)
 
 
 CPU = CpuDevice()

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from calib.microbench.communicator import Control
-from calib.microbench.communicators.devices import agree, gpu_index
+from calib.microbench.agreement import agree, gpu_index
+from calib.microbench.control import Control
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import GpuIdentity
 from calib.microbench.timing.held import Lap, held_block, spin_cycles
@@ -34,7 +34,7 @@ class CudaDevice:
     """GPU number `index` of those that PyTorch sees; its work is on the current stream."""
 
     kind = "cuda"
-    library = "torch_nccl"
+    backends: Mapping[str, str] = {"torch_nccl": "calib_nccl"}
     cuda: Any = torch.cuda  # its events and its spin kernel have no annotations
 
     def __init__(self, index: int) -> None:
@@ -67,9 +67,9 @@ class CudaDevice:
         self.cuda.synchronize()
 
     def now(self) -> Any:
-        """An event that the current stream passes."""
+        """An event that the current stream of this GPU passes, whichever GPU is the current one."""
         event = self.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self.cuda.current_stream(self.index))
         return event
 
     def seconds(self, start: Any, stop: Any) -> float:
@@ -133,13 +133,6 @@ class CudaDevice:
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """NVML's readings."""
         return snapshot(self.identity.uuid, ours)
-
-    def process_group(self, library: str, members: Any, meeting: Any) -> Any:
-        """By NCCL."""
-        # late: it starts MPI
-        from calib.microbench.communicators.torch_groups import BACKENDS, new_group
-
-        return new_group(BACKENDS[library], members, meeting)
 
 
 class HeldStopwatch:

@@ -8,13 +8,13 @@ from functools import partial
 import torch
 
 from calib.foundation.errors import InputError
+from calib.microbench.calls import measure_calls
 from calib.microbench.cases import LayerCase
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.layers.work import RunnableLayer, check_case, start_work
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.lone import measure_calls
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import Attempts, CallStretch
 
@@ -35,7 +35,7 @@ def measure_layer(
     All ranks start each repetition together, so that they disturb one another as in training. On a CPU
     one timing holds one call: each backward needs a forward of its own, and gradients are dropped
     before each (`set_to_none`), as the training loop does. On a GPU it holds as many as its clock
-    needs (lone.py). `cold` evicts the caches before each stretch; a backward behind its forward finds
+    needs (calls.py). `cold` evicts the caches before each stretch; a backward behind its forward finds
     what that left. The very first call is part of the budget and kept as `first_s`, the maximum over
     ranks.
 

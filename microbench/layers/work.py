@@ -11,7 +11,7 @@ from torch import Tensor
 from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import LayerCase
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
 from calib.microbench.timing.stretches import CallStretch, first_time

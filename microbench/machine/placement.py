@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.machine.allocator import hold_still
 from calib.microbench.machine.telemetry import cores_near
 from calib.microbench.records.manifest import GpuIdentity

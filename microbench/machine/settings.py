@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.machine.boards import peers_of, state_of
 from calib.microbench.machine.loaded import loaded_versions
 from calib.microbench.machine.placement import Placement

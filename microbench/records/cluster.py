@@ -149,6 +149,12 @@ class Cluster(BaseModel):
         content = {"levels": [[x.name, x.members] for x in self.levels], "hosts": hosts}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
+    def history(self, device_kind: str) -> str:
+        """The name of its history: `machine`, and of trainings on its GPUs another."""
+        if device_kind == "cpu":
+            return self.machine
+        return hashlib.sha256(f"{self.machine} {device_kind}".encode()).hexdigest()[:16]
+
     @property
     def versions(self) -> dict[str, str]:
         """Versions by name: kernel, drivers, libraries.

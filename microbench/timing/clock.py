@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from calib.foundation.arrays import Floats
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.records.manifest import ClockRecord
 
 ROUNDS = 8

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from calib.foundation.statistics import serial_half_width
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.watchdog import beat
 

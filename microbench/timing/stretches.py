@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from calib.foundation.errors import MeasurementError
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.watchdog import beat

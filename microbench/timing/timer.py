@@ -8,8 +8,8 @@ from time import perf_counter
 
 from calib.foundation.statistics import median
 
-# a timing holds at least this many overheads of the clock, so that the clock is 1% of it at most
-CLOCK_MULTIPLE = 100
+# a timing holds at least so many overheads of the clock, and steps of it: 2%, and 1%, of it at most
+OVERHEADS, STEPS = 50, 100
 MAX_CALLS = 10_000
 
 
@@ -23,7 +23,7 @@ class Timer:
     @property
     def shortest_timing_s(self) -> float:
         """The shortest interval that this clock times well."""
-        return CLOCK_MULTIPLE * max(self.resolution_s, self.overhead_s)
+        return max(STEPS * self.resolution_s, OVERHEADS * self.overhead_s)
 
     def calls_for(self, seconds_per_call: float) -> int:
         """Calls that one timing must hold for a call of that length."""

@@ -59,6 +59,8 @@ class LayerCosts:
         self._times = {t.key: t for t in parameters.layers if t.active_ranks == active}
         self._batches = {t.batch for t in self._times.values()}
         self._laws = {(w.kind, w.direction): w for w in parameters.work if w.active_ranks == active}
+        # PyTorch keeps a GPU's memory for itself, so that no page of it is fresh
+        self._fresh_pages = parameters.device_kind == "cpu"
         self._has_none = not parameters.layers and not parameters.work
         self._in_place = InPlaceLaws(parameters, active)
         self._from_law = (*self._about, FROM_LAW)
@@ -134,7 +136,7 @@ class LayerCosts:
         work = piece.work.at(batch, direction)
         seconds, factor, outside = price_of(law, work)
         down, up = seconds - seconds / factor, seconds * factor - seconds
-        if work.fresh_bytes and no_fresh(law):
+        if self._fresh_pages and work.fresh_bytes and no_fresh(law):
             up = seconds * factor * UNPRICED_FACTOR - seconds
             return Cost(seconds, "extrapolated", ((source, down, up),), self._unpriced)
         basis: Basis = "extrapolated" if outside else "interpolated"

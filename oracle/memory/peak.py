@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
@@ -13,6 +13,7 @@ from calib.oracle.cost import widened
 
 # all memory in use must fit the device; if that was not measured, the nearest measure stands in
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
+LIVE: tuple[Measure, ...] = ("allocated",)
 ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
 PEAK_IS_OF = "peak memory is of"
 # Only serial and data parallelism were measured. What other strategies hold beside their naive sum
@@ -32,6 +33,7 @@ def peak_bytes(
     division: Division,
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
+    measures: Sequence[Measure] = MEASURES,
 ) -> tuple[Estimate | None, list[str]]:
     """Peak bytes of a rank whose naive bytes are `parts` (naive.py), and notes for the reader.
 
@@ -39,10 +41,10 @@ def peak_bytes(
     closer to the measured peaks. Else the peak is gamma (activations + weights + optimizer), or has a
     factor for each (fitting/parameters/memory.py); that interval comes from models left out of the fit,
     and is wider outside the measured naive sums and for strategies that were not measured. None if the
-    parameters hold no memory reuse.
+    parameters hold no memory reuse of any of the `measures`, of which the first that there is counts.
     """
     family = "serial" if division.p == 1 else "data"
-    record = _record(parameters, family)
+    record = _record(parameters, family, measures)
     if record is None:
         return None, []
     weights = parts["weights"] + parts["gradients"]
@@ -95,14 +97,15 @@ def _family(division: Division) -> str:
     return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
-def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
+def _record(parameters: Parameters, family: str, measures: Sequence[Measure]) -> MemoryReuse | None:
     """The record of this family on the file's kind of device, else the nearest."""
 
     def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
         elsewhere = reuse.device != parameters.device_kind
-        return elsewhere, reuse.family != family, MEASURES.index(reuse.measure)
+        return elsewhere, reuse.family != family, measures.index(reuse.measure)
 
-    usable = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    known = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    usable = [reuse for reuse in known if reuse.measure in measures]
     return min(usable, key=distance, default=None)
 
 

@@ -18,8 +18,8 @@ from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, score
 class Entry(Record):
     """What one run directory adds. Recorded again under the same `id`, it takes the older one's place.
 
-    `machine` is that of the hardware (Cluster.machine): a history is of one machine, through changes
-    of its software, which `versions` tell.
+    `machine` is that of the hardware (Cluster.history): a history is of one machine, through changes
+    of its software, which `versions` tell, and of one kind of device.
     """
 
     id: str = Field(min_length=8, description="the same in copies of the run directory")

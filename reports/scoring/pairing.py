@@ -214,7 +214,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
 def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy | None:
     """Peak bytes of live tensors on the rank with the most, against the predicted peak of a rank."""
     measured = max(run.end.peak_live_bytes, default=0) if run.end else 0
-    predicted = projection.peak_bytes
+    predicted = projection.live_peak_bytes or projection.peak_bytes
     if predicted is None or measured <= 0:
         return None
     accuracy = score(predicted.value, measured)
@@ -237,6 +237,7 @@ def score_runs(
     runs: Iterable[TrainingRun],
     cluster_fingerprint: str | None = None,
     same_machine: Collection[str] = (),
+    device_kind: str = "",
 ) -> tuple[list[Accuracy], list[Missing]]:
     """Pair every run with the projection of its case, and score it.
 
@@ -250,6 +251,8 @@ def score_runs(
         Of the machine that was predicted: runs of another are left out.
     same_machine
         Fingerprints of that machine with other versions of its software.
+    device_kind
+        What was predicted for, cpu or cuda: runs that are known to be on another are left out.
 
     Returns
     -------
@@ -272,6 +275,9 @@ def score_runs(
             reason = "has no prediction" + (hint if unsaid else "")
         if reason is None and cluster_fingerprint and machine and machine not in machines:
             reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"
+        elsewhere = run.header.device != device_kind and run.header.origin != "imported"
+        if reason is None and device_kind and elsewhere:
+            reason = f"ran on {run.header.device}; predicted for {device_kind}"
         if reason is None and found is not None and found.total is not None:
             scored.append(_scored(found, found.total, run))
         else:

@@ -105,7 +105,6 @@ def test_what_cannot_be_divided_is_said() -> None:
         ({"models": ("model.json",), "p": (1,)}, "model.json"),
         ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 ranks"),
         ({"p": (1,), "dtypes": ("bfloat16",)}, "float32"),
-        ({"p": (1,), "device": "cuda"}, "on CPUs so far"),
         ({"p": (2,), "strategies": ("serial",)}, "add 1 to p"),
         ({"p": (3,), "strategies": ("data+filter",)}, "is not p1 x p2"),
     ],

@@ -181,7 +181,11 @@ def conformance(comm: Communicator) -> dict[str, Any]:
         group = parent.group(ranks)
         assert (group is None) == (ranks is None)
         if group is not None:
-            assert (group.library, group.device) == (comm.library, comm.device)
+            assert (group.library, group.device, group.queues) == (
+                comm.library,
+                comm.device,
+                comm.queues,
+            )
             found[name] = [group.rank, group.size, Suite(group).run()]
             if name == "pair":
                 on("inner", group, [1, 0])

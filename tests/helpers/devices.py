@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.devices.cuda import CudaDevice
 
 
 class NamedGpu(CpuDevice):
     """Says that it is a GPU; its tensors are the CPU's."""
 
     kind = "cuda"
+    backends = CudaDevice.backends

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.memory import account
 
 
@@ -26,4 +27,5 @@ def layer_memory(
         lambda: layer(*inputs),
         lambda output: torch.autograd.backward(output, gradient),
         [*weights, *inputs],
+        CPU,
     )

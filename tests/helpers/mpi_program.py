@@ -22,9 +22,9 @@ from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
-from calib.microbench.communicator import Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices import take_device
 from calib.microbench.machine.placement import launched, place
@@ -141,6 +141,7 @@ def conformance(comm: MpiCommunicator, device: str, *libraries: str) -> dict[str
     found = {}
     for library in libraries:
         made = make_communicator(library, comm, take_device(device, comm))
+        assert made.queues == (library in ("nccl", "torch_nccl"))
         found[library] = suite.conformance(made)
         made.close()
     return found

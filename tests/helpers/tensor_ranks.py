@@ -167,7 +167,6 @@ def taking_turns(ranks: int) -> Iterator[None]:
         patch.setattr(calib.training.worker, "layer_program", traced)
         if ranks > 1:
             patch.setattr(calib.microbench.memory, "LiveBytes", Unwatched)
-            patch.setattr(calib.training.footprint, "LiveBytes", Unwatched)
         yield
 
 

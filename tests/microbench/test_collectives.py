@@ -11,12 +11,11 @@ from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from calib.foundation.collectives import sent_bytes
 from calib.foundation.errors import CalibError, InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
-from calib.microbench.collectives import measure
 from calib.microbench.collectives.background import background_pairs
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import CommunicatorPool
-from calib.microbench.collectives.timing import Start, host_block
+from calib.microbench.collectives.timing import Start, exercise_block
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
@@ -253,11 +252,11 @@ def test_a_window_on_synchronised_clocks() -> None:
 
 def test_cold_buffers_are_timed_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     evicted: list[int] = []
-    monkeypatch.setattr(measure, "evict", lambda: evicted.append(1))
+    monkeypatch.setattr("calib.microbench.timing.stretches.evict", lambda: evicted.append(1))
     (result, _) = results(measured(case("allreduce", 2, cold=True)))
     assert result.calls == 1
     repetitions = len(result.ranks["allreduce"])
-    assert len(evicted) == 2 * (1 + repetitions), "before each, and once before all, on each rank"
+    assert len(evicted) == 2 * repetitions, "before each, on each rank"
 
 
 @pytest.mark.parametrize(
@@ -309,10 +308,8 @@ class Counting(ThreadCommunicator):
 
 def timed(what: CollectiveCase, comm: Any, calls: int, n: int) -> Timings:
     """`n` repetitions of `calls` calls of one operation on one rank."""
-    block = host_block(what.operation, EXERCISES[what.operation](what, comm), Start(comm), calls)
-    timings = block(n)
-    assert isinstance(timings, Timings)
-    return timings
+    exercise = EXERCISES[what.operation](what, comm)
+    return exercise_block(what.label, exercise, Start(comm), calls)(n)
 
 
 @pytest.mark.parametrize("calls", [1, 5])
@@ -353,7 +350,7 @@ def test_times_are_per_call(monkeypatch: pytest.MonkeyPatch, calls: int) -> None
 
         receive = send
 
-    monkeypatch.setattr("calib.microbench.collectives.timing.perf_counter", lambda: now[0])
+    monkeypatch.setattr("calib.microbench.timing.stretches.perf_counter", lambda: now[0])
     for operation in ("allreduce", "p2p"):
         what = case(operation, 2)
         (found,) = results(run_ranks(1, lambda c, w=what: timed(w, c, calls, 3), Ticking))

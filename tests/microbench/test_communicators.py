@@ -17,10 +17,11 @@ from tests.helpers.nccl_version import nccl_version
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
 from calib.foundation.errors import InputError, MachineError
+from calib.microbench.agreement import agree, gpu_index
 from calib.microbench.communicators import make_communicator
-from calib.microbench.communicators.devices import agree, gpu_index
 from calib.microbench.communicators.mpi import CudaMpiCommunicator, MpiCommunicator
 from calib.microbench.communicators.rendezvous import own_addresses
+from calib.microbench.communicators.torch_groups import as_they_are
 from calib.microbench.devices import take_device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import machine_id
@@ -108,9 +109,13 @@ def test_unknown_library_and_wrong_device() -> None:
         ("torch_nccl", CPU, "cuda"),
         ("nccl", CPU, "cuda"),
     ]:
-        wrong = f"{library} takes buffers of {takes}, not '{device.kind}'"
+        wrong = (
+            f"{library} takes (no buffers of {device.kind}|buffers of {takes}, not '{device.kind}')"
+        )
         with pytest.raises(InputError, match=wrong):
             make_communicator(library, world, device)
+    with pytest.raises(InputError, match="unknown device 'tpu'; known: cpu, cuda"):
+        take_device("tpu", world)
 
 
 @pytest.mark.parametrize("library", HERE)
@@ -224,3 +229,22 @@ def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
     (found,) = json.loads(line.removeprefix("result "))
     for rank, of in enumerate(found):
         assert_conforms(of["mpi"], rank, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "takes", "told"),
+    [
+        ([0, 1, 2], {}, {}),
+        ([3, 5], {"sort_ranks"}, {}),
+        ([2, 0], {"sort_ranks"}, {"sort_ranks": False}),
+    ],
+)
+def test_groups_keep_the_order_of_their_ranks(
+    ranks: list[int], takes: Any, told: dict[str, bool]
+) -> None:
+    assert as_they_are(ranks, takes) == told
+
+
+def test_what_an_older_torch_would_sort_is_refused() -> None:
+    with pytest.raises(MachineError, match=r"rising order, and these are 2, 0: start the ranks"):
+        as_they_are([2, 0], {"ranks", "backend"})

@@ -23,13 +23,15 @@ from tests.microbench.layer_shapes import (
 from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
+from calib.microbench.devices import take_device
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.layers.build import BuiltLayer
 from calib.microbench.layers.timing import measure_layer
 from calib.microbench.layers.work import RunnableLayer, make_work, start_work
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
-from calib.microbench.timing.stretches import Attempts, CallStretch, host_block, nothing
+from calib.microbench.timing.stretches import Attempts, CallStretch, TimedCalls, host_block
 
-CPU = torch.device("cpu")
+HERE = torch.device("cpu")
 
 
 def test_every_kind_is_measured_below() -> None:
@@ -100,7 +102,7 @@ def test_the_parts_are_the_gradients_of_the_whole(name: str) -> None:
 
 
 def start(case: LayerCase) -> tuple[RunnableLayer, float]:
-    (made,) = results(run_ranks(1, lambda comm: start_work(comm, case, 3, CPU, lambda: None)))
+    (made,) = results(run_ranks(1, lambda comm: start_work(comm, case, 3, CPU)))
     found: tuple[RunnableLayer, float] = made
     return found
 
@@ -156,7 +158,9 @@ class Recording(RunnableLayer):
         ("parts", ["drop", "forward", "|", "data", "drop", "forward", "|", "weight"]),
     ],
 )
-def test_order_of_a_repetition(passes: Any, order: list[str], cold: bool) -> None:
+def test_order_of_a_repetition(
+    passes: Any, order: list[str], cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gradients and the old output go first; | is the barrier, behind the eviction of caches."""
     work = Recording()
 
@@ -168,10 +172,10 @@ def test_order_of_a_repetition(passes: Any, order: list[str], cold: bool) -> Non
         def allgather_object(self, value: Any) -> list[Any]:
             return [value]
 
-    before = (lambda: work.log.append("evict")) if cold else nothing
+    monkeypatch.setattr("calib.microbench.timing.stretches.evict", lambda: work.log.append("evict"))
 
     def program(comm: Any) -> Any:
-        return host_block(comm, "label", work.stretches(passes), before)(2)
+        return host_block(TimedCalls(comm, "label", work.stretches(passes), cold=cold))(2)
 
     (timings,) = results(run_ranks(1, program, Noting))
     if cold:
@@ -186,7 +190,7 @@ def test_caches_are_evicted_before_each_repetition_of_a_cold_case(
     cold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evictions: list[None] = []
-    monkeypatch.setattr("calib.microbench.layers.timing.evict", lambda: evictions.append(None))
+    monkeypatch.setattr("calib.microbench.timing.stretches.evict", lambda: evictions.append(None))
     (result,) = measure(LayerCase(ranks=1, layer=LINEAR, batch=2, cold=cold))
     assert set(result.ranks) == {"forward", "backward"} and result.seconds("forward")
     assert len(evictions) == (len(result.ranks["forward"]) if cold else 0)
@@ -238,7 +242,7 @@ def test_everything_random_follows_the_seed() -> None:
     one, two = start(case)[0], start(case)[0]
     assert one.gradient is not None and two.gradient is not None
     assert torch.equal(one.gradient, two.gradient) and torch.equal(one.inputs[0], two.inputs[0])
-    other = make_work(case, 4, CPU)
+    other = make_work(case, 4, HERE)
     assert not torch.equal(other.inputs[0], one.inputs[0])
 
 
@@ -296,7 +300,7 @@ def test_ranks_fail_together_where_one_of_them_fails() -> None:
             if comm.rank == 1 and calls == 2:
                 raise RuntimeError("CUDA out of memory.\nTried to allocate much")
 
-        host_block(comm, case.label, [CallStretch({"forward": forward})])(4)
+        host_block(TimedCalls(comm, case.label, [CallStretch({"forward": forward})]))(4)
 
     for outcome in run_ranks(2, program):
         assert isinstance(outcome, MeasurementError)
@@ -316,6 +320,5 @@ def test_an_attempt_after_a_failure_does_nothing() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_machine_without_cuda_says_so() -> None:
-    case = LayerCase(ranks=2, layer=LINEAR, batch=2, device="cuda", dtype="tf32", mode="graph")
-    for outcome in run_ranks(2, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5)):
+    for outcome in run_ranks(2, lambda comm: take_device("cuda", comm)):
         assert isinstance(outcome, MachineError) and "sees no CUDA device" in str(outcome)

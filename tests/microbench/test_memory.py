@@ -12,6 +12,7 @@ import torch
 from tests.helpers.layer_memory import layer_memory
 from torch import nn
 
+from calib.microbench.devices.cpu import CPU
 from calib.microbench.memory import LiveBytes, account, bytes_of, optimizer_tensors, peak_rss_bytes
 from calib.microbench.tensors import make_optimizer, update
 
@@ -90,6 +91,7 @@ def accounted(
         run,
         lambda output: torch.autograd.backward(output, gradient),
         weights,
+        CPU,
     )
 
 
@@ -181,6 +183,7 @@ def test_an_iteration_ends_as_it_began(name: str) -> None:
             lambda: module(inputs).sum(),
             torch.autograd.backward,
             weights,
+            CPU,
             lambda: update(optimizer),
         )
 
@@ -217,7 +220,7 @@ def test_errors_leave_no_mode_behind() -> None:
         raise ValueError("no forward")
 
     with pytest.raises(ValueError, match="no forward"):
-        account({"inputs": [torch.ones(3)]}, fail, torch.autograd.backward, [])
+        account({"inputs": [torch.ones(3)]}, fail, torch.autograd.backward, [], CPU)
     assert torch._C._len_torch_dispatch_stack() == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from tests.helpers.runs import new_manifest
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
 from calib.microbench.rows import case_end
@@ -71,7 +73,6 @@ def launch(
     number: int = 0,
     ranks: int = 1,
     make: Any = ThreadCommunicator,
-    gpus: Sequence[GpuIdentity] = (),
 ) -> list[dict[str, Any]]:
     """One launch in a run directory, as the front door starts it; rank 0's events."""
     events: list[dict[str, Any]] = []
@@ -90,7 +91,6 @@ def launch(
             events.append,
             "a command",
             make=lambda library, control, device: comm,
-            gpu=gpus[comm.rank] if gpus else None,
         )
 
     results(run_ranks(ranks, program, make))
@@ -431,6 +431,22 @@ def test_what_others_add_to_the_manifest_meanwhile_stays(tmp_path: Path) -> None
     assert record.launches[0].finished >= record.launches[0].started
 
 
+class Gpu(CpuDevice):
+    """A device that NVML knows by its number."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        self._identity = GpuIdentity(uuid=str(index), name="Some GPU")
+
+    @property
+    def identity(self) -> GpuIdentity:
+        return self._identity
+
+    def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
+        return snapshot(self._identity.uuid, ours)
+
+
 def throttling(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held_s: Sequence[float], ranks: int = 1
 ) -> tuple[CaseEnd, list[Any]]:
@@ -453,8 +469,8 @@ def throttling(
         kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
     )
     case = LayerCase(ranks=ranks, layer=layer, batch=8, device="cuda")
-    gpus = [GpuIdentity(uuid=str(rank), name="Some GPU") for rank in range(ranks)]
-    launch(tmp_path, plan(case), Runner(), ranks=ranks, gpus=gpus)
+    monkeypatch.setattr("calib.microbench.session.take_device", lambda _, comm: Gpu(comm.rank))
+    launch(tmp_path, plan(case), Runner(), ranks=ranks)
     assert set(attempts.values()) == {len(held_s)}
     (end,) = read_ends(tmp_path)
     return end, rows_in(tmp_path)

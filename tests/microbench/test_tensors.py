@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.ranks import results, run_ranks
 
-from calib.foundation.errors import InputError, MachineError, MeasurementError
+from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.layers import split_sizes
 from calib.microbench.cases import TensorsCase
+from calib.microbench.devices import take_device
 from calib.microbench.tensors import (
     PASSES,
     concat_shards,
@@ -25,6 +26,7 @@ from calib.microbench.tensors import (
     unpack,
     update,
 )
+from calib.microbench.timing.repeat import Repetitions
 
 SHAPES = ((3, 4), (), (5,), (2, 1, 3))
 
@@ -270,11 +272,14 @@ def test_what_cannot_be_ends_on_every_rank(case: Any, error: Any, message: str) 
         assert isinstance(outcome, error) and message in str(outcome)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_case_on_cuda_says_that_there_is_none() -> None:
+def test_a_case_is_measured_on_its_own_device() -> None:
     case = case_of("pack", device="cuda")
     for outcome in run_ranks(2, lambda comm: measure_tensors(comm, case, 1, 0.0, 0.5)):
-        assert isinstance(outcome, MachineError) and "CUDA" in str(outcome)
+        assert isinstance(outcome, InputError) and "this rank measures on cpu" in str(outcome)
+
+
+def measured_on_cuda(comm: Any, case: TensorsCase) -> Repetitions:
+    return measure_tensors(comm, case, 1, 0.5, 0.1, None, take_device("cuda", comm))
 
 
 @pytest.mark.gpu
@@ -283,6 +288,6 @@ def test_a_case_on_cuda_says_that_there_is_none() -> None:
 def test_on_cuda(operation: str) -> None:
     shapes = ((64, 64, 56, 56),)
     case = case_of(operation, ranks=1, shapes=shapes, parts=4, device="cuda", optimizer="adam")
-    (result,) = results(run_ranks(1, lambda comm: measure_tensors(comm, case, 1, 0.5, 0.1)))
+    (result,) = results(run_ranks(1, lambda comm: measured_on_cuda(comm, case)))
     assert set(result.host) == set(result.ranks)
     assert all(row[0] > 0 for rows in result.ranks.values() for row in rows)

@@ -87,7 +87,7 @@ def main() -> None:
         step = TrainingStep(entry(name), division, 0, teams)
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
             step.iterate()
-        peaks = control.allgather_object(peak_live_bytes(step, torch.device("cpu")))
+        peaks = control.allgather_object(peak_live_bytes(step))
         step.close()
         teams.close()
         del step, teams

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.helpers.divided import model_case
 from tests.helpers.ranks import results, run_ranks
+from tests.helpers.stepped import SteppedDevice
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.training.in_place_ranks import (
     ABOUT,
@@ -142,8 +143,11 @@ def test_a_module_of_several_layers_is_left_out() -> None:
     once = {"conv1", "conv2", "pool", "fc1", "fc2"}
     leaves = {name for name, part in module.named_modules() if not list(part.children())}
     assert leaves == once | {"relu"}
-    with LayerTimes(modules_of(module, names)) as times:
+    clock = PhaseClock()
+    with LayerTimes(modules_of(module, names), clock) as times:
+        clock.begin()
         module(torch.randn(2, 3, 8, 8))
+        clock.end()
         assert {name.partition(":")[2] for name in times.seconds} == once
     program = layer_program(module, ABOUT)
     found = modules_of(program, names)
@@ -183,23 +187,20 @@ class Layer(nn.Module):
         return y
 
 
-def test_layers_by_a_clock_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_by_a_clock_that_stands_still() -> None:
     now = [0.0]
-    monkeypatch.setattr("calib.training.clock.perf_counter", lambda: now[0])
-    clock = PhaseClock()
+    clock = PhaseClock(SteppedDevice(lambda: now[0]))
     layer = Layer(now, clock)
-    with LayerTimes({"layer": layer}, clock.spent) as times:
+    with LayerTimes({"layer": layer}, clock) as times:
         for _ in range(2):
             clock.begin("forward")
-            times.begin()
             now[0] += 11.0
             y = layer(torch.ones(2, requires_grad=True)).sum()
             clock.switch("backward")
             now[0] += 13.0
             y.backward()
-            assert times.seconds == {"layer_forward:layer": 2.0, "layer_backward:layer": 3.0}
-            assert (clock.spent("forward"), clock.spent("backward")) == (13.0, 16.0)
-            assert (clock.spent("halo"), clock.spent("update")) == (120.0, 0.0)
             now[0] += 1.0
-            assert clock.spent("backward") == 17.0, "up to now"
-            assert clock.end()["backward"] == 17.0
+            seconds = clock.end()
+            assert times.seconds == {"layer_forward:layer": 2.0, "layer_backward:layer": 3.0}
+            assert (seconds["forward"], seconds["backward"]) == (13.0, 17.0)
+            assert (seconds["halo"], seconds["update"]) == (120.0, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
+from calib.microbench.devices.cuda import CudaDevice
 from calib.training.checks.gradients import gradient_difference
-from calib.training.clock import CudaClock
+from calib.training.clock import PhaseClock
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, entry
 from calib.training.stages import cut
@@ -157,6 +159,9 @@ def test_a_weight_that_nobody_holds_is_found(monkeypatch: pytest.MonkeyPatch) ->
     on_ranks(division, program)
 
 
+PROPERTIES = SimpleNamespace(uuid="a", name="GPU", L2_cache_size=1 << 20)
+
+
 def test_what_a_gpu_waited_between_phases_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of a made-up device whose time passes when it is told: 1 s forward, 10 s wait, 1 s."""
     now = [0.0]
@@ -168,12 +173,16 @@ def test_what_a_gpu_waited_between_phases_is_nobodys(monkeypatch: pytest.MonkeyP
         def record(self) -> None:
             self.at = now[0]
 
+        def synchronize(self) -> None:
+            pass
+
         def elapsed_time(self, other: Any) -> float:
             return float(1e3 * (other.at - self.at))
 
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: PROPERTIES)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    clock = CudaClock()
+    clock = PhaseClock(CudaDevice(0))
     clock.begin("forward")
     now[0] = 1.0
     clock.switch("exchange")

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from calib.foundation.division import Division
 from calib.microbench.cases import InPlaceCase
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -50,7 +51,7 @@ def measure_in_place(
     seed: int,
     budget_s: float,
     target: float,
-    make: Callable[[Any, InPlaceCase], Teams] | None = None,
+    make: Callable[[Any, Division], Teams] | None = None,
 ) -> Repetitions:
     """Repetitions of every phase that a rank has, in seconds, and bytes.
 
@@ -64,7 +65,7 @@ def measure_in_place(
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
     division = case.division
-    teams = (make or short_teams)(control, case)
+    teams = short_teams(control, case) if make is None else make(control, division)
     try:
         options = WorkerOptions(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
@@ -101,15 +102,18 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
 def phases_of(case: InPlaceCase) -> list[str]:
     """The phases in which the ranks of a case have work.
 
-    For a pipeline only what each stage computes: waiting belongs to the schedule.
+    For a pipeline only what each stage computes: waiting belongs to the schedule. On GPUs messages
+    travel whole, so a meeting is no phase, and the exchange of all gradients is one.
     """
     division = case.division
     if division.traits.stages:
         return list(COMPUTED)
-    met = sorted({phase for phase, _, _ in case.meetings})
+    queued = case.device == "cuda"
+    met = [] if queued else sorted({phase for phase, _, _ in case.meetings})
     copies = [COPIES] if case.copies else []
     exchanges = division.replicas > 1 or (division.p > 1 and division.traits.replicated)
-    return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
+    sent = ["exchange"] if queued and exchanges and division.traits.whole else []
+    return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), *sent, "update"]
 
 
 def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
@@ -208,5 +212,5 @@ def step_memory(step: TrainingStep) -> dict[str, int]:
         step.worker.finish()
 
     return account(
-        held, step.forward, torch.autograd.backward, step.parameters, finish, step.device
+        held, step.forward, torch.autograd.backward, step.parameters, step.device, finish
     )

@@ -62,7 +62,9 @@ class LayerTimes:
     @property
     def seconds(self) -> dict[str, float]:
         """Of the last iteration: "layer_forward:NAME", and "layer_backward:NAME" where it has one."""
-        return {f"layer_{name}": spent for name, spent in self._clock.parts.items() if ":" in name}
+        of_layers = ("forward:", "backward:")
+        parts = self._clock.parts.items()
+        return {f"layer_{name}": spent for name, spent in parts if name.startswith(of_layers)}
 
     def __enter__(self) -> LayerTimes:
         for name, module in self._modules.items():

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import cast
 
 from calib.microbench.cases import BLOCKING, OVERLAPPED, InPlaceCase
-from calib.microbench.communicator import Control, TorchGroup
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.communicators import make_communicator
+from calib.microbench.control import Control
 from calib.microbench.devices import take_device
 from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat

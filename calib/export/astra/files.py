@@ -226,13 +226,14 @@ def memory_of(
 ) -> tuple[float, list[Collapse], list[str]]:
     """local-mem-bw in GB/s (the rate of reductions), the error of having one rate, and notes.
 
-    It is of the device that has the library's buffers. On a CPU: of layers that only move bytes, as a
-    reduction does (two reads and a write, like an add), else of copies; on a GPU of copies alone, as
-    layers are timed on the CPU.
+    It is of the device that has the library's buffers. Where layers ran on it: of those that only move
+    bytes, as a reduction does (two reads and a write, like an add), else of copies; elsewhere of copies
+    alone.
     """
-    device = next((fit.device for fit in reference.fits), "cpu")
+    layers_on = reference.parameters.device_kind
+    device = next((fit.device for fit in reference.fits), layers_on)
     known = [copies(reference.parameters, device)]
-    if device == "cpu":
+    if device == layers_on:
         known.insert(0, bytes_bound(reference.parameters))
     large = [[kernel for kernel in each if kernel.nbytes >= LARGE_NBYTES] for each in known]
     kernels = next((each for each in large + known if each), [])

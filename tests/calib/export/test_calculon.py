@@ -510,6 +510,7 @@ def test_what_is_not_in_the_parameters_is_not_lost() -> None:
 def test_copies_on_another_device_say_nothing_of_mem1() -> None:
     pack = copying(1e-9, device="cuda")
     layers = [items("softmax", n, n * 1e-7) for n in (100, 1000, 10**4)]
-    assert "memory's rate" in refusal(
-        export, with_layers([*layers, linear(100, 100, 1e-3)], tensor_loops=[pack])
-    )
+    parameters = with_layers([*layers, linear(100, 100, 1e-3)], tensor_loops=[pack])
+    assert "memory's rate" in refusal(export, parameters)
+    result = export(asking(parameters.model_copy(update={"device_kind": "cuda"})))
+    assert any("pack" in collapse.what for collapse in result.collapses)

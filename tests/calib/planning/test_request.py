@@ -40,7 +40,7 @@ def test_times_that_are_none(text: str) -> None:
 
 
 def everything() -> Request:
-    """No field at its default."""
+    """No field at its default, but for what only CPUs do."""
     return Request(
         models=("resnet50-mini", "some/model.json"),
         strategies=("filter", "data+spatial"),
@@ -58,9 +58,7 @@ def everything() -> Request:
         grid_factor=4,
         contention=False,
         cold=False,
-        windows=False,
         passes_apart=False,
-        sparse=Sparse(rows=50, width=3, shares=(0.5, 1.0), partitions=(1, 2, 3, 50)),
         overlap=1,
         budget_s=90.5,
         launches=3,
@@ -77,7 +75,7 @@ def test_toml_round_trip(tmp_path: Path) -> None:
     same = [
         name for name in Request.model_fields if getattr(request, name) == getattr(defaults, name)
     ]
-    assert same == ["batch_per_rank"]  # batch is given instead
+    assert same == ["batch_per_rank", "windows", "sparse"]  # batch is given instead; not on GPUs
     request.write(path)
     assert Request.read(path) == request
     assert tomllib.loads(path.read_text())["strategies"] == ["filter", "data+spatial"]
@@ -141,6 +139,9 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ('p = [1]\nlibraries = ["nccl"]', 'library nccl needs device = "cuda"'),
         ('p = [1]\nalgorithms = ["ring"]', "algorithms are told to library nccl, which"),
         ('p = [1]\nalgorithms = ["magic"]', "algorithms = 'magic': must be 'ring', 'tree'"),
+        ('p = [1]\ndevice = "cuda"\nwindows = true', 'windows needs device = "cpu"'),
+        ('p = [1]\ndevice = "cuda"\n[sparse]\nrows = 9', 'sparse needs device = "cpu"'),
+        ('p = [1]\ndevice = "gpu"', "device = 'gpu': must be 'cpu' or 'cuda'"),
         ("p = [1]\nbatch = 4\nbatch_per_rank = 2", "give batch or batch_per_rank, not both"),
         ("p = [1]\ntarget = 0", "target = 0: must be greater than 0"),
         ("p = [1]\nlaunches = 0\nseed = -1", "launches = 0: .*; seed = -1: "),
@@ -178,6 +179,9 @@ def test_efforts() -> None:
     """An option that is not given is the effort's."""
     full, quick = request_of(FULL, p=(1, 2)), request_of(QUICK, p=(1, 2), budget_s=None, seed=3)
     assert full == Request(p=(1, 2), sparse=Sparse())
+    on_gpus = request_of(FULL, p=(1, 2), device="cuda")
+    assert on_gpus == Request(p=(1, 2), device="cuda", libraries=("torch_nccl",))
+    assert full.libraries == ("torch_mpi",)
     assert (quick.budget_s, quick.launches, quick.grid_factor, quick.seed) == (30.0, 3, 8, 3)
     assert not (
         quick.cold or quick.windows or quick.contention or quick.passes_apart or quick.sparse

@@ -135,10 +135,11 @@ def test_families_devices_and_measures_are_apart() -> None:
     alone = MODELS[0]
     both = alone.model_copy(update={"ranks": 2, "division": Division("data", 2, 4)})
     total = naive_bytes(alone).total
-    gpu = {"peak_live": total, "peak_reserved": 2 * total, "device_used": 3 * total}
+    gpu = alone.model_copy(update={"device": "cuda"})
+    peaks = {"peak_live": total, "peak_reserved": 2 * total, "device_used": 3 * total}
     found, _ = memory_reuses(
-        [end(alone, peak_live=total // 2), end(both, peak_live=total), end(alone, 1, **gpu)],
-        {c.id: c for c in (alone, both)},
+        [end(alone, peak_live=total // 2), end(both, peak_live=total), end(gpu, 1, **peaks)],
+        {c.id: c for c in (alone, both, gpu)},
     )
     gammas = {(r.device, r.family, r.measure): r.gamma.value for r in found}
     assert gammas == pytest.approx(

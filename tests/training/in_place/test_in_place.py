@@ -9,11 +9,13 @@ import torch
 from tests.helpers.divided import model_case
 from tests.helpers.programs import build
 from tests.helpers.ranks import results, run_ranks
+from tests.helpers.stepped import SteppedDevice
 from tests.helpers.tensor_ranks import on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.microbench.timing.repeat import Repetitions
+from calib.training.clock import PhaseClock
 from calib.training.in_place import iterations as in_place
 from calib.training.in_place.iterations import measure_in_place
 from calib.training.in_place.layers import LayerTimes, nodes_between
@@ -129,7 +131,7 @@ def test_phases_are_kept_apart_by_barriers(monkeypatch: pytest.MonkeyPatch) -> N
     calls: list[str] = []
 
     class Team:
-        rank, size, device = 0, 2, "cpu"
+        rank, size, device = 0, 2, SteppedDevice(lambda: now[0])
 
         def barrier(self) -> None:
             calls.append("barrier")
@@ -180,15 +182,19 @@ def test_hooks_change_no_gradient_and_are_removed() -> None:
     torch.manual_seed(0)
     module, x = Residual(), torch.randn(2, 3, 5, 5)
     expected = gradients(module, x)
-    with LayerTimes(dict(module.named_modules())) as times:
+    clock = PhaseClock()
+    with LayerTimes(dict(module.named_modules()), clock) as times:
+        clock.begin()
         found = gradients(module, x)
+        clock.end()
         names = set(times.seconds)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         assert all(seconds > 0 for seconds in times.seconds.values())
     parts = ("first", "second", "norm", "relu", "drop")
     assert names == {f"layer_{way}:{part}" for way in ("forward", "backward") for part in parts}
-    times.begin()
+    clock.begin()
     gradients(module, x)
+    clock.end()
     assert times.seconds == {}, "without hooks nothing is timed"
 
 
@@ -205,10 +211,9 @@ def test_a_backward_is_the_nodes_that_the_module_added() -> None:
     assert nodes_between({output.grad_fn}, {output.grad_fn}) == []
 
 
-def test_seconds_are_of_the_layer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_of_the_layer_alone() -> None:
     """A clock that only the layers move: 2 s forward, 3 s backward a use; between them 100 s."""
     now = [0.0]
-    monkeypatch.setattr("calib.training.in_place.layers.perf_counter", lambda: now[0])
 
     class Ticking(torch.autograd.Function):
         @staticmethod
@@ -237,11 +242,12 @@ def test_seconds_are_of_the_layer_alone(monkeypatch: pytest.MonkeyPatch) -> None
             moved: Tensor = self.twice(x)
             return moved
 
-    module = Model()
-    with LayerTimes(dict(module.named_modules())) as times:
+    module, clock = Model(), PhaseClock(SteppedDevice(lambda: now[0]))
+    with LayerTimes(dict(module.named_modules()), clock) as times:
         for _ in range(2):
-            times.begin()
+            clock.begin()
             module(torch.ones(2, requires_grad=True)).sum().backward()
+            clock.end()
             assert times.seconds == {
                 "layer_forward:once": 2.0,
                 "layer_forward:twice": 4.0,

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 import calib
 from calib.foundation.errors import FileError, InputError
-from calib.training.clock import GpuReadings, HostReadings
+from calib.microbench.devices import device_of
+from calib.microbench.devices.cpu import CpuDevice
 from calib.training.recorder.recorder import Recorder, calib_recorder
 from calib.training.run.lines import RUN_PHASES, Iteration
 from calib.training.run.record import TrainingRun
@@ -129,7 +131,7 @@ def test_phases_and_rest_of_a_loop(path: Path) -> None:
 def test_the_clock_of_the_phases_is_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that is looked at, and so moves on, one unit a time: every piece is a unit."""
     ticks = iter(range(10**6))
-    monkeypatch.setattr(HostReadings, "now", lambda self: float(next(ticks)))
+    monkeypatch.setattr(CpuDevice, "now", lambda self: float(next(ticks)))
     module, optimizer = pair()
 
     def step(_: int, record: Recorder) -> None:
@@ -314,9 +316,10 @@ def test_events_of_a_gpu_are_read_when_they_have_passed(monkeypatch: pytest.Monk
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    clock = GpuReadings()
+    properties = SimpleNamespace(uuid="a", name="GPU", L2_cache_size=1 << 20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    clock = device_of(torch.device("cuda", 0))
     first, last = clock.now(), clock.now()
-    clock.settle(last)
     assert clock.seconds(first, last) == pytest.approx(0.0025)
 
 

@@ -312,7 +312,7 @@ def test_local_memory_is_that_of_the_librarys_device() -> None:
     assert rate(mpi, gpu) == rate(nccl, host) == NO_MEMORY_TIME
 
 
-def test_layers_say_nothing_of_a_gpus_memory() -> None:
+def test_layers_are_of_the_memory_of_the_device_that_they_ran_on() -> None:
     relu = layer(key="relu()|8*64x64x64->64x64x64|-|float32", kind="relu", active_ranks=4)
     mpi = law("allreduce", 4, 1e-2, 1e-6)
     nccl = mpi.model_copy(update={"library": "nccl", "device": "cuda"})
@@ -321,6 +321,8 @@ def test_layers_say_nothing_of_a_gpus_memory() -> None:
     file = read(export(asking(of(mpi, layers=[relu]))))
     assert file.system["local-mem-bw"] == pytest.approx(expected)
     assert read(export(asking(of(nccl, layers=[relu])))).system["local-mem-bw"] == NO_MEMORY_TIME
+    of_gpus = of(nccl, layers=[relu]).model_copy(update={"device_kind": "cuda"})
+    assert read(export(asking(of_gpus))).system["local-mem-bw"] == pytest.approx(expected)
     # a pass of a layer moves bytes as a reduction does, and comes before copies; but not a small one
     pack = copying(1e-9)
     small = layer(key="relu()|8*4x8x8->4x8x8|-|float32", kind="relu", active_ranks=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, repeat

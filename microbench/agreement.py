@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from calib.foundation.errors import MachineError
-from calib.microbench.communicator import Control
+from calib.microbench.control import Control
 from calib.microbench.machine.placement import machine_id
 
 Made = TypeVar("Made")

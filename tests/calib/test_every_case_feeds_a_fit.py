@@ -1,0 +1,127 @@
+"""Nothing is measured for its own sake: the rows of every planned case are found in some law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.calib.planning.clusters import cluster
+from tests.helpers.made_runs import made_run
+
+from calib.fitting.fit import fit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.sections.collective_rows import name_of
+from calib.foundation.division import STRATEGIES
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    DeviceName,
+    InPlaceCase,
+    LayerCase,
+    SparseCase,
+    TensorsCase,
+)
+from calib.microbench.records.samples import Sample
+from calib.planning.plan import draft, specs_of
+from calib.planning.request import FULL, QUICK, Effort, request_of
+
+
+def of_collective(case: CollectiveCase, row: Sample, found: Parameters) -> bool:
+    """A point of a law; of several groups one of contention; of cold buffers the exchange in place."""
+    if case.cold:
+        exchanges = [law for law in found.composition if law.phase == "exchange"]
+        return any(f"cold {row.nbytes} B" in law.models for law in exchanges)
+    name = name_of(row.operation, row.key, row.mode, row.ranks)
+    about = name, row.library, row.device, row.level, row.ranks, row.nodes
+
+    def is_of_it(law: Any) -> bool:
+        return about == (law.operation, law.library, law.device, law.level, law.ranks, law.nodes)
+
+    if case.groups > 1:
+        crowded = [law for law in found.contention if is_of_it(law) and law.stride == row.stride]
+        return any(case.groups == point.groups for law in crowded for point in law.points)
+    plain = row.start == "barrier" and not row.background_nbytes
+    laws = [law for law in found.collectives if plain and is_of_it(law)]
+    return any(row.nbytes == point.nbytes for law in laws for point in law.points)
+
+
+def of_layer(case: LayerCase, row: Sample, found: Parameters) -> bool:
+    """Its time, or the law of its kind's passes apart."""
+    if case.passes == "whole":
+        return any((t.key, t.active_ranks) == (case.key, row.active_ranks) for t in found.layers)
+    about = case.layer.kind, row.operation, row.active_ranks
+    return any((law.kind, law.direction, law.active_ranks) == about for law in found.work)
+
+
+def of_tensors(_: TensorsCase, row: Sample, found: Parameters) -> bool:
+    """A list that its loop has measured."""
+    about = row.operation, row.device, row.active_ranks
+    loops = [x for x in found.tensor_loops if (x.operation, x.device, x.active_ranks) == about]
+    return any(row.key in loop.measured for loop in loops)
+
+
+def of_model(case: InPlaceCase, row: Sample, found: Parameters) -> bool:
+    """Its layers in place, or memory with another optimizer; an overlap, where it is about that."""
+    if case.is_overlap:
+        return any(f"{case.model} x {case.batch}" in law.models for law in found.overlap)
+    if case.optimizer != "momentum":
+        return any(
+            (law.device, law.family) == (row.device, case.strategy) and case.model in law.models
+            for law in found.memory
+        )
+    timed = [time for time in found.layers if time.active_ranks == row.active_ranks]
+    in_place = {time.key for time in timed if time.in_place_forward_s is not None}
+    return in_place.issuperset(case.layer_keys)
+
+
+def of_variable(case: SparseCase, row: Sample, found: Parameters) -> bool:
+    """The record of its variable."""
+    about = case.rows, case.width, case.share, row.ranks
+    return any((x.rows, x.width, x.share, x.ranks) == about for x in found.partitions)
+
+
+FEEDS: dict[str, Callable[[Any, Sample, Parameters], bool]] = {
+    "collective": of_collective,
+    "layer": of_layer,
+    "tensors": of_tensors,
+    "in_place": of_model,
+    "sparse": of_variable,
+}
+ALL = {"models": ("vgg16-mini", "cosmoflow-mini"), "strategies": tuple(STRATEGIES)}
+ADAM = {
+    "models": ("vgg16-mini",),
+    "optimizers": ("momentum", "adam"),
+    "strategies": ALL["strategies"],
+}
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks_per_node", "nodes", "effort", "asked"),
+    [
+        ("cuda", 2, 1, FULL, {}),
+        ("cuda", 2, 1, QUICK, {}),
+        ("cuda", 2, 2, FULL, ALL),
+        ("cpu", 4, 1, FULL, {}),
+        ("cpu", 4, 1, QUICK, {}),
+        ("cpu", 4, 1, FULL, ADAM),
+        ("cpu", 2, 3, FULL, ALL),
+    ],
+)
+def test_every_case_feeds_a_fit(
+    device: DeviceName, ranks_per_node: int, nodes: int, effort: Effort, asked: dict[str, Any]
+) -> None:
+    on, p = cluster(ranks_per_node, nodes=nodes), (1, ranks_per_node * nodes)
+    request = request_of(effort, device=device, p=p, ranks=p[-1], **asked)
+    plan = draft(request, on, specs_of(request)).plan
+    run = made_run(plan, on)
+    found = fit([run])
+    assert found.device_kind == device
+    rows = {case_id: rows.first for (case_id,), rows in run.samples.groups("case_id").items()}
+
+    def feeds(case: Case) -> bool:
+        return FEEDS[case.kind](case, rows[case.id], found)
+
+    assert [case.label for case in plan.cases if not feeds(case)] == []
+    left_out = [note for note in found.provenance.notes if not note.startswith("memory reuse")]
+    assert left_out == []

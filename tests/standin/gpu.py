@@ -1,0 +1,267 @@
+"""A GPU that computes on the CPU and keeps the time of a device that runs behind its host.
+
+Time is virtual and starts at 0 in every process: a kernel is queued on a stream and takes what the laws
+below say, the host takes LAUNCH_S for a launch, and is as late as the device when it waits. So the
+times are known, whatever else the real machine does; NOISE makes them differ a little.
+
+NCCL's semantics: a collective begins on all GPUs when it has come to its turn on the last of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from tests.standin.boards import L2_BYTES, NAME, UUIDS, board_of
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from calib.microbench.devices.cuda import CudaDevice
+from calib.microbench.memory import LiveBytes
+
+# the host
+LAUNCH_S, EVENT_S = 2e-6, 0.7e-6
+TICK_S = 0.5e-6  # of events
+# kernels: a start, and whatever of the two takes longer
+KERNEL_S = 4e-6
+FLOPS_PER_S, BYTES_PER_S = 2e12, 200e9
+COLD_BYTES_PER_S = 100e9  # beside that, for what a flush has evicted from L2
+# messages, as formulas.md has them for rings
+ALPHA_S, BETA_S_PER_BYTE = 10e-6, 1 / 8e9
+NOISE = 0.004  # standard deviation of a time's logarithm
+CYCLES_PER_S = 1e9
+SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
+CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
+# once in a process, so much work of the device is slowed down by heat
+HOT_FROM_S, HOT_UNTIL_S, HOT_FACTOR = 0.5, 0.6, 1.5
+
+aten = torch.ops.aten
+# these make or name memory, and run nothing
+FREE = {
+    aten.empty.memory_format,
+    aten.empty_strided.default,
+    aten.empty_like.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+    aten.detach.default,
+    aten._unsafe_view.default,
+    aten.set_.source_Storage_storage_offset,
+}
+WAITS = {aten._local_scalar_dense.default}
+
+
+def kernel_seconds(flops: float, nbytes: float) -> float:
+    """The law of a kernel."""
+    return KERNEL_S + max(flops / FLOPS_PER_S, nbytes / BYTES_PER_S)
+
+
+def steps_and_volume(operation: str, p: int) -> tuple[float, float]:
+    """Messages in a row, and how often m crosses a link."""
+    share = (p - 1) / p
+    return {
+        "allreduce": (2.0 * (p - 1), 2.0 * share),
+        "allgather": (p - 1.0, share),
+        "reduce_scatter": (p - 1.0, share),
+        "all_to_all": (p - 1.0, share),
+        "broadcast": (p - 1.0, 1.0),
+        "reduce": (p - 1.0, 1.0),
+        "p2p": (1.0, 1.0),
+    }[operation]
+
+
+def collective_seconds(operation: str, p: int, nbytes: float) -> float:
+    """The law of a collective of m bytes."""
+    steps, volume = steps_and_volume(operation, p)
+    return steps * ALPHA_S + volume * nbytes * BETA_S_PER_BYTE
+
+
+class Stream:
+    """When a stream is done with all that is queued on it."""
+
+    def __init__(self) -> None:
+        self.ready_s = 0.0
+
+    def synchronize(self) -> None:
+        MACHINE.wait_until(self.ready_s)
+
+
+class Machine:
+    """The host and the GPU of this process."""
+
+    def __init__(self) -> None:
+        self.host_s = 0.0
+        self.current, self.messages = Stream(), Stream()
+        self.index = 0
+        self.unjoined = 0.0  # when messages end that nothing has waited for
+        self.cold_bytes = 0.0
+        self.mode: Kernels | None = None
+        self._noise = random.Random(0)
+
+    def take(self, index: int) -> None:
+        """Become the GPU of this number."""
+        self.index, self._noise = index, random.Random(index)
+        if self.mode is None:
+            self.mode = Kernels()
+            self.mode.__enter__()
+
+    def wait_until(self, at_s: float) -> None:
+        self.host_s = max(self.host_s, at_s)
+
+    def join(self) -> None:
+        """The current stream waits for messages, unless a backward still runs beside them."""
+        if self.unjoined and torch._C._current_graph_task_id() < 0:
+            self.current.ready_s = max(self.current.ready_s, self.unjoined)
+            self.unjoined = 0.0
+
+    def noisy(self, seconds: float) -> float:
+        return seconds * self._noise.lognormvariate(0.0, NOISE)
+
+    def cold(self, nbytes: float) -> float:
+        """What reading bytes takes longer because a flush has evicted them."""
+        missed = min(self.cold_bytes, nbytes)
+        self.cold_bytes -= missed
+        return missed / COLD_BYTES_PER_S
+
+    def launch(self, seconds: float) -> None:
+        """Queue a kernel on the current stream."""
+        self.join()
+        self.host_s += LAUNCH_S
+        begin = max(self.current.ready_s, self.host_s)
+        self.current.ready_s = begin + self.worked(self.noisy(seconds), begin)
+
+    def worked(self, seconds: float, begin: float) -> float:
+        """Seconds of work, longer while it is hot; NVML's counters grow."""
+        hot = HOT_FROM_S <= begin < HOT_UNTIL_S
+        board = board_of(UUIDS[self.index])
+        board.reasons = {"hardware_thermal"} if hot else set()
+        board.run(seconds)
+        return seconds * (HOT_FACTOR if hot else 1.0)
+
+
+MACHINE = Machine()
+
+
+class Kernels(LiveBytes):
+    """Every operation of PyTorch is a kernel of the stand-in; bytes of tensors are counted."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in WAITS:
+            MACHINE.join()
+            MACHINE.current.synchronize()
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        if func in FREE or func.is_view or any(x.device.type != "cpu" for x in (*given, *made)):
+            return result
+        self.names.append(str(func))
+        nbytes = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
+        count = flop_registry.get(func)
+        flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
+        MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))
+        if func is aten.zero_.default and given[0].dtype == torch.int8:
+            MACHINE.cold_bytes = float(min(L2_BYTES, nbytes))
+        return result
+
+    names: list[str] = []  # noqa: RUF012 (one GPU a process)
+
+
+class Event:
+    """What torch.cuda.Event is, in virtual time."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._at = 0.0
+
+    def record(self, stream: Stream | None = None) -> None:
+        MACHINE.join()
+        MACHINE.host_s += EVENT_S
+        self._at = max(MACHINE.current.ready_s, MACHINE.host_s)
+
+    def query(self) -> bool:
+        return self._at <= MACHINE.host_s
+
+    def synchronize(self) -> None:
+        MACHINE.wait_until(self._at)
+
+    def elapsed_time(self, other: Event) -> float:
+        ticks = round(other._at / TICK_S) - round(self._at / TICK_S)
+        return ticks * TICK_S * 1e3
+
+
+def _synchronize(_: object = None) -> None:
+    MACHINE.join()
+    MACHINE.wait_until(max(MACHINE.current.ready_s, MACHINE.messages.ready_s))
+
+
+def _watch() -> Kernels:
+    assert MACHINE.mode is not None
+    return MACHINE.mode
+
+
+def _reset(_: int) -> None:
+    _watch().peak = _watch().live
+
+
+def _reserved(index: int) -> int:
+    found = -(-_watch().peak // SEGMENT_BYTES) * SEGMENT_BYTES
+    board_of(UUIDS[index]).used_bytes = CONTEXT_BYTES + found
+    return found
+
+
+# what the program uses of torch.cuda
+CUDA = SimpleNamespace(
+    is_available=lambda: True,
+    device_count=lambda: len(UUIDS),
+    set_device=MACHINE.take,
+    current_device=lambda: MACHINE.index,
+    current_stream=lambda _=None: MACHINE.current,
+    get_device_properties=lambda index: SimpleNamespace(
+        uuid=UUIDS[index], name=NAME, L2_cache_size=L2_BYTES
+    ),
+    synchronize=_synchronize,
+    Event=Event,
+    _sleep=lambda cycles: MACHINE.launch(cycles / CYCLES_PER_S),
+    reset_peak_memory_stats=_reset,
+    memory_allocated=lambda _: _watch().live,
+    max_memory_allocated=lambda _: _watch().peak,
+    max_memory_reserved=_reserved,
+)
+
+
+class StandIn(CudaDevice):
+    """The third device. Its tensors are on the CPU."""
+
+    cuda = CUDA
+    backends: Mapping[str, str] = {"torch_nccl": "standin_nccl"}
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+
+    @property
+    def tensors(self) -> torch.device:
+        return torch.device("cpu")
+
+    def kernels(self, call: Callable[[], object]) -> list[str]:
+        _watch().names.clear()
+        call()
+        return list(dict.fromkeys(_watch().names))
+
+
+def together(comm: Any, operation: str, nbytes: int, stream: Stream | None = None) -> float:
+    """When a collective of all ranks of `comm` (mpi4py's) ends, which this rank queues now."""
+    MACHINE.join()
+    MACHINE.host_s += LAUNCH_S
+    of = MACHINE.current if stream is None else stream
+    mine = max(MACHINE.current.ready_s, of.ready_s, MACHINE.host_s)
+    # one noise for all: the first rank's
+    seconds = MACHINE.noisy(collective_seconds(operation, comm.Get_size(), nbytes))
+    seconds += MACHINE.cold(nbytes)
+    told = np.empty((comm.Get_size(), 2))
+    comm.Allgather(np.array([mine, seconds]), told)
+    of.ready_s = float(told[:, 0].max() + told[0, 1])
+    return of.ready_s
