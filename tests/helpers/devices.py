@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from calib.microbench.devices.cpu import CpuDevice
 from calib.microbench.devices.cuda import CudaDevice
 
@@ -11,3 +13,4 @@ class NamedGpu(CpuDevice):
 
     kind = "cuda"
     backends = CudaDevice.backends
+    stream = SimpleNamespace(cuda_stream=4711)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 
-import torch
 from nccl import core
 from tests.helpers.conformance import Suite
 from tests.helpers.conformance import conformance as every_group
@@ -24,9 +22,6 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.machine.placement import place
 from calib.microbench.timing.timer import measure_timer
-
-CURRENT_STREAM = 4711
-torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=CURRENT_STREAM)
 
 
 def _made(comm: MpiCommunicator) -> Any:
