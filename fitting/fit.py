@@ -120,7 +120,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     cluster = whole(measured)
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
-    collectives, more = collective_fits(used, seed)
+    estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
+    collectives, more = collective_fits(used, seed, estimates)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)

@@ -32,6 +32,10 @@ class MachineError(CalibError):
     """Something that this machine lacks: an MPI, a library, enough cores."""
 
 
+class Unavailable(MachineError):
+    """What one case asks for and this machine lacks: the case is left out, the others go on."""
+
+
 class MeasurementError(CalibError):
     """A measurement that gave a wrong result or none; it has no time."""
 

@@ -19,10 +19,8 @@ from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
 NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
-PACKAGES = (
-    *("torch", "numpy", "mpi4py", "mpich"),
-    *("nccl4py", "nvidia-nccl-cu13", "nvidia-nccl-cu12"),
-)
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "nccl4py", *NCCL_PACKAGES)
 
 
 def probe(

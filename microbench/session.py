@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from calib.foundation.errors import CalibError
+from calib.foundation.errors import CalibError, Unavailable
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
@@ -172,6 +172,9 @@ class Session:
             if THROTTLED_MARK in attempts[0].marks:
                 beat()
                 attempts.append(self._attempt(case, budget_s))
+        except Unavailable as error:
+            self.keep(self._ended(case, time() - begun, f"skipped: {error}"))
+            return 0.0
         except CalibError as error:
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})

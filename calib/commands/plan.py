@@ -197,6 +197,7 @@ def group_of(case: Case) -> CaseGroup:
         marks = [
             *([f"{case.groups} at once"] if case.groups > 1 else []),
             *([f"{case.stride} apart"] if case.stride > 1 else []),
+            *([f"by {case.told}"] if case.told else []),
             *(["cold"] if case.cold else []),
             *(["in a window"] if case.start == "window" else []),
         ]

@@ -9,24 +9,23 @@ plugin has set before it looks for a line: 1, for every call, matched or not (`*
 it also overwrites three constants of NCCL's own model of costs, from API v5 on. An older version (commit
 56a0c22) takes the table of costs for float** and crashes.
 
-The file holds choices, not times, levels, pieces or intervals. They come from the laws of runs that
-were forced to one algorithm and protocol, at sizes where at least two were measured, NCCL's own choice
-included. Where that is as fast within the intervals, and at all other sizes, there is no line.
+The file holds choices, not times, levels, pieces or intervals. They come from the laws of calls and runs
+that were forced to one algorithm and protocol, at sizes where at least two were measured, NCCL's own
+choice included. Where that is as fast within the intervals, and at all other sizes, there is no line.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from calib.export.about import lines, ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, sizes_in_words
 from calib.export.target import Exported, ExportRequest
-from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.told import OWN, ToldLaw, fastest, ranges, sizes_of
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.nccl import told_of
 from calib.foundation.words import counted
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
 
@@ -38,7 +37,10 @@ LOSES = (
     "all times, with their pieces, levels and intervals: the file holds choices; sizes and ranks that "
     "were not measured; layers, memory"
 )
-NEEDS = "laws of runs with NCCL_ALGO and NCCL_PROTO set (`calib import --algorithm --protocol`)"
+NEEDS = (
+    "laws by algorithm and protocol: of library nccl (`calib measure` with NCCL 2.31 or newer), or of "
+    "runs with NCCL_ALGO and NCCL_PROTO set (`calib import --algorithm --protocol`)"
+)
 OPTIONS = frozenset({"ranks", "nbytes"})
 
 # of this program -> of the tuner
@@ -49,42 +51,11 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
-DETAIL = re.compile(r"(\w+)(?: algorithm=(\w+))?(?: protocol=(\w+))?")
 HOW = (
-    "run nccl-tests with NCCL_ALGO and NCCL_PROTO set, a log for each pair, `calib import LOG "
-    "--algorithm ring --protocol simple -o RUN` (a log of -J says them itself) and `calib fit RUN RUN`"
+    "measure library nccl with NCCL 2.31 or newer, which can be told an algorithm; or run nccl-tests "
+    "with NCCL_ALGO and NCCL_PROTO set, a log for each pair, `calib import LOG --algorithm ring "
+    "--protocol simple -o RUN` (a log of -J says them itself) and `calib fit RUN RUN`"
 )
-OWN = "NCCL's own choice"
-
-
-@dataclass(frozen=True)
-class TunerChoice:
-    """A law of one algorithm and protocol; "" is left to NCCL."""
-
-    fit: CollectiveFit
-    algorithm: str
-    protocol: str
-
-    @property
-    def name(self) -> str:
-        """tree/ll; NCCL's own choice where nothing was forced."""
-        if not self.algorithm and not self.protocol:
-            return OWN
-        return f"{self.algorithm or 'any'}/{self.protocol or 'any'}"
-
-    @property
-    def writable(self) -> bool:
-        """Whether a line can ask for it: a line names both."""
-        return bool(self.algorithm and self.protocol)
-
-    @property
-    def factor(self) -> float:
-        """95% of the times lie within the law / and * this."""
-        return self.fit.pieces_error_factor or self.fit.line_error_factor
-
-    def knows(self, nbytes: int) -> bool:
-        """Whether the size lies between those that were measured."""
-        return self.fit.range_nbytes[0] <= nbytes <= self.fit.range_nbytes[1]
 
 
 @dataclass(frozen=True)
@@ -94,7 +65,7 @@ class TunerGroup:
     operation: str
     nodes: int
     ranks: int
-    choices: tuple[TunerChoice, ...]
+    choices: tuple[ToldLaw, ...]
     asked: tuple[int, int] | None
 
     @property
@@ -110,30 +81,25 @@ class TunerGroup:
         where = "any nodes" if self.nodes < 0 else counted(self.nodes, "node")
         return f"{self.operation} on {self.ranks} ranks of {where}, {sizes_in_words(self.limits)}"
 
-    def fastest(self, nbytes: int) -> TunerChoice | None:
+    def fastest(self, nbytes: int) -> ToldLaw | None:
         """The choice at this size; None where NCCL is left to choose."""
-        known = [choice for choice in self.choices if choice.knows(nbytes)]
-        if len(known) < 2:
+        best = fastest(self.choices, nbytes)
+        own = next((law for law in self.choices if law.name == OWN and law.knows(nbytes)), None)
+        if best is None or not _writable(best):
             return None
-        best = min(known, key=lambda c: (c.fit.seconds(nbytes), c.name))
-        own = next((choice for choice in known if choice.name == OWN), None)
-        if not best.writable or (own is not None and _unsure(best, own, nbytes)):
-            return None
-        return best
+        return None if own is not None and _unsure(best, own, nbytes) else best
 
-    def sizes(self, within: tuple[int, int]) -> list[int]:
+    def sizes(self, low: int, high: int) -> list[int]:
         """Sizes between which a choice is assumed to change at most once."""
-        low, high = within
-        found = {low, high} | {1 << k for k in range(63)}
-        for choice in self.choices:
-            found |= {point.nbytes for point in choice.fit.points}
-            found |= {choice.fit.range_nbytes[0] - 1, choice.fit.range_nbytes[1] + 1}
-            for piece in choice.fit.pieces:
-                found |= {int(piece.from_nbytes), int(piece.to_nbytes)}
-        return sorted(m for m in found if low <= m <= high)
+        return sizes_of(self.choices, low, high)
 
 
-def _unsure(best: TunerChoice, other: TunerChoice, nbytes: int) -> bool:
+def _writable(choice: ToldLaw) -> bool:
+    """Whether a line can ask for it: a line names both."""
+    return bool(choice.algorithm and choice.protocol)
+
+
+def _unsure(best: ToldLaw, other: ToldLaw, nbytes: int) -> bool:
     """Whether the other may be as fast: the intervals meet."""
     slowest = best.fit.seconds(nbytes) * best.factor
     return other.fit.seconds(nbytes) / other.factor <= slowest
@@ -146,7 +112,7 @@ class TunerRow:
     group: TunerGroup
     low: int
     high: int
-    choice: TunerChoice
+    choice: ToldLaw
 
     @property
     def text(self) -> str:
@@ -197,23 +163,23 @@ def export(request: ExportRequest) -> Exported:
 
 def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
     """The laws that can be compared, and which forced ones are of no use."""
-    found: dict[tuple[str, str, str, int, int], list[TunerChoice]] = defaultdict(list)
+    found: dict[tuple[str, str, str, int, int], list[ToldLaw]] = defaultdict(list)
     odd = set()
     for fit in request.parameters.collectives:
-        match = DETAIL.fullmatch(fit.operation)
-        if match is None or match[1] not in COLLECTIVES:
+        told = told_of(fit.operation)
+        if told is None or told[0] not in COLLECTIVES:
             continue
-        algorithm, protocol = match[2] or "", match[3] or ""
+        operation, algorithm, protocol = told
         if algorithm not in ("", *ALGORITHMS.values()) or protocol not in ("", *PROTOCOLS.values()):
             odd.add(fit.operation)
             continue
         nodes = fit.nodes or (1 if fit.level == "node" else -1)
-        key = (fit.library, fit.device, match[1], nodes, fit.ranks)
-        found[key].append(TunerChoice(fit, algorithm, protocol))
+        key = (fit.library, fit.device, operation, nodes, fit.ranks)
+        found[key].append(ToldLaw(fit, algorithm, protocol))
     forced = {
         key: tuple(choices)
         for key, choices in sorted(found.items())
-        if any(choice.writable for choice in choices)
+        if any(_writable(choice) for choice in choices)
     }
     if not forced:
         half = any(choice.name != OWN for choices in found.values() for choice in choices)
@@ -258,36 +224,15 @@ def _groups(request: ExportRequest) -> tuple[list[TunerGroup], list[str]]:
 
 def _rows(group: TunerGroup) -> Iterator[TunerRow]:
     """The lines of a group: one for each range of sizes with the same choice."""
-    low, high = group.limits
-    start, choice = low, group.fastest(low)
-    for border in _borders(group.fastest, group.sizes((low, high))):
+    for low, high, choice in ranges(group.fastest, group.sizes(*group.limits)):
         if choice is not None:
-            yield TunerRow(group, start, border - 1, choice)
-        start, choice = border, group.fastest(border)
-    if choice is not None:
-        yield TunerRow(group, start, high, choice)
-
-
-def _borders(chosen: Callable[[int], TunerChoice | None], sizes: Sequence[int]) -> Iterator[int]:
-    """The first byte of every other choice, by bisection between neighbouring sizes."""
-    for left, right in pairwise(sizes):
-        begin, before = left, chosen(left)
-        while chosen(right) is not before:
-            end = right
-            while end - begin > 1:
-                middle = (begin + end) // 2
-                if chosen(middle) is before:
-                    begin = middle
-                else:
-                    end = middle
-            yield end
-            begin, before = end, chosen(end)
+            yield TunerRow(group, low, high, choice)
 
 
 def _unsure_notes(rows: Sequence[TunerRow]) -> Iterator[str]:
     """A note for every line where another choice's interval overlaps."""
     for row in rows:
-        sizes = row.group.sizes((row.low, row.high))
+        sizes = row.group.sizes(row.low, row.high)
         others: dict[str, list[int]] = defaultdict(list)
         for m in sizes:
             for other in row.group.choices:
@@ -316,7 +261,7 @@ def _left_to_nccl(groups: Sequence[TunerGroup]) -> Iterator[str]:
         "matches: take these assignments out before you build it"
     )
     for group in groups:
-        half = sorted(c.name for c in group.choices if not c.writable and c.name != OWN)
+        half = sorted(c.name for c in group.choices if not _writable(c) and c.name != OWN)
         if half:
             yield (
                 f"{group.operation} on {group.ranks} ranks: {', '.join(half)} can have no line, which "

@@ -8,6 +8,7 @@ from typing import Any
 from calib.fitting.parameters.file import LEAST_EXCHANGE_BYTES
 from calib.foundation.collectives import Operation
 from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.nccl import CONFIG_VERSION, TELLABLE, NcclAlgorithm
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
@@ -26,6 +27,9 @@ FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
 PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
 COMPARED: tuple[Operation, ...] = ("allreduce", "allgather", "p2p")
+# what NCCL is told: trees across nodes with NVLS, CollNet and PAT only where plan.toml names them
+TOLD: tuple[Operation, ...] = ("allreduce", "allgather", "reduce_scatter")
+USUAL_ALGORITHMS: tuple[NcclAlgorithm, ...] = ("ring", "tree", "nvls")
 
 
 def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
@@ -66,7 +70,22 @@ def collective_cases(
             "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"
         )
     cases += maker.other_libraries(sizes)
+    algorithms = USUAL_ALGORITHMS if request.algorithms is None else request.algorithms
+    if "nccl" in request.libraries and algorithms:
+        if is_told(machine.nccl):
+            cases += maker.told(algorithms, sizes[-1])
+        else:
+            left_out.append(
+                f"algorithms of NCCL: a call can name one from NCCL "
+                f"{'.'.join(map(str, CONFIG_VERSION))} on, and {machine.nccl} is installed"
+            )
     return cases, left_out
+
+
+def is_told(version: str) -> bool:
+    """Whether a call can name an algorithm in this version of NCCL, or it is not known."""
+    first = tuple(int(word) for word in version.split(".")[:2] if word.isdecimal())
+    return not first or first >= CONFIG_VERSION
 
 
 def _messages(
@@ -262,6 +281,30 @@ class _Maker:
                 operation, p, 2, f"{library} beside {self.library}", library=library, device=device
             )
         ]
+
+    def told(self, algorithms: Sequence[NcclAlgorithm], p: int) -> list[Case]:
+        """NCCL's own choice beside each algorithm and protocol, over the coarse grid."""
+        cases: list[Case] = []
+        for operation in TOLD:
+            if operation not in self.request.collectives:
+                continue
+            every: list[tuple[str, str]] = [("", "")]
+            for name in algorithms:
+                operations, protocols = TELLABLE[name]
+                every += [(name, protocol) for protocol in protocols if operation in operations]
+            for algorithm, protocol in every:
+                how = f"{algorithm}/{protocol}" if algorithm else "NCCL's own choice"
+                cases += self.coarse(
+                    operation,
+                    p,
+                    2,
+                    f"the fastest {operation.replace('_', ' ')}: {how}",
+                    library="nccl",
+                    device="cuda",
+                    algorithm=algorithm,
+                    protocol=protocol,
+                )
+        return cases
 
 
 def device_of(library: Library) -> DeviceName:

@@ -8,6 +8,7 @@ from itertools import product
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.microbench.probe import NCCL_PACKAGES
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import possible_division
 from calib.oracle.model.spec import ModelSpec
@@ -24,6 +25,8 @@ class PlannedLaunches:
     ranks_per_node: int
     nodes_per_rack: int
     nodes: int
+    nccl: str = ""
+    """Version of the package of NCCL; "" unknown."""
 
     def launch_for(self, p: int) -> int:
         """The launch that measures what a rank does on p ranks: the largest where p is larger."""
@@ -59,7 +62,9 @@ def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
         each = min(each, min(host.gpus for host in cluster.hosts) or each)
     ranks = request.ranks or min(max(request.p), each * nodes)
     per_node = max(each, -(-ranks // nodes))
-    return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes)
+    installed = cluster.hosts[0].versions
+    nccl = next((installed[name] for name in NCCL_PACKAGES if name in installed), "")
+    return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes, nccl)
 
 
 def batch_of(model: str, batch_per_rank: int | None) -> int:

@@ -26,6 +26,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_bytes, write_whole
 from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
 from calib.microbench.cases import DeviceName, Library
 from calib.options import MINIS, MOST
@@ -173,6 +174,11 @@ class Request(BaseModel):
         description="libraries that send messages: the first is measured at every size that a "
         "strategy sends, the others on a coarse grid; default torch_mpi, on GPUs torch_nccl",
     )
+    algorithms: tuple[NcclAlgorithm, ...] | None = Field(
+        default=None,
+        description="that library nccl is told to use, for a law of each beside its own choice; null: "
+        "ring, tree and nvls",
+    )
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
     dtypes: tuple[DType, ...] = Field(
         default=("float32",), min_length=1, description="item types of layers"
@@ -242,6 +248,8 @@ class Request(BaseModel):
         gpu = [name for name in self.libraries if name.endswith("nccl")]
         if gpu and self.device == "cpu":
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
+        if self.algorithms and "nccl" not in self.libraries:
+            raise ValueError("algorithms are told to library nccl, which libraries lacks")
         hosts = [name for name in OF_HOSTS if getattr(self, name)]
         if hosts and self.device != "cpu":
             raise ValueError(f'{hosts[0]} needs device = "cpu"')

@@ -26,6 +26,7 @@ from calib.foundation.quantities import (
     Ranks,
     Ratio,
     Residuals,
+    Seconds,
 )
 from calib.foundation.records import Estimate, Record, SignedTimeEstimate, TimeEstimate, TimePerByte
 
@@ -47,6 +48,9 @@ class CollectivePoint(Record):
     n: Count = Field(description="repetitions, each the mean of `calls` calls or more")
     calls: CountOrNone = Field(
         default=1, description="of a repetition, at least; 0 unknown, but many"
+    )
+    estimate_s: Seconds | None = Field(
+        default=None, description="of a call, as NCCL itself expects it; null: it said nothing"
     )
 
 

@@ -19,6 +19,7 @@ class MeasuredSize(CollectiveLaw):
     seconds: TimeEstimate = Field(description="median time of a call, s")
     n: Count = Field(description="repetitions")
     law_seconds: float = Field(description="by the pieces, or the line where there are none, s")
+    estimate_s: float | None = Field(description="as NCCL itself expects it, s; null: unknown")
     outlier: bool = Field(description="whether no law explains this size")
     algbw_bytes_per_s: Estimate | None = Field(
         description="nbytes / seconds, B/s; null where the time may be nothing"
@@ -43,6 +44,7 @@ def measured_sizes(fit: CollectiveFit) -> list[MeasuredSize]:
             seconds=point.seconds,
             n=point.n,
             law_seconds=fit.law_seconds(point.nbytes),
+            estimate_s=point.estimate_s,
             outlier=point.nbytes in outliers,
             algbw_bytes_per_s=algorithm_bandwidth(point.nbytes, point.seconds),
             busbw_bytes_per_s=bus_bandwidth(fit.operation, fit.ranks, point.nbytes, point.seconds),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,12 +34,18 @@ from calib.foundation.records import Estimate
 from calib.microbench.importers.table import IMPORTED
 from calib.microbench.records.samples import Samples
 
+NO_ESTIMATES: Mapping[str, float] = MappingProxyType({})
 MIN_SIZES = 2
 MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
 
 
-def collective_fits(samples: Samples, seed: int) -> tuple[list[CollectiveFit], list[str]]:
-    """The direct fits, sorted, and one note for every operation that none could be made of."""
+def collective_fits(
+    samples: Samples, seed: int, estimates: Mapping[str, float] = NO_ESTIMATES
+) -> tuple[list[CollectiveFit], list[str]]:
+    """The direct fits, sorted, and one note for every operation that none could be made of.
+
+    `estimates` has, by the ids of cases, NCCL's own estimate of a call in seconds.
+    """
     fits, notes = [], []
     for key, every in sorted(grouped(samples).items()):
         rows, about = of_one_sweep(one_type(packed(every))), _words(key)
@@ -49,7 +57,7 @@ def collective_fits(samples: Samples, seed: int) -> tuple[list[CollectiveFit], l
         notes += types_note(about, every, rows)
         try:
             with possible("its law"):
-                fits.append(_fit(key, rows, seed))
+                fits.append(_fit(key, rows, seed, estimates))
         except InputError as error:
             notes.append(f"{about}: {error}")
     return fits, notes
@@ -60,10 +68,14 @@ def _words(key: Direct) -> str:
     return f"{key.operation} on {key.ranks} ranks{among}"
 
 
-def _fit(key: Direct, rows: Samples, seed: int) -> CollectiveFit:
+def _fit(key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float]) -> CollectiveFit:
     points = [
         CollectivePoint(
-            nbytes=m, seconds=together(mine), n=len(mine), calls=int(_calls(mine).min())
+            nbytes=m,
+            seconds=together(mine),
+            n=len(mine),
+            calls=int(_calls(mine).min()),
+            estimate_s=estimates.get(mine.first.case_id) if estimates else None,
         )
         for (m,), mine in sorted(rows.groups("nbytes").items())
     ]

@@ -51,7 +51,8 @@ def measure_collective(
     """All repetitions of one case, after its result was checked on every rank.
 
     Raises MeasurementError when a rank holds a wrong result, InputError when the launch has no such
-    groups, and MachineError when the library is missing or refuses; all ranks raise together.
+    groups, MachineError when the library is missing, and Unavailable when it lacks what the case tells
+    it; all ranks raise together.
     """
     control = setting.control
     groups = layout(setting.placement, case.group_size, case.stride, case.groups)

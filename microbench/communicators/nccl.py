@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from calib.microbench.control import Control
 
 if TYPE_CHECKING:
     from calib.microbench.device import Device
+    from calib.microbench.devices.cuda import CudaDevice
 
 NO_NCCL4PY = "nccl4py, which is part of the gpu extra, cannot be imported"
 NO_NCCL = "nccl4py finds no NCCL library: install nvidia-nccl-cu13, or the one of your CUDA"
@@ -36,7 +37,7 @@ class NcclCommunicator:
     library = "nccl"
     queues = True
 
-    def __init__(self, control: Control, device: Device) -> None:
+    def __init__(self, control: Control, device: CudaDevice) -> None:
         # late: nccl4py is not everywhere
         from nccl import core
 
@@ -63,7 +64,7 @@ class NcclCommunicator:
 
     @property
     def _stream(self) -> int:
-        return torch.cuda.current_stream(self.device.tensors).cuda_stream
+        return int(self.device.stream.cuda_stream)
 
     def buffer(self, items: int) -> Any:
         """torch.empty."""
@@ -213,4 +214,4 @@ def make(library: str, control: Control, device: Device) -> NcclCommunicator:
     if device.kind != "cuda":
         raise InputError(f"{library} takes buffers of cuda, not {device.kind!r}")
     agree(control, missing())
-    return NcclCommunicator(control, device)
+    return NcclCommunicator(control, cast("CudaDevice", device))

@@ -66,10 +66,15 @@ class CudaDevice:
         """Return when all streams are done."""
         self.cuda.synchronize()
 
+    @property
+    def stream(self) -> Any:
+        """PyTorch's current stream of the GPU."""
+        return self.cuda.current_stream(self.index)
+
     def now(self) -> Any:
         """An event that the current stream of this GPU passes, whichever GPU is the current one."""
         event = self.cuda.Event(enable_timing=True)
-        event.record(self.cuda.current_stream(self.index))
+        event.record(self.stream)
         return event
 
     def seconds(self, start: Any, stop: Any) -> float:

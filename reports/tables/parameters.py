@@ -17,6 +17,7 @@ from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
 from calib.fitting.parameters.memory import Partitions
+from calib.fitting.parameters.told import ToldLaw, fastest_told
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.foundation.words import (
@@ -41,6 +42,7 @@ def sections(parameters: Parameters) -> list[Table]:
     makers = (
         collectives,
         largest_sizes,
+        fastest_algorithms,
         pieces,
         structural,
         algorithms,
@@ -195,6 +197,34 @@ def every_size(parameters: Parameters) -> Table:
     return replace(_measured("Collectives as measured: every size", rows), folded=True)
 
 
+def fastest_algorithms(parameters: Parameters) -> Table:
+    """By size the fastest of the algorithms and protocols that NCCL was told, beside its own choice."""
+    rows = [
+        {
+            "collective": "" if index else _untold(part.law),
+            "sizes": span(part.low, part.high),
+            "fastest": part.law.name,
+            "us at the first": number(part.law.fit.seconds(part.low) * 1e6),
+            "NCCL's own choice us": number(own.fit.seconds(part.low) * 1e6)
+            if own is not None and own.knows(part.low)
+            else NONE,
+        }
+        for parts, own in fastest_told(parameters.collectives)
+        for index, part in enumerate(parts)
+    ]
+    remarks = [
+        "by the laws; where a row begins, its choice becomes faster than that of the row before"
+    ]
+    title = "Collectives of NCCL: the fastest algorithm and protocol by size"
+    return Table(title, *in_columns(rows), remarks=remarks)
+
+
+def _untold(law: ToldLaw) -> str:
+    """The collective of a law, without what NCCL was told."""
+    operation = law.fit.operation.partition(" ")[0]
+    return collective_name(law.fit.model_copy(update={"operation": operation}))
+
+
 def _measured(title: str, groups: list[list[dict[str, str]]]) -> Table:
     """Rows of each collective, which names itself in its first."""
     rows = [
@@ -224,6 +254,7 @@ def _measured_row(fit: CollectiveFit, size: MeasuredSize) -> dict[str, str]:
         "size": exact_bytes(size.nbytes),
         "time us": us(size.seconds),
         "law us": number(law * 1e6),
+        **({} if size.estimate_s is None else {"NCCL expects us": number(size.estimate_s * 1e6)}),
         "off": off + "*" * size.outlier,
         **bandwidths(size),
         "reps": str(size.n),

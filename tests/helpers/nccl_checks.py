@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 
-import torch
 from nccl import core
 from tests.helpers.conformance import Suite
 from tests.helpers.conformance import conformance as every_group
 from tests.helpers.devices import NamedGpu
 
-from calib.foundation.errors import MachineError
+from calib.foundation.errors import MachineError, Unavailable
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES
@@ -24,9 +22,6 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.machine.placement import place
 from calib.microbench.timing.timer import measure_timer
-
-CURRENT_STREAM = 4711
-torch.cuda.current_stream = lambda device=None: SimpleNamespace(cuda_stream=CURRENT_STREAM)
 
 
 def _made(comm: MpiCommunicator) -> Any:
@@ -98,7 +93,7 @@ def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
         done.clear()
         try:
             result = measure_collective(setting, case, budget_s=0.0, target=0.5)
-        except MachineError as error:
+        except Unavailable as error:
             found[name] = str(error)
         else:
             found[name] = [sorted(done), result.estimate_s, len(result.ranks[operation])]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.calib.export.asked import NO_MORE, asking, of
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import collective, filled, near
 from tests.helpers.rows import rows_in
+from tests.helpers.words import words_of
 from tests.microbench.importers.logs import END, HEADER, row, start
 from tests.microbench.importers.made.nccl_json import document, half
 
@@ -22,7 +24,13 @@ from calib.export.target import Exported
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.sections.collectives import collective_fits
 from calib.foundation.errors import InputError, MissingParameter
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.machine.placement import Placement
+from calib.microbench.records.samples import Samples
+from calib.microbench.rows import to_table
+from calib.microbench.timing.repeat import Repetitions
 
 # microseconds at no bytes, and per byte: tree/ll, ring/ll128 and ring/simple cross at these sizes
 LAWS = {
@@ -174,6 +182,38 @@ def test_predictions_do_not_take_forced_runs(here: Path, fitted: Parameters) -> 
     fitted.write(here / "parameters.json")
     line = refused(calib(here, "export", "parameters.json", "--to", "galvatron", "-o", "g"))
     assert "allreduce" in line and not (here / "g").exists()
+
+
+def test_calls_that_were_told_are_compared_as_logs_are() -> None:
+    """From cases of `calib measure`, with NCCL's estimate of each: the same lines, no logs."""
+    tables, estimates = [], {}
+    told = words_of("tree/ll128 ring/ll128 ring/simple")  # LL alone cannot be told
+    for how, law in zip(told, LAWS.values(), strict=True):
+        algorithm, protocol = how.split("/")
+        for m in SIZES:
+            case = CollectiveCase.model_validate(
+                {
+                    "operation": "allreduce",
+                    "nbytes": m,
+                    "ranks": 4,
+                    "group_size": 4,
+                    "library": "nccl",
+                    "device": "cuda",
+                    "algorithm": algorithm,
+                    "protocol": protocol,
+                }
+            )
+            times = Repetitions(ranks={"allreduce": [[micros(law, m) * 1e-6] * 4] * 9})
+            tables.append(
+                to_table(case, times, Placement(["a"] * 4, [[0]] * 4, 4, False), 0, 0.0, [])
+            )
+            estimates[case.id] = m * 1e-9
+    fits, _ = collective_fits(Samples(pa.concat_tables(tables)), 0, estimates)
+    lines = read(exported(of(*fits)).files[""])
+    assert [f"{line.algorithm}/{line.protocol}" for line in lines] == told
+    assert [line.low for line in lines[1:]] == pytest.approx([FIRST, SECOND], rel=0.01)
+    expected = [point.estimate_s for fit in fits for point in fit.points]
+    assert expected == [m * 1e-9 for m in SIZES] * 3
 
 
 # exact laws, without a fit

@@ -466,6 +466,49 @@ def test_layers_of_other_items_and_layouts(specs: dict[str, ModelSpec]) -> None:
     assert {case.dtype for case in layers} == {"float32", "bfloat16"}
 
 
+def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]) -> None:
+    """On the largest p: every algorithm with every protocol, on the sizes of NCCL's own choice."""
+    nccl: dict[str, Any] = {"libraries": ("torch_mpi", "nccl"), "device": "cuda"}
+    plan = vgg(cluster(4), specs, (2, 4), **nccl).plan
+    told = [case for case in collectives(plan) if case.algorithm]
+    assert {(case.group_size, case.tier, case.device) for case in told} == {(4, 2, "cuda")}
+    rest = {"ring/ll128", "ring/simple", "nvls/simple"}
+    expected = {
+        "allreduce": rest | {"tree/ll128", "tree/simple"},
+        "allgather": rest,
+        "reduce_scatter": rest,
+    }
+    own = {"library": "nccl", "group_size": 4, "algorithm": "", "cold": False}
+    for operation, choices in expected.items():
+        assert {case.told for case in told if case.operation == operation} == choices
+        beside = {case.nbytes for case in collectives(plan, operation=operation, **own)}
+        for how in choices:
+            mine = [case for case in told if (case.operation, case.told) == (operation, how)]
+            assert len(mine) > 5 and {case.nbytes for case in mine} <= beside
+    pat = vgg(cluster(4), specs, (4,), algorithms=("pat",), **nccl).plan
+    assert {case.operation for case in collectives(pat, algorithm="pat")} == {
+        "allgather",
+        "reduce_scatter",
+    }
+    for none in ({**nccl, "algorithms": ()}, {**nccl, "libraries": ("torch_nccl",)}):
+        untold = vgg(cluster(4), specs, (4,), **none).plan
+        assert not any(case.algorithm for case in collectives(untold))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_left_out"), [("2.29.7", True), ("2.31.2", False), ("2.32.3", False)]
+)
+def test_an_nccl_that_cannot_be_told_is_left_its_own_choice(
+    specs: dict[str, ModelSpec], version: str, is_left_out: bool
+) -> None:
+    machine = cluster(2)
+    machine.hosts[0].versions["nvidia-nccl-cu13"] = version
+    drafted = vgg(machine, specs, (2,), libraries=("nccl",), device="cuda")
+    assert any(case.algorithm for case in collectives(drafted.plan)) != is_left_out
+    line = f"algorithms of NCCL: a call can name one from NCCL 2.31 on, and {version} is installed"
+    assert (line in drafted.left_out) == is_left_out
+
+
 def test_optimizers(specs: dict[str, ModelSpec]) -> None:
     plan = vgg(cluster(1), specs, (1,), optimizers=("sgd", "adam")).plan
     for optimizer in ("sgd", "adam"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.helpers import filled as f
 
 from calib.fitting.merging.differences import differences
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
@@ -114,6 +116,53 @@ def test_the_sizes_fit_100_columns(operation: str, monkeypatch: pytest.MonkeyPat
     law = f.collective(64, operation=operation, library="torch_nccl", device="cuda", level="system")
     text = table_text(every_size(f.filled(collectives=[law])))
     assert max(map(len, text.splitlines())) <= 100 and "leave out" not in text
+
+
+def test_what_nccl_expects_stands_beside_what_it_took() -> None:
+    law = f.collective(library="nccl", device="cuda")
+    assert "NCCL expects us" not in every_size(f.filled(collectives=[law])).columns
+    first, *rest = law.points
+    told = law.model_copy(
+        update={"points": [first.model_copy(update={"estimate_s": 7.5e-6}), *rest]}
+    )
+    table = every_size(f.filled(collectives=[told]))
+    assert [row[table.columns.index("NCCL expects us")] for row in table.rows] == [
+        "7.50",
+        *[""] * 7,
+    ]
+
+
+def _told(start: float, per_byte: float, operation: str, **more: Any) -> CollectiveFit:
+    """An allreduce of NCCL, start us + per_byte ns/B of 1 KiB to 16 MiB."""
+    piece = {
+        "from_nbytes": 1024,
+        "to_nbytes": 2**24,
+        "intercept_s": f.near(start * 1e-6).model_dump(),
+        "slope_s_per_byte": f.near(per_byte * 1e-9).model_dump(),
+    }
+    sizes = f.collective().points[0], f.collective().points[-1]
+    points = [
+        point.model_copy(update={"nbytes": m})
+        for m, point in zip((1024, 2**24), sizes, strict=True)
+    ]
+    of = {"library": "nccl", "device": "cuda", "operation": operation, "pieces": [piece]}
+    return f.collective(4, **of, points=points, **more)
+
+
+def test_the_fastest_algorithm_by_size() -> None:
+    """10 us + 1 ns/B and 20 us + 0.5 ns/B meet at 20 000 B; NCCL takes 9 us there and then."""
+    tree = _told(10.0, 1.0, "allreduce algorithm=tree protocol=simple")
+    ring = _told(20.0, 0.5, "allreduce algorithm=ring protocol=simple")
+    table = section(
+        f.filled(collectives=[ring, tree, _told(9.0, 1.0, "allreduce")]), "Collectives of"
+    )
+    assert [row[1:] for row in table.rows] == [
+        ["1 KiB to 19.5 KiB", "tree/simple", "11.0", "10.0"],
+        ["19.5 KiB to 16 MiB", "ring/simple", "30.0", "29.0"],
+    ]
+    assert [row[0] for row in table.rows] == ["allreduce, p=4 (nccl, cuda, node)", ""]
+    alone = f.filled(collectives=[tree, _told(9.0, 1.0, "allreduce")])
+    assert not any(each.title.startswith("Collectives of") for each in sections(alone))
 
 
 def test_pieces() -> None:
