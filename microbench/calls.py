@@ -39,6 +39,8 @@ def measure_calls(
         what = replace(what, stretches=[each.repeatable for each in stretches], calls=calls)
     result = repeat(control, device.timed(what), max(0.0, budget_s - first_s), target, calls, clock)
     result.first_s = first_s
+    if device.kind != "cpu":
+        result.resolution_s = device.timer.resolution_s / calls
     Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
     return result
 

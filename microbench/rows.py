@@ -44,6 +44,7 @@ def to_table(
         "launch": launch,
         "oversubscribed": placement.oversubscribed,
         "calls": result.calls,
+        "resolution_s": result.resolution_s,
         "started_unix_s": started,
         "marks": ",".join(marks),
     }

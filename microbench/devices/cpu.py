@@ -58,6 +58,10 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Nothing is queued."""
 
+    def trouble(self) -> str:
+        """None."""
+        return ""
+
     def seconds(self, start: float, stop: float) -> float:
         """The difference."""
         return stop - start

@@ -71,6 +71,14 @@ class CudaDevice:
         """PyTorch's current stream of the GPU."""
         return self.cuda.current_stream(self.index)
 
+    def trouble(self) -> str:
+        """What CUDA says once more of an error that it keeps (an illegal address, a failed assert)."""
+        try:
+            self.cuda.synchronize()
+        except RuntimeError as error:
+            return next(iter(str(error).splitlines()), type(error).__name__)
+        return ""
+
     def now(self) -> Any:
         """An event that the current stream of this GPU passes, whichever GPU is the current one."""
         event = self.cuda.Event(enable_timing=True)

@@ -137,6 +137,13 @@ class Sample:
             "known"
         ),
     ] = math.nan
+    resolution_s: Annotated[
+        FiniteOrNull,
+        Field(
+            description="s of the time that its clock cannot tell: on a GPU a step of events over "
+            "calls; null: next to nothing"
+        ),
+    ] = math.nan
     marks: Annotated[
         str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
     ] = ""
