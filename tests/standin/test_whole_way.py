@@ -99,10 +99,14 @@ def test_each_rank_has_its_own_gpu(done: Calibration) -> None:
 
 
 def test_predictions_are_what_was_trained(done: Calibration) -> None:
-    pairs = done.printed["points"]
-    assert len(pairs) == (3 if RANKS == 2 else 2)
-    for pair in pairs:
-        assert abs(pair["predicted_s"] / pair["measured_s"] - 1.0) <= WITHIN, pair
+    totals = {
+        (of["division"]["strategy"], of["division"]["p"]): of["total"]
+        for of in done.printed["accuracies"]
+    }
+    assert set(totals) == {("serial", 1), ("data", 1), ("data", RANKS)}
+    for total in totals.values():
+        predicted, measured = total["predicted"]["value"], total["measured"]
+        assert math.isclose(predicted, measured, rel_tol=WITHIN), totals
 
 
 @pytest.mark.skipif(RANKS < 2, reason="one core runs one rank")
