@@ -105,7 +105,7 @@ def test_predictions_are_what_was_trained(done: Calibration) -> None:
     }
     assert set(totals) == {("serial", 1), ("data", 1), ("data", RANKS)}
     for total in totals.values():
-        predicted, measured = total["predicted"]["value"], total["measured"]
+        predicted, measured = (total[name]["value"] for name in ("predicted", "measured"))
         assert math.isclose(predicted, measured, rel_tol=WITHIN), totals
 
 
