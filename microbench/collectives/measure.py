@@ -78,7 +78,7 @@ def measure_collective(
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
     result.first_s, result.estimate_s = first_s, expected_s
-    if setting.device.kind != "cpu" and case.library != "mpi":  # which hosts time
+    if setting.device.events is not None and case.library != "mpi":  # which hosts time
         result.resolution_s = setting.timer.resolution_s / calls
     if exercise is not None:
         exercise.close()
