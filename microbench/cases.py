@@ -224,13 +224,13 @@ class LayerCase(CaseBase):
 class TensorsCase(CaseBase):
     """A pass over a list of tensors.
 
-    pack/unpack of gradients into one buffer, the optimizer's update, zero_grad (writing zeros),
-    concat of the shards that an allgather brought and split into shards (filter and channel
-    parallelism): there `shapes` holds one tensor (batch, channels, ...), `parts` the shards.
+    pack/unpack of gradients into one buffer, the optimizer's update, concat of the shards that an
+    allgather brought and split into shards (filter and channel parallelism): there `shapes` holds one
+    tensor (batch, channels, ...), `parts` the shards.
     """
 
     kind: Literal["tensors"] = Field(default="tensors", description="kind of case")
-    operation: Literal["pack", "update", "zero_grad", "concat", "split"] = Field(
+    operation: Literal["pack", "update", "concat", "split"] = Field(
         description="the pass over the tensors"
     )
     key: str = Field(description="hash of the shapes")
