@@ -203,7 +203,7 @@ def group_of(case: Case) -> CaseGroup:
         return case.tier, what, "torch", case.ranks
     if case.kind == "tensors":
         update = case.operation == "update"
-        what = f"{case.optimizer} update" if update else case.operation.replace("_", " ")
+        what = f"{case.optimizer} update" if update else case.operation
         return case.tier, what, "torch", case.ranks
     if case.kind == "sparse":
         return case.tier, f"sparse {case.method}", "mpi", case.ranks
@@ -220,7 +220,6 @@ LAYERS_FOR = (
 TENSORS_FOR = {
     "update": "the weights that a rank of each point holds",
     "pack": "gradients into one buffer and back, at each point",
-    "zero_grad": "gradients written with zeros, at each point",
     "concat": "shards of y or dL/dx joined (filter, channel)",
     "split": "x or dL/dy cut into shards (filter, channel)",
 }

@@ -88,7 +88,6 @@ def rows_of(
             library=case.library,
             cold=case.cold,
             start=case.start,
-            background_nbytes=case.background_nbytes,
         )
     elif isinstance(case, LayerCase):
         about.update(key=case.key, batch=case.batch, library="torch")

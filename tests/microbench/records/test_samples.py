@@ -40,7 +40,7 @@ random_samples = st.builds(
     **{name: BY_TYPE[of] for name, of in get_type_hints(Sample).items() if of in BY_TYPE}
     | {"seconds": times, "rank_seconds": st.lists(times, max_size=4), "ranks": st.just(10**9)}
     | {name: positive for name in ("active_ranks", "groups", "stride", "nodes")}
-    | {name: whole for name in ("nbytes", "repetition", "calls", "background_nbytes")},
+    | {name: whole for name in ("nbytes", "repetition", "calls")},
 )
 
 
@@ -250,7 +250,7 @@ def edited(path: Path, column: str, values: list[Any], **fields: Any) -> str:
         *[("rank_seconds", [1.0, x]) for x in (-1.0, 1e-320, math.inf, math.nan)],
         ("rank_seconds", None),
         *[(name, 0) for name in ("ranks", "active_ranks", "nodes", "groups", "stride")],
-        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch", "background_nbytes")],
+        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch")],
         *[("launch", x) for x in (-5, 2**62, None)],
         ("nbytes", 2**63 - 1),
         ("nodes", 3),
