@@ -41,7 +41,7 @@ def measure_calls(
     result.first_s = first_s
     if device.events is not None:
         result.resolution_s = device.events.resolution_s / calls
-    Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
+        Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
     return result
 
 
