@@ -81,7 +81,9 @@ def collective_seconds(operation: str, p: int, nbytes: float) -> float:
 
 
 class Stream:
-    """When a stream is done with all that is queued on it."""
+    """When a stream is done with all that is queued on it. It has a handle, as CUDA's have."""
+
+    cuda_stream = 1
 
     def __init__(self) -> None:
         self.ready_s = 0.0
@@ -162,7 +164,7 @@ class Kernels(LiveBytes):
             return result
         self.names.append(str(func))
         nbytes = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
-        count = flop_registry.get(func)
+        count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
         MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))
         if func is aten.zero_.default and given[0].dtype == torch.int8:
