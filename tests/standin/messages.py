@@ -1,6 +1,6 @@
 """NCCL on stand-in GPUs: data by MPI, time by the streams of gpu.py.
 
-Under torch.distributed, and for what nccl/core.py has of nccl4py (there sends and receives take no time).
+Under torch.distributed, and for the nccl4py of nccl/core.py, whose sends and receives take no time.
 """
 
 from __future__ import annotations
