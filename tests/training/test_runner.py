@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.helpers.words import words_of
@@ -31,6 +32,7 @@ from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
 from calib.training.runner import Job, TimedRun, Writer, header_of, train
+from calib.training.step import DTYPES
 from calib.training.stopping import Stopping
 from calib.training.worker import WorkerOptions
 
@@ -73,6 +75,14 @@ def test_the_first_iteration_then_the_warm_up_then_the_timed_ones(tmp_path: Path
     assert len(run.header.hosts) == len(run.header.cores) == len(run.header.order) == 2
     assert events[-1]["done"] == events[-1]["of"] == 16 and events[-1]["left_s"] == 0.0
     assert f"loss {run.iterations[-1].loss:.4g}" in events[-1]["label"]
+
+
+def test_a_run_is_in_the_arithmetic_that_it_names(tmp_path: Path) -> None:
+    """A CPU has no TF32, and says so; on a GPU its items are of float32 (training/step.py)."""
+    job = Job(ABOUT, Division("serial", 1, 4), options=WorkerOptions(dtype="tf32"))
+    with pytest.raises(InputError, match="tf32 is arithmetic of CUDA devices"):
+        threads(job, tmp_path / "run.jsonl")
+    assert DTYPES["tf32"] == torch.float32
 
 
 def test_what_a_rank_holds(tmp_path: Path) -> None:
