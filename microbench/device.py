@@ -86,7 +86,7 @@ class Device(Protocol):
         """Counts bytes in tensors, beginning with the `existing` ones."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """What the device holds beside tensors: "peak_reserved" and "device_used" of a GPU."""
+        """What a GPU holds beside tensors: "peak_reserved", "device_used", "outside"; a CPU none."""
 
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """Names of the kernels that a call runs on a GPU, in order, without repeats; not timed."""

@@ -134,7 +134,8 @@ def account(
         Bytes by the names of `held`, and: "gradients"; "activations", live after the forward beyond
         what was there before; "parts", the sum of all these (what the naive sum predicts);
         "peak_live"; "workspace", the peak beyond the parts; "peak_rss", of the process so far. On a
-        GPU also "peak_reserved" and, by NVML, "device_used".
+        GPU also "peak_reserved" by the caching allocator and, by NVML, "device_used", all that the
+        device holds, and "outside", what of it is not the allocator's.
     """
     watch = device.watch(tensor for tensors in held.values() for tensor in tensors)
     parts = {name: bytes_of(tensors) for name, tensors in held.items()}

@@ -15,7 +15,7 @@ from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.live_bytes import live_bytes
-from calib.oracle.memory.peak import LIVE, peak_bytes, room_used, why_no_room
+from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.projection import Form, Limit, Projection
@@ -98,10 +98,7 @@ def _possible(
     parts = chosen.memory(model, division, optimizer)
     parameters = machine.parameters
     count = partial(live_bytes, model, division, optimizer)
-    peak, about = peak_bytes(parameters, division, parts, count)
-    live = None
-    if parameters.device_kind != "cpu":  # a GPU's peak is of more than its tensors
-        live, _ = peak_bytes(parameters, division, parts, count, LIVE)
+    peak, live, about = peak_bytes(parameters, division, parts, count)
     naive = sum(parts.values())
     reasons = why_no_room(parameters, naive, peak)
     room = room_used(parameters, naive, peak)
@@ -117,7 +114,7 @@ def _possible(
         bytes_per_rank=naive,
         bytes_by_part=parts,
         peak_bytes=peak,
-        live_peak_bytes=live,
+        live_peak_bytes=None if parameters.device_kind == "cpu" else live,
         limit=limit,
         bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
         feasible=not reasons,

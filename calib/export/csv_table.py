@@ -394,7 +394,7 @@ def _composition(row: CsvRow, term: Composition) -> Rows:
 
 
 def _memory(row: CsvRow, law: MemoryReuse) -> Rows:
-    row = row._replace(operation=law.family, library=law.framework, name=law.measure)
+    row = row._replace(operation=law.family, library=law.framework)
     row = row.between(law.min_bytes, law.max_bytes)
     simple = row._replace(law="simple", error=law.gamma_error)
     yield simple.of("gamma", law.gamma)
@@ -405,6 +405,8 @@ def _memory(row: CsvRow, law: MemoryReuse) -> Rows:
     chosen = row._replace(law=law.chosen)
     yield chosen._replace(form="chosen").of("error_factor", law.error_factor)
     yield from _residuals(chosen, law.residual_quantiles)
+    if law.on_device is not None:
+        yield from row._replace(law="on_device").fields(law.on_device, "reserved", "outside_bytes")
 
 
 def _overlap(row: CsvRow, law: Overlap) -> Rows:

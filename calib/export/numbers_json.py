@@ -280,8 +280,12 @@ def _memory(of: Parameters) -> Laws:
         "of the optimizer": "optimizer",
         "error factor": "error_factor",
     }
+    device = {"reserved": "reserved", "outside": "outside_bytes"}
     for law in of.memory:
-        yield law.family, f"{law.framework}, {law.device}, {law.measure}", leaves(law, names)
+        found = leaves(law, names)
+        if law.on_device is not None:
+            found |= {"on the device": leaves(law.on_device, device)}
+        yield law.family, f"{law.framework}, {law.device}", found
 
 
 def _overlap(of: Parameters) -> Laws:

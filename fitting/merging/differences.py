@@ -192,6 +192,10 @@ def _memory(reuse: MemoryReuse) -> Iterator[NumberRow]:
     yield "constant", reuse.constant_bytes, "B"
     for name in ("activations", "weights", "optimizer"):
         yield name, getattr(reuse, name), ""
+    if reuse.on_device is not None:
+        yield "reserved", reuse.on_device.reserved, ""
+        if reuse.on_device.outside_bytes is not None:
+            yield "outside the allocator", reuse.on_device.outside_bytes, "B"
 
 
 def _overlap(law: Overlap) -> Iterator[NumberRow]:

@@ -38,9 +38,7 @@ _ABOUT = {
         "{operation} ({device}, {dtype}, ranks at work: {active_ranks})",
     ),
     "composition": _About(("phase", "active_ranks"), f"{{phase}} {_AT_WORK}"),
-    "memory": _About(
-        ("framework", "device", "family", "measure"), "{framework}, {device}, {family}, {measure}"
-    ),
+    "memory": _About(("framework", "device", "family"), "{framework}, {device}, {family}"),
     "overlap": _About(("library", "device", "ranks"), "{library}, {device}, p={ranks}"),
     "partitions": _About(("rows", "width", "share", "ranks", "nodes", "library"), "{name}"),
 }

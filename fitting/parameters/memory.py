@@ -12,23 +12,55 @@ from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Rec
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
-Measure = Literal["allocated", "reserved", "device"]
 MemoryForm = Literal["simple", "refined"]
 NO_SLOWDOWN = Estimate(value=0.0, low=0.0, high=0.0)
+NO_BYTES = Estimate.exactly(0.0)
 MemoryTerm = Literal["constant", "activations", "weights", "optimizer"]
 
 
 class LiveCheck(Record):
-    """Measured peaks by the oracle's count of live bytes, which nothing fits."""
+    """Measured peaks by the oracle's count of live bytes.
+
+    Nothing in the count is fitted. A GPU's libraries take workspace from the same allocator, which is
+    added to it.
+    """
 
     ratio: RatioEstimate = Field(description="measured / counted, with its least and its largest")
-    error: Ratio = Field(description="mean relative error of the count")
-    error_factor: Factor = Field(description="95% of the peaks lie within the count / and * this")
+    workspace_bytes: BytesEstimate = Field(
+        default=NO_BYTES,
+        description="B of a GPU's peaks beyond the count: workspace of cuBLAS and cuDNN; 0 where the "
+        "count alone is as close",
+    )
+    error: Ratio = Field(description="mean relative error of the count with workspace")
+    error_factor: Factor = Field(description="95% of the peaks lie within that / and * this")
     n: Count = Field(description="peaks")
 
 
+class DeviceMemory(Record):
+    """What a GPU holds for live tensors: peak = reserved * live + outside_bytes."""
+
+    reserved: RatioEstimate = Field(
+        description="reserved by the caching allocator / live tensors, at their peaks: rounding and "
+        "fragmentation; 1 at least"
+    )
+    outside_bytes: BytesEstimate | None = Field(
+        description="B outside the allocator: the context, cuBLAS, cuDNN and, with data parallelism, "
+        "NCCL; null: NVML did not say"
+    )
+    n: Count = Field(description="peaks")
+
+    def peak(self, live: Estimate) -> Estimate:
+        """Bytes on the device for bytes of live tensors: all three are as far off as they may be."""
+        reserved, outside = self.reserved, self.outside_bytes or NO_BYTES
+        return Estimate(
+            value=reserved.value * live.value + outside.value,
+            low=reserved.low * live.low + outside.low,
+            high=reserved.high * live.high + outside.high,
+        )
+
+
 class MemoryReuse(Record):
-    """Gamma: measured peak bytes of a rank by the naive sums of formulas.md, "Memory per PE".
+    """Gamma: measured peak bytes of a rank's live tensors by the naive sums of formulas.md.
 
     simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
     the biases. refined: peak = constant_bytes + a factor for each; `parts`, as few models cannot tell
@@ -38,10 +70,6 @@ class MemoryReuse(Record):
     framework: str = Field(description="whose memory it is: pytorch")
     device: DeviceKind
     family: str = Field(description="strategies whose naive sum is one: serial, data, ...")
-    measure: Measure = Field(
-        description="which peak: of live tensors (allocated), of the allocator (reserved), of the "
-        "device with context and libraries"
-    )
     gamma: RatioEstimate = Field(description="simple: peak / (activations + weights + optimizer)")
     gamma_error: Ratio = Field(description="mean relative error of the simple form")
     gamma_held_out_error: Ratio | None = Field(
@@ -74,18 +102,24 @@ class MemoryReuse(Record):
     live: LiveCheck | None = Field(
         default=None, description="of the count of live bytes, where the cases have one"
     )
+    on_device: DeviceMemory | None = Field(
+        default=None, description="what a GPU holds for live tensors; null: a CPU, or not measured"
+    )
 
     @property
     def count_is_better(self) -> bool:
         """Whether the count of live bytes is nearer to the measured peaks than the chosen form.
 
-        That is judged by models that were left out where there are several; the count has seen none.
+        That is judged by models that were left out where there are several; the count has seen none. Of
+        a single model a GPU has the count, with the workspace: gamma is then checked on nothing.
         """
         if self.live is None:
             return False
         fitted, held_out = self.refined_error, self.refined_held_out_error
         if self.chosen == "simple":
             fitted, held_out = self.gamma_error, self.gamma_held_out_error
+        if held_out is None and self.on_device is not None:
+            return True
         return self.live.error <= (fitted if held_out is None else held_out)
 
     def peak_bytes(self, activations: float, weights: float, optimizer: float) -> float:

@@ -123,10 +123,13 @@ class CudaDevice:
         return CachingAllocator(self)
 
     def memory_bytes(self) -> dict[str, int]:
-        """ "peak_reserved" of the caching allocator and, by NVML, "device_used"."""
+        """ "peak_reserved"; by NVML "device_used", and "outside": that without what is reserved now."""
         found = {"peak_reserved": int(self.cuda.max_memory_reserved(self.index))}
         used = snapshot(self.identity.uuid).get("memory_used_bytes")
-        return found if used is None else found | {"device_used": int(used)}
+        if used is None:
+            return found
+        outside = max(0, int(used) - int(self.cuda.memory_reserved(self.index)))
+        return found | {"device_used": int(used), "outside": outside}
 
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """Of one more run, by the profiler.
@@ -205,6 +208,8 @@ class CachingAllocator:
 
     def __enter__(self) -> CachingAllocator:
         self._device.synchronize()
+        # else what is reserved is what any work before has left in the cache
+        self._device.cuda.empty_cache()
         self._device.cuda.reset_peak_memory_stats(self._device.index)
         return self
 

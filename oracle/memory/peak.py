@@ -1,21 +1,26 @@
-"""Peak memory of a rank, by live bytes or by the naive sum and gamma, and what fits."""
+"""Peak memory of a rank, and what fits.
+
+Live tensors by their count or by gamma times the naive sum; on a GPU what its allocator reserves for
+them, and what is outside the allocator (DeviceMemory in fitting/parameters/memory.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.memory import Measure, MemoryReuse
+from calib.fitting.parameters.memory import LiveCheck, MemoryReuse
 from calib.foundation.division import Division
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
 
-# all memory in use must fit the device; if that was not measured, the nearest measure stands in
-MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
-LIVE: tuple[Measure, ...] = ("allocated",)
-ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
+# all that is on the device must fit it; if that was not measured, the nearest stands in
 PEAK_IS_OF = "peak memory is of"
+OF_LIVE = f"{PEAK_IS_OF} live tensors only"
+OF_RESERVED = f"{PEAK_IS_OF} what the allocator reserves only"
+OF_DEVICE = f"{PEAK_IS_OF} the device: what its allocator reserves, and what is outside that"
 # Only serial and data parallelism were measured. What other strategies hold beside their naive sum
 # (packed halos, gathered outputs, activations in flight) may be more or less. gamma differed by 1.2
 # between serial and data on a virtual machine; 1.5 is a convention that covers this.
@@ -28,31 +33,78 @@ COUNT_FACTOR = 1.01
 MAY_BE_SHORT = "memory may be short"
 
 
+class Peak(NamedTuple):
+    """Peak bytes of a rank: on its device and of its live tensors; and notes for the reader.
+
+    The two are one where only live tensors were measured, and None where nothing was.
+    """
+
+    device: Estimate | None
+    live: Estimate | None
+    notes: list[str]
+
+
 def peak_bytes(
     parameters: Parameters,
     division: Division,
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
-    measures: Sequence[Measure] = MEASURES,
-) -> tuple[Estimate | None, list[str]]:
-    """Peak bytes of a rank whose naive bytes are `parts` (naive.py), and notes for the reader.
+) -> Peak:
+    """Peak bytes of a rank whose naive bytes are `parts` (naive.py).
+
+    `count` is as for `_live_peak`. What is outside a GPU's allocator is a constant, which strategies
+    that were not measured share with data parallelism: their wider interval is of tensors alone.
+    """
+    record = _record(parameters, division)
+    if record is None:
+        return Peak(None, None, [])
+    live, notes = _live_peak(record, division, parts, count)
+    device, about = _on_device(record, division, live)
+    room, short = parameters.device_memory_bytes, list[str]()
+    if 0 < device.value <= room < device.high:
+        short = [
+            f"{MAY_BE_SHORT}: the peak is {bytes_words(device.value)} of {bytes_words(room)}, but up "
+            f"to {bytes_words(device.high)} by its interval"
+        ]
+    return Peak(device, live, [*about, *notes, *short])
+
+
+def _on_device(
+    record: MemoryReuse, division: Division, live: Estimate
+) -> tuple[Estimate, list[str]]:
+    """The peak of the device for one of live tensors, and what it is of."""
+    found = record.on_device
+    if found is None:
+        return live, [OF_LIVE]
+    peak, outside = found.peak(live), found.outside_bytes
+    if outside is None:
+        return peak, [OF_RESERVED]
+    if record.family == "serial" and division.p > 1:  # NCCL's buffers are in none of it
+        more = (OTHER_STRATEGY_FACTOR - 1.0) * outside.high
+        peak = peak.model_copy(update={"high": peak.high + more})
+    return peak, [OF_DEVICE]
+
+
+def _live_peak(
+    record: MemoryReuse,
+    division: Division,
+    parts: Mapping[str, int],
+    count: Callable[[], int] | None = None,
+) -> tuple[Estimate, list[str]]:
+    """Peak bytes of live tensors by the law of a machine, and notes for the reader.
 
     `count` (oracle/memory/live_bytes.py) counts live tensors, and is used if calibration found it
     closer to the measured peaks. Else the peak is gamma (activations + weights + optimizer), or has a
     factor for each (fitting/parameters/memory.py); that interval comes from models left out of the fit,
-    and is wider outside the measured naive sums and for strategies that were not measured. None if the
-    parameters hold no memory reuse of any of the `measures`, of which the first that there is counts.
+    and is wider outside the measured naive sums and for strategies that were not measured.
     """
-    family = "serial" if division.p == 1 else "data"
-    record = _record(parameters, family, measures)
-    if record is None:
-        return None, []
+    family = _measured_as(division)
     weights = parts["weights"] + parts["gradients"]
     naive = parts["activations"] + weights + parts["optimizer"]
     value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
-    notes = [] if record.measure == "device" else [f"{PEAK_IS_OF} {ONLY[record.measure]} only"]
+    notes: list[str] = []
     if count is not None and record.live is not None and record.count_is_better:
-        return _within(count(), max(record.live.error_factor, COUNT_FACTOR), parameters, notes)
+        return _counted(count(), record.live), notes
     factor = widened(record.error_factor, naive, record.max_bytes)
     factor = widened(factor, record.min_bytes, max(naive, 1))
     if not record.min_bytes <= naive <= record.max_bytes:
@@ -75,21 +127,23 @@ def peak_bytes(
             "memory reuse was measured for data-parallel training only, not with "
             f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
         )
-    return _within(value, factor, parameters, notes)
+    return Estimate.within_factor(value, factor), notes
 
 
-def _within(
-    value: float, factor: float, parameters: Parameters, notes: list[str]
-) -> tuple[Estimate, list[str]]:
-    """The peak within its factor, with a note if it may exceed the device's memory."""
-    peak = Estimate.within_factor(value, factor)
-    room = parameters.device_memory_bytes
-    if 0 < value <= room < peak.high:
-        notes.append(
-            f"{MAY_BE_SHORT}: the peak is {bytes_words(value)} of {bytes_words(room)}, but up to "
-            f"{bytes_words(peak.high)} by its interval"
-        )
-    return peak, notes
+def _counted(nbytes: int, check: LiveCheck) -> Estimate:
+    """The count with its workspace: within the count's factor, and with all that workspace may be."""
+    workspace, factor = check.workspace_bytes, max(check.error_factor, COUNT_FACTOR)
+    value = nbytes + workspace.value
+    return Estimate(
+        value=value,
+        low=min(value / factor, nbytes + workspace.low),
+        high=max(value * factor, nbytes + workspace.high),
+    )
+
+
+def _measured_as(division: Division) -> str:
+    """The family whose peaks calibration has."""
+    return "serial" if division.p == 1 else "data"
 
 
 def _family(division: Division) -> str:
@@ -97,16 +151,15 @@ def _family(division: Division) -> str:
     return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
-def _record(parameters: Parameters, family: str, measures: Sequence[Measure]) -> MemoryReuse | None:
-    """The record of this family on the file's kind of device, else the nearest."""
+def _record(parameters: Parameters, division: Division) -> MemoryReuse | None:
+    """The record of the division's family on the file's kind of device, else the nearest."""
+    family = _measured_as(division)
 
-    def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
-        elsewhere = reuse.device != parameters.device_kind
-        return elsewhere, reuse.family != family, measures.index(reuse.measure)
+    def distance(reuse: MemoryReuse) -> tuple[bool, bool]:
+        return reuse.device != parameters.device_kind, reuse.family != family
 
     known = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
-    usable = [reuse for reuse in known if reuse.measure in measures]
-    return min(usable, key=distance, default=None)
+    return min(known, key=distance, default=None)
 
 
 def room_used(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> float | None:

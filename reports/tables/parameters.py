@@ -52,6 +52,7 @@ def sections(parameters: Parameters) -> list[Table]:
         loops,
         composition,
         memory,
+        device_memory,
         overlap,
         sparse,
         partitions,
@@ -525,7 +526,6 @@ def memory(parameters: Parameters) -> Table:
     rows = (
         {
             "framework, device, family": f"{reuse.framework}, {reuse.device}, {reuse.family}",
-            "peak": reuse.measure,
             "gamma": estimate_words(reuse.gamma),
             "simple off": two(percent(reuse.gamma_error), percent(reuse.gamma_held_out_error)),
             "constant MiB": number(reuse.constant_bytes.value / 2**20),
@@ -544,8 +544,32 @@ def memory(parameters: Parameters) -> Table:
         "by count: measured peak by the oracle's count of live tensors, which nothing is fitted to",
         "off: mean relative error (of models that were left out)",
     ]
-    title = "Memory reuse: measured peak by naive sum"
+    title = "Memory reuse: measured peak of live tensors by naive sum"
     return Table(title, *in_columns(rows), remarks=remarks)
+
+
+def device_memory(parameters: Parameters) -> Table:
+    """What a GPU holds for live tensors: the allocator's factor, and what is outside it."""
+    rows = (
+        {
+            "framework, device, family": f"{reuse.framework}, {reuse.device}, {reuse.family}",
+            "workspace": ""
+            if reuse.live is None
+            else bytes_words(reuse.live.workspace_bytes.value),
+            "reserved / live": estimate_words(found.reserved),
+            "outside MiB": "not measured"
+            if found.outside_bytes is None
+            else estimate_words(found.outside_bytes, 2**-20),
+            "peaks": str(found.n),
+        }
+        for reuse in parameters.memory
+        if (found := reuse.on_device) is not None
+    )
+    remarks = [
+        "peak of the device = reserved / live * (count + workspace, or gamma's peak) + outside",
+        "outside the allocator: context, cuBLAS, cuDNN; NCCL's part is what data has beyond serial",
+    ]
+    return Table("Memory of the device", *in_columns(rows), remarks=remarks)
 
 
 def overlap(parameters: Parameters) -> Table:

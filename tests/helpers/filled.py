@@ -218,7 +218,6 @@ def memory(**changes: Any) -> MemoryReuse:
         "framework": "torch",
         "device": "cpu",
         "family": "data",
-        "measure": "allocated",
         "gamma": near(0.8),
         "gamma_error": 0.05,
         "gamma_held_out_error": 0.06,

@@ -38,6 +38,7 @@ NOISE = 0.004  # standard deviation of a time's logarithm
 CYCLES_PER_S = 1e9
 SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
 CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
+NCCL_BYTES = 40 << 20  # once ranks have talked
 # once in a process, so much work of the device is slowed down by heat; with inf, none
 HOT_FROM_S = float(os.environ.get("STANDIN_HOT_FROM_S", "0.5"))
 HOT_UNTIL_S, HOT_FACTOR = HOT_FROM_S + 0.1, 1.5
@@ -102,6 +103,7 @@ class Machine:
         self.current, self.messages = Stream(), Stream()
         self.index = 0
         self.unjoined = 0.0  # when messages end that nothing has waited for
+        self.outside_bytes = CONTEXT_BYTES  # the allocator
         self.cold_bytes = 0.0
         self.mode: Kernels | None = None
         self._noise = random.Random(0)
@@ -215,9 +217,14 @@ def _reset(_: int) -> None:
 
 
 def _reserved(index: int) -> int:
-    found = -(-_watch().peak // SEGMENT_BYTES) * SEGMENT_BYTES
-    board_of(UUIDS[index]).used_bytes = CONTEXT_BYTES + found
+    found = reserved_bytes(_watch().peak)
+    board_of(UUIDS[index]).used_bytes = MACHINE.outside_bytes + found
     return found
+
+
+def reserved_bytes(live: int) -> int:
+    """What the caching allocator has reserved for a peak of live bytes."""
+    return -(-live // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
 # what the program uses of torch.cuda
@@ -233,10 +240,12 @@ CUDA = SimpleNamespace(
     synchronize=_synchronize,
     Event=Event,
     _sleep=lambda cycles: MACHINE.launch(cycles / CYCLES_PER_S),
+    empty_cache=lambda: None,  # nothing is kept
     reset_peak_memory_stats=_reset,
     memory_allocated=lambda _: _watch().live,
     max_memory_allocated=lambda _: _watch().peak,
     max_memory_reserved=_reserved,
+    memory_reserved=_reserved,
 )
 
 
@@ -263,6 +272,8 @@ class StandIn(CudaDevice):
 def together(comm: Any, operation: str, nbytes: int, stream: Stream | None = None) -> float:
     """When a collective of all ranks of `comm` (mpi4py's) ends, which this rank queues now."""
     MACHINE.join()
+    if comm.Get_size() > 1:
+        MACHINE.outside_bytes = CONTEXT_BYTES + NCCL_BYTES
     MACHINE.host_s += LAUNCH_S
     of = MACHINE.current if stream is None else stream
     mine = max(MACHINE.current.ready_s, of.ready_s, MACHINE.host_s)

@@ -20,10 +20,13 @@ from tests.standin.gpu import (
     ALPHA_S,
     BETA_S_PER_BYTE,
     BYTES_PER_S,
+    CONTEXT_BYTES,
     FLOPS_PER_S,
     KERNEL_S,
+    NCCL_BYTES,
     TICK_S,
     collective_seconds,
+    reserved_bytes,
 )
 from tests.standin.starting import environment
 from tests.training.launching import needs_mpiexec
@@ -31,6 +34,8 @@ from tests.training.launching import needs_mpiexec
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.foundation.layer_keys import parse
 from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.oracle.predicted import Predicted
+from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, pytest.mark.e2e, needs_mpiexec]
 
@@ -107,6 +112,22 @@ def test_predictions_are_what_was_trained(done: Calibration) -> None:
     for total in totals.values():
         predicted, measured = (total[name]["value"] for name in ("predicted", "measured"))
         assert math.isclose(predicted, measured, rel_tol=WITHIN), totals
+
+
+def test_the_peak_of_the_device_is_what_trainings_had(done: Calibration) -> None:
+    """What is reserved for their tensors, the context and, where ranks talk, NCCL's buffers."""
+    file, _ = Predicted.read(done.run / "predictions.json")
+    predicted = {(of.division.strategy, of.division.p): of for of in file.projections}
+    trained = [TrainingRun.read(path) for path in sorted((done.run / "training").glob("*.jsonl"))]
+    assert {run.header.division.p for run in trained} == {1, RANKS}
+    for run in trained:
+        division, end = run.header.division, run.end
+        assert end is not None
+        outside = CONTEXT_BYTES + (NCCL_BYTES if division.p > 1 else 0)
+        had = reserved_bytes(max(end.peak_live_bytes)) + outside
+        peak = predicted[division.strategy, division.p].peak_bytes
+        assert peak is not None and peak.covers(had), (division, peak, had)
+        assert math.isclose(peak.value, had, rel_tol=0.05), (division, peak, had)
 
 
 @pytest.mark.skipif(RANKS < 2, reason="one core runs one rank")

@@ -172,7 +172,7 @@ def test_a_merged_file_is_as_new_as_the_part_that_a_law_is_of() -> None:
         ("work", f.work(), f.work(direction="backward")),
         ("tensor_loops", f.loop(), f.loop(dtype="float16")),
         ("composition", f.composition(), f.composition(active_ranks=1)),
-        ("memory", f.memory(), f.memory(measure="device")),
+        ("memory", f.memory(), f.memory(family="serial")),
         ("overlap", f.overlap(), f.overlap(ranks=4)),
         ("partitions", f.partitions(), f.partitions(share=0.5)),
         ("collectives", f.collective(), f.collective(device="cuda")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.oracle.handmade import estimate
 
-from calib.fitting.parameters.memory import Measure, MemoryForm, MemoryReuse, MemoryTerm
+from calib.fitting.parameters.memory import DeviceMemory, MemoryForm, MemoryReuse, MemoryTerm
 
 GAMMA, FACTOR = 0.5, 1.6
 
@@ -15,11 +15,11 @@ PARTS = {"activations": 1000, "weights": 400, "gradients": 400, "optimizer": 400
 
 def reuse(
     family: str = "data",
-    measure: Measure = "device",
     device: str = "cpu",
     chosen: MemoryForm = "simple",
     gamma: float = GAMMA,
     sums: tuple[float, float] = (1e3, 1e4),
+    on_device: DeviceMemory | None = None,
 ) -> MemoryReuse:
     """A record with gamma, and 100 + 0.25, 1.5 and 2 times the parts as its refined form."""
     parts: list[list[MemoryTerm]] = [["constant"], ["activations"], ["weights"], ["optimizer"]]
@@ -27,7 +27,6 @@ def reuse(
         framework="torch",
         device=device,
         family=family,
-        measure=measure,
         gamma=estimate(gamma),
         gamma_error=0.1,
         gamma_held_out_error=0.2,
@@ -44,4 +43,5 @@ def reuse(
         max_bytes=sums[1],
         models=["hand"],
         n=3,
+        on_device=on_device,
     )

@@ -12,10 +12,11 @@ from tests.oracle.memory.reuse import PARTS, reuse
 
 from calib.fitting.parameters.memory import STATES, LiveCheck
 from calib.foundation.division import Division
+from calib.foundation.records import Estimate
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.naive import replicated_parts
-from calib.oracle.memory.peak import COUNT_FACTOR, peak_bytes
+from calib.oracle.memory.peak import COUNT_FACTOR, OF_LIVE, peak_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec
 
@@ -119,11 +120,23 @@ def test_the_calibration_decides_what_predicts(
 ) -> None:
     record = reuse().model_copy(update={"live": check(error, factor)})
     parameters = machine(memory=[record])
-    found, notes = peak_bytes(parameters, Division("data", 4, 8), PARTS, lambda: 777)
+    found, _, notes = peak_bytes(parameters, Division("data", 4, 8), PARTS, lambda: 777)
     assert found is not None and found.value == pytest.approx(value)
-    assert notes == []
+    assert notes == [OF_LIVE]
     if wide is not None:
         assert (found.low, found.high) == pytest.approx((value / wide, value * wide))
+
+
+def test_workspace_is_added_to_the_count_of_a_gpu() -> None:
+    """The interval holds all that it may be, and the count's error."""
+    workspace = Estimate(value=200.0, low=0.0, high=400.0)
+    of = check(0.0, 1.1).model_copy(update={"workspace_bytes": workspace})
+    parameters = machine(memory=[reuse().model_copy(update={"live": of})])
+    found, _, _ = peak_bytes(parameters, Division("data", 4, 8), PARTS, lambda: 800)
+    assert found is not None and found.numbers == (1000.0, 800.0, 1200.0)
+    found, _, _ = peak_bytes(parameters, Division("data", 4, 8), PARTS, lambda: 19_800)
+    assert found is not None
+    assert found.numbers == pytest.approx((20_000.0, 20_000 / 1.1, 20_000 * 1.1))
 
 
 def test_parameters_without_a_check_have_gamma() -> None:
@@ -132,5 +145,5 @@ def test_parameters_without_a_check_have_gamma() -> None:
     def refuse() -> int:
         raise AssertionError("counted")
 
-    found, _ = peak_bytes(machine(memory=[reuse()]), Division("data", 4, 8), PARTS, refuse)
+    found, _, _ = peak_bytes(machine(memory=[reuse()]), Division("data", 4, 8), PARTS, refuse)
     assert found is not None and found.value == pytest.approx(1100.0)

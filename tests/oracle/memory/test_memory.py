@@ -10,12 +10,20 @@ from tests.helpers.divided import model_case
 from tests.oracle.handmade import machine, mlp
 from tests.oracle.memory.reuse import FACTOR, PARTS, reuse
 
-from calib.fitting.parameters.memory import MemoryForm, MemoryReuse
+from calib.fitting.parameters.memory import DeviceMemory, MemoryForm, MemoryReuse
 from calib.fitting.sections.memory import Naive, naive_bytes
 from calib.foundation.division import Division
 from calib.foundation.records import Estimate
 from calib.oracle.memory.naive import naive_parts, replicated_parts
-from calib.oracle.memory.peak import LIVE, OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
+from calib.oracle.memory.peak import (
+    OF_DEVICE,
+    OF_LIVE,
+    OF_RESERVED,
+    OTHER_STRATEGY_FACTOR,
+    peak_bytes,
+    room_used,
+    why_no_room,
+)
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.training.models.specs import spec
 
@@ -27,12 +35,11 @@ SERIAL, DATA = Division("serial", 1, 8), Division("data", 4, 8)
 def peak(
     *records: MemoryReuse, division: Division = DATA, room: int = 0
 ) -> tuple[Estimate, list[str]]:
-    """The peak of PARTS where there is one."""
-    found, notes = peak_bytes(
-        machine(memory=list(records), device_memory_bytes=room), division, PARTS
-    )
-    assert found is not None
-    return found, notes
+    """The peak of PARTS where there is one, and the notes but for what it is of."""
+    of = machine(memory=list(records), device_memory_bytes=room)
+    found, _, notes = peak_bytes(of, division, PARTS)
+    assert found is not None and notes[0].startswith("peak memory is of")
+    return found, notes[1:]
 
 
 @pytest.mark.parametrize("name", ["vgg16-mini", "resnet50-mini", "cosmoflow-mini"])
@@ -141,42 +148,60 @@ def test_interval_grows_with_every_decade_beyond_the_measured_sums(
     assert [("naive sums of" in note) for note in notes] == ([True] if decades else [])
 
 
-def test_what_is_on_the_device_is_taken_before_what_its_allocator_says() -> None:
-    """The capacity is of the device; a peak of live tensors says that it is only that."""
-    live, reserved = reuse(measure="allocated", gamma=0.1), reuse(measure="reserved", gamma=0.2)
-    device, other = reuse(measure="device", gamma=0.3), reuse("serial", gamma=9.0)
-    found, notes = peak(live, reserved, device, other)
-    assert (found.value, notes) == (pytest.approx(660.0), [])
-    found, notes = peak(live, reserved, other)
-    assert (found.value, len(notes)) == (pytest.approx(440.0), 1)
-    assert "allocator reserves" in notes[0]
-    found, notes = peak(live, other)
-    assert (found.value, len(notes)) == (pytest.approx(220.0), 1)
-    assert "live tensors" in notes[0]
+ON_DEVICE = DeviceMemory(
+    reserved=Estimate(value=1.25, low=1.0, high=1.5),
+    outside_bytes=Estimate(value=5000.0, low=4000.0, high=6000.0),
+    n=3,
+)
+
+
+def gpu(*records: MemoryReuse) -> Any:
+    return machine(memory=list(records), device_kind="cuda")
+
+
+def test_the_device_holds_what_is_reserved_and_what_is_outside() -> None:
+    """1100 B of tensors: 1.25 times as much is reserved, and 5000 B are not the allocator's."""
+    found = peak_bytes(gpu(reuse(device="cuda", on_device=ON_DEVICE)), DATA, PARTS)
+    assert found.device is not None and found.live is not None
+    assert found.live == Estimate.within_factor(1100.0, FACTOR)
+    assert found.device.numbers == pytest.approx(
+        (1.25 * 1100 + 5000, 1100 / FACTOR + 4000, 1.5 * 1100 * FACTOR + 6000)
+    )
+    assert found.notes == [OF_DEVICE]
+    without = ON_DEVICE.model_copy(update={"outside_bytes": None})
+    found = peak_bytes(gpu(reuse(device="cuda", on_device=without)), DATA, PARTS)
+    assert found.device is not None and found.device.value == pytest.approx(1.25 * 1100)
+    assert found.notes == [OF_RESERVED]
+    found = peak_bytes(gpu(reuse(device="cuda")), DATA, PARTS)
+    assert (found.device, found.notes) == (found.live, [OF_LIVE])
+
+
+def test_other_strategies_widen_the_tensors_and_not_the_constant() -> None:
+    parameters = gpu(reuse(device="cuda", on_device=ON_DEVICE))
+    found = peak_bytes(parameters, Division("pipeline", 4, 8, segments=2), PARTS)
+    wide = FACTOR * OTHER_STRATEGY_FACTOR
+    assert found.device is not None
+    assert found.device.numbers == pytest.approx(
+        (1.25 * 1100 + 5000, 1100 / wide + 4000, 1.5 * 1100 * wide + 6000)
+    )
+
+
+def test_serial_training_says_nothing_of_nccl() -> None:
+    """Its constant may be OTHER_STRATEGY_FACTOR times as much where ranks talk."""
+    parameters = gpu(reuse("serial", device="cuda", on_device=ON_DEVICE))
+    found = peak_bytes(parameters, DATA, PARTS)
+    assert found.device is not None and found.live is not None
+    expected = 1.5 * found.live.high + OTHER_STRATEGY_FACTOR * 6000
+    assert found.device.high == pytest.approx(expected)
 
 
 def test_records_of_another_device_are_a_last_resort() -> None:
     """device_memory_bytes is that of the file's kind of device."""
-    gpu, cpu = reuse(device="cuda", gamma=0.25), reuse("serial", device="cpu")
-    assert peak(gpu, cpu)[0].value == 1100.0 + 400.0
-    assert peak(gpu)[0].value == 550.0
-    found, _ = peak_bytes(machine(memory=[gpu, cpu], device_kind="cuda"), DATA, PARTS)
+    other, cpu = reuse(device="cuda", gamma=0.25), reuse("serial", device="cpu")
+    assert peak(other, cpu)[0].value == 1100.0 + 400.0
+    assert peak(other)[0].value == 550.0
+    found = peak_bytes(gpu(other, cpu), DATA, PARTS).device
     assert found is not None and found.value == 550.0
-
-
-def test_what_trainings_of_a_gpu_tell_is_of_live_tensors() -> None:
-    """Its limit is judged by all that is on it: the context and what the allocator keeps, too."""
-    records = [
-        reuse(device="cuda", measure=m, gamma=g) for m, g in (("device", 0.5), ("allocated", 0.25))
-    ]
-    gpu = machine(memory=records, device_kind="cuda")
-    (device, _), (live, notes) = (
-        peak_bytes(gpu, DATA, PARTS),
-        peak_bytes(gpu, DATA, PARTS, None, LIVE),
-    )
-    assert device is not None and live is not None
-    assert (device.value, live.value, len(notes)) == (1100.0, 550.0, 1)
-    assert peak_bytes(machine(memory=records[:1]), DATA, PARTS, None, LIVE) == (None, [])
 
 
 def test_without_the_family_the_other_one_stands_in() -> None:
@@ -192,9 +217,9 @@ def test_without_the_family_the_other_one_stands_in() -> None:
 
 def test_no_record_no_peak() -> None:
     """A record of a family that this version does not know is none."""
-    assert peak_bytes(machine(), DATA, PARTS) == (None, [])
+    assert peak_bytes(machine(), DATA, PARTS) == (None, None, [])
     odd = machine(memory=[reuse("expert")])
-    assert peak_bytes(odd, DATA, PARTS) == (None, [])
+    assert peak_bytes(odd, DATA, PARTS) == (None, None, [])
 
 
 def test_room_is_judged_by_the_peak_else_by_the_naive_sum() -> None:
