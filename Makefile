@@ -94,7 +94,7 @@ export: $(STAMP)
 
 # Compiled files are kept whatever the environment says: hundreds of processes start here, and each
 # would compile all it imports
-test: export PYTHONDONTWRITEBYTECODE =
+test test-gpu: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(BIN)/python -m tests.stages $(ARGS)
 

@@ -11,8 +11,10 @@ from calib.foundation.statistics import median, median_interval, median_of_group
 from calib.microbench.records.samples import Samples
 
 
-def hull(groups: Iterable[list[float]]) -> Estimate:
+def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     """Median of all values, groups (launches) weighing alike, with an interval of how they differ.
+
+    It is never narrower than the `resolution` of the clock to both sides.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
@@ -21,7 +23,7 @@ def hull(groups: Iterable[list[float]]) -> Estimate:
     lists = [values for values in groups if values]
     middle = median_of_groups(lists)
     intervals = [median_interval(values) for values in lists]
-    margin = launch_margin([median(values) for values in lists])
+    margin = max(launch_margin([median(values) for values in lists]), resolution)
     low = min(*(interval[0] for interval in intervals), middle - margin)
     high = max(*(interval[1] for interval in intervals), middle + margin)
     return Estimate(value=middle, low=max(low, 0.0), high=high)
@@ -40,13 +42,21 @@ def launch_margin(medians: list[float]) -> float:
 def together(samples: Samples) -> Estimate:
     """A collective: the time of a repetition is the maximum over ranks."""
     # sorted here, where it is fast: the medians and their intervals are of sorted values
-    return hull(np.sort(rows["seconds"]).tolist() for rows in samples.groups("launch").values())
+    rows = (np.sort(rows["seconds"]).tolist() for rows in samples.groups("launch").values())
+    return hull(rows, resolution_of(samples))
 
 
 def of_ranks(samples: Samples) -> list[Estimate]:
     """Time of each rank that appears in every row."""
     launches = [np.sort(rows.rank_seconds, axis=0).T for rows in samples.groups("launch").values()]
-    return [hull(map(np.ndarray.tolist, ranks)) for ranks in zip(*launches, strict=False)]
+    step = resolution_of(samples)
+    return [hull(map(np.ndarray.tolist, ranks), step) for ranks in zip(*launches, strict=False)]
+
+
+def resolution_of(samples: Samples) -> float:
+    """Seconds that the clock of these rows cannot tell; 0 where that is next to nothing."""
+    known = samples["resolution_s"]
+    return float(np.nanmax(known)) if np.isfinite(known).any() else 0.0
 
 
 def slowest_rank(samples: Samples) -> Estimate:

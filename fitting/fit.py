@@ -114,10 +114,11 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     notes += strange
     if not len(used):
         raise InputError(f"no rows to fit: {notes[-1]}")
+    cluster = whole(measured)
+    device = _device(used, cluster)
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed
-    cluster = whole(measured)
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
@@ -144,7 +145,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             launches=min(Counter(launch.ranks for launch in launches).values(), default=0),
             notes=notes,
         ),
-        **_device(used, cluster),
+        **device,
         ranks_per_node=cluster.ranks_per_node,
         **_network(cluster),
         collectives=collectives,

@@ -35,6 +35,10 @@ class MemoryWatch(Protocol):
     def __exit__(self, *error: Any) -> None: ...
 
 
+class DeviceLost(RuntimeError):
+    """A device that does nothing any more in this process, which must end: CUDA's sticky errors."""
+
+
 class Device(Protocol):
     """A rank's device. Work on a GPU is queued and runs behind its host; on a CPU it is done at once.
 
@@ -50,8 +54,8 @@ class Device(Protocol):
         """Which GPU it is."""
 
     @property
-    def timer(self) -> Timer:
-        """How finely calls are timed on it."""
+    def events(self) -> Timer | None:
+        """How finely a GPU's events time; None where the host's clock times."""
 
     @property
     def tensors(self) -> torch.device:
@@ -65,6 +69,9 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Return when everything queued is done."""
+
+    def trouble(self) -> str:
+        """Why nothing can be done on the device any more in this process; "" where it works."""
 
     def now(self) -> Any:
         """A reading of the clock at this place of the work: of a GPU, an event of its stream."""

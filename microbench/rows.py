@@ -44,6 +44,7 @@ def to_table(
         "launch": launch,
         "oversubscribed": placement.oversubscribed,
         "calls": result.calls,
+        "resolution_s": result.resolution_s,
         "started_unix_s": started,
         "marks": ",".join(marks),
     }
@@ -145,7 +146,6 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "device": case.device,
         "cold": case.cold,
         "start": case.start,
-        "background_nbytes": case.background_nbytes,
         "key": _detail(case),
     }
 

@@ -24,7 +24,7 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator
 from calib.microbench.communicators import make_communicator
 from calib.microbench.control import Control
-from calib.microbench.device import Device
+from calib.microbench.device import Device, DeviceLost
 from calib.microbench.devices import take_device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import Placement, place
@@ -138,7 +138,7 @@ class Session:
         clock, device = self.synchroniser.clock, self.gpu if is_on_gpu(case) else CPU
         assert device is not None  # run_session took it for the plan
         if isinstance(case, CollectiveCase):
-            timer = self.timer if device is CPU else device.timer
+            timer = device.events or self.timer
             setting = CollectiveSetting(
                 self.control, self.pool, self.placement, timer, clock, device
             )
@@ -176,6 +176,7 @@ class Session:
             self.keep(self._ended(case, time() - begun, f"skipped: {error}"))
             return 0.0
         except CalibError as error:
+            self._require_gpus()
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})
             self.keep(self._ended(case, time() - begun, f"failed: {error}"))
@@ -188,6 +189,15 @@ class Session:
             rows = to_table(case, best.result, self.placement, self.launch, best.started, words)
             self.keep(end, rows)
         return sum(attempt.result.elapsed_s for attempt in attempts)
+
+    def _require_gpus(self) -> None:
+        """Raise DeviceLost on all ranks where the GPU of one is lost: new ranks go on with the rest."""
+        if self.gpu is None:
+            return
+        troubles = self.control.allgather_object(self.gpu.trouble())
+        lost = [f"the GPU of rank {n}: {text}" for n, text in enumerate(troubles) if text]
+        if lost:
+            raise DeviceLost(lost[0])
 
     def _attempt(self, case: Case, budget_s: float) -> Attempt:
         """Measure a case, between two looks at the GPUs."""

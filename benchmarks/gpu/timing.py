@@ -74,11 +74,11 @@ def unheld(device: CudaDevice, call: Callable[[], object], number: int) -> PerCa
 def events(setting: Setting) -> Iterator[Found]:
     """The resolution as calib finds it, several times, and what an event costs."""
     device = own_device(MpiCommunicator())
-    timers = [type(device)(device.index).timer for _ in range(LOOKS)]
+    timers = [type(device)(device.index).events for _ in range(LOOKS)]
     found = [timer.resolution_s for timer in timers]
     note = ", ".join(map(seconds_words, found))
     yield Row("resolution", min(found), "s", f"{LOOKS} times: {note}")
-    yield Row("shortest timing of which that is 1%", device.timer.shortest_timing_s, "s")
+    yield Row("shortest timing of which that is 1%", device.events.shortest_timing_s, "s")
     read = [device.now() for _ in range(RESOLUTION_EVENTS)]
     steps = [device.seconds(*pair) for pair in pairwise(read)]
     yield Row("from one event to the next, median", median(steps), "s")

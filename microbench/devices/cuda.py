@@ -71,6 +71,14 @@ class CudaDevice:
         """PyTorch's current stream of the GPU."""
         return self.cuda.current_stream(self.index)
 
+    def trouble(self) -> str:
+        """What CUDA says once more of an error that it keeps (an illegal address, a failed assert)."""
+        try:
+            self.cuda.synchronize()
+        except RuntimeError as error:
+            return next(iter(str(error).splitlines()), type(error).__name__)
+        return ""
+
     def now(self) -> Any:
         """An event that the current stream of this GPU passes, whichever GPU is the current one."""
         event = self.cuda.Event(enable_timing=True)
@@ -83,7 +91,7 @@ class CudaDevice:
         return float(start.elapsed_time(stop)) * 1e-3
 
     @cached_property
-    def timer(self) -> Timer:
+    def events(self) -> Timer:
         """The resolution: the least difference between the steps from event to event."""
         events = [self.now() for _ in range(RESOLUTION_EVENTS)]
         steps = sorted({round(self.seconds(*pair), 9) for pair in pairwise(events)})

@@ -51,11 +51,10 @@ LEAST = {
     "nbytes": 0,
     "ntensors": 0,
     "batch": 0,
-    "background_nbytes": 0,
     "launch": 0,
 }
 MOST_COUNT = 10**9
-MOST = {"nbytes": 2**62, "background_nbytes": 2**62}
+MOST = {"nbytes": 2**62}
 SECONDS = (1e-15, 1e9)
 A_TIME = f"a time: 0, or from {SECONDS[0]:g} to {SECONDS[1]:g} s"
 OF_EACH_RANK = ("layer", "tensors", "in_place")
@@ -111,9 +110,6 @@ class Sample:
     cold: Annotated[
         bool, Field(description="whether caches were evicted before each repetition")
     ] = False
-    background_nbytes: Annotated[
-        int, Field(description="B of the messages that other ranks exchanged all the while; 0 none")
-    ] = 0
     start: Annotated[
         str,
         Field(
@@ -135,6 +131,13 @@ class Sample:
         Field(
             description="s of the host's own part of a call on a GPU, the maximum over ranks; null: not "
             "known"
+        ),
+    ] = math.nan
+    resolution_s: Annotated[
+        FiniteOrNull,
+        Field(
+            description="s of the time that its clock cannot tell: on a GPU a step of events over "
+            "calls; null: next to nothing"
         ),
     ] = math.nan
     marks: Annotated[

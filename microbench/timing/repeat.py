@@ -57,6 +57,7 @@ class Repetitions:
     The first `warmup` repetitions are kept and marked. `stopped_by` is "interval" or "budget".
     `late` is, per repetition, how much later than the first rank the last one began; `host` is like
     `ranks`; `first_s`, `estimate_s`, `memory` and `kernels` are kept with the case's end (manifest.py).
+    `resolution_s` is what the clock of a GPU cannot tell in a time; NaN where that is next to nothing.
     """
 
     ranks: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Repetitions:
     half_width: float = math.inf
     elapsed_s: float = 0.0
     calls: int = 1
+    resolution_s: float = math.nan
 
     def seconds(self, operation: str) -> list[float]:
         """Maximum over ranks of each repetition after the warm-up."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.calib.machines import NET, full_machine
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _on_cpus() -> Iterator[None]:
+    """Verbs take the CPU where nobody says, also on a machine with GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ from calib.oracle.projection import PHASES
 
 # issue 2: "one file per verb", in the order of the pipeline; each with its options
 FROZEN = """
-doctor: --ranks --launcher --output --json
+doctor: --ranks --device --launcher --output --json
 probe: --output --name --ranks --launcher --json
 plan: --plan --models --strategies -p --ranks --batch-per-rank --batch --segments --libraries
     --device --sparse --shares --partitions --budget --quick --seed --cluster --measured
     --output --cases --json
 measure: --output --plan --resume --models --batch-per-rank -p --ranks --launcher --budget
-    --seed --quick --hang-seconds --json
+    --device --seed --quick --hang-seconds --json
 import: --output --operation --ranks --nodes --device-name --library --cluster --name
     --algorithm --protocol --size-unit --time-unit --keep-going --json
 compare: --across --output --json
@@ -69,7 +69,7 @@ report: --output --parameters --csv --markdown --junit --least-accuracy --histor
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
 calibrate: --output --quick --models --batch-per-rank --ranks --launcher --budget --iterations
-    --name --seed --json
+    --device --libraries --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,16 @@ def test_slowest_rank_spans_its_launches() -> None:
     launches = rows(*[[1.0, 4.0]] * 6) + rows(*[[1.0, 6.0]] * 6, launch=1)
     found = slowest_rank(as_samples(launches))
     assert (found.value, found.low, found.high) == pytest.approx((5.0, 0.0, 5.0 + 2 * 6.353))
+
+
+def test_no_interval_is_narrower_than_the_clock() -> None:
+    """Events in steps of 0.5 over one call: equal readings are known to half a unit each way."""
+    assert (hull([[5.0] * 9], 0.5).low, hull([[5.0] * 9], 0.5).high) == (4.5, 5.5)
+    wide = hull([[4.0, 5.0, 6.0] * 4, [5.0] * 9], 0.5)
+    assert wide == hull([[4.0, 5.0, 6.0] * 4, [5.0] * 9]), "it widens what is narrower alone"
+    coarse = [replace(row, resolution_s=0.5) for row in rows(*[[5.0, 4.0]] * 9)]
+    for found in (together(as_samples(coarse)), slowest_rank(as_samples(coarse))):
+        assert (found.value, found.low, found.high) == (5.0, 4.5, 5.5)
 
 
 def test_order_does_not_matter() -> None:

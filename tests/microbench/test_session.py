@@ -18,6 +18,7 @@ from tests.helpers.runs import new_manifest
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.device import DeviceLost
 from calib.microbench.devices.cpu import CpuDevice
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
@@ -445,6 +446,28 @@ class Gpu(CpuDevice):
 
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         return snapshot(self._identity.uuid, ours)
+
+
+def test_a_lost_gpu_ends_the_ranks_and_not_the_case_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CUDA keeps an error: what failed would fail for all later cases of this process."""
+    ill = ["", "", "CUDA error: an illegal memory access was encountered"]
+
+    def fail(session: Session, case: Case, budget_s: float) -> Repetitions:
+        session.control.barrier()
+        raise MeasurementError(f"{case.label}: torch says: CUDA error")
+
+    monkeypatch.setattr(Session, "measure", fail)
+    monkeypatch.setattr("calib.microbench.session.take_device", lambda _, comm: Gpu(comm.rank))
+    monkeypatch.setattr(Gpu, "trouble", lambda self: ill.pop(0))
+    layer = LayerShape(kind="relu", input_shapes=((4,),), output_shape=(4,))
+    cases = [LayerCase(ranks=1, layer=layer, batch=n, device="cuda") for n in (1, 2, 3, 4)]
+    with pytest.raises(DeviceLost, match="the GPU of rank 0: CUDA error: an illegal memory access"):
+        launch(tmp_path, plan(*cases), Runner())
+    assert len(read_ends(tmp_path)) == 2, (
+        "what failed on a healthy GPU is kept, and the rest goes on"
+    )
 
 
 def throttling(

@@ -162,10 +162,12 @@ class Kernels(LiveBytes):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        if func in FREE or func.is_view or any(x.device.type != "cpu" for x in (*given, *made)):
+        tensors = [*given, *made]
+        nowhere = not tensors or any(x.device.type != "cpu" for x in tensors)
+        if nowhere or func in FREE or func.is_view:
             return result
         self.names.append(str(func))
-        nbytes = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
+        nbytes = float(sum(x.numel() * x.element_size() for x in tensors))
         count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
         MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.microbench.devices.cpu import CpuDevice
 from calib.training import clock
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
@@ -319,12 +321,14 @@ def test_a_rank_that_dies_or_hangs_ends_the_others(
 
 TWICE = """
 import json, sys
+from contextlib import contextmanager
 from pathlib import Path
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.foundation.division import Division
 from calib.training.models import entry
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
+from calib.training.worker import WorkerOptions
 control, events = MpiCommunicator(), []
 job = Job(entry("cosmoflow-mini"), Division("data", 2, 4), stopping=Stopping(12), seed=7,
           fingerprint="f", command="c")
@@ -368,3 +372,36 @@ def test_the_record_is_json() -> None:
     (head, _) = run_ranks(2, lambda control: header(job, control))
     text = json.dumps(head.model_dump(), allow_nan=False)
     assert json.loads(text)["division"]["p"] == 2 and "\n" not in text
+
+
+class Precise(CpuDevice):
+    """Notes the arithmetic that it is in."""
+
+    def __init__(self) -> None:
+        self.now_in: list[str] = []
+        self.seen: list[str] = []
+
+    @contextmanager
+    def arithmetic(self, dtype: str) -> Iterator[None]:
+        self.now_in.append(dtype)
+        yield
+        self.now_in.pop()
+
+    def watch(self, existing: Any) -> Any:
+        self.seen += self.now_in  # the last iteration, which counts bytes
+        return super().watch(existing)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_is_in_the_arithmetic_of_its_items(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that layers of these items are measured in: CudaDevice.arithmetic sets TF32 and cuDNN."""
+    device = Precise()
+    monkeypatch.setattr("calib.training.runner.take_device", lambda *_: device)
+    monkeypatch.setattr(ThreadCommunicator, "device", device)
+    options = WorkerOptions(dtype=dtype)
+    job = Job(ABOUT, Division("serial", 1, 4), options=options, stopping=Stopping(6), warmup=1)
+    run = threads(job, tmp_path / "run.jsonl")
+    assert run.complete and run.header.dtype == dtype
+    assert device.seen == [dtype] and device.now_in == []
