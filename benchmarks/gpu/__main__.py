@@ -16,6 +16,7 @@ from calib.foundation.files import ensure_directory
 from calib.microbench.records.manifest import utc_now
 
 FIRST, *OTHERS = STEPS
+INTERRUPTED = 130
 LEAST_S = 10.0  # no step is begun with less time left: loading PyTorch takes most of it
 
 
@@ -61,7 +62,7 @@ def keep(results: Results, result: Result) -> None:
 
 
 def main(words: list[str]) -> int:
-    """0; 1 where a step failed or took too long; 2 where none can run."""
+    """0; 1 where a step failed or took too long; 2 where none can run; 130 for Ctrl-C."""
     given = options(words)
     setting = Setting(given.out.absolute(), given.rehearse)
     try:
@@ -69,6 +70,8 @@ def main(words: list[str]) -> int:
     except CalibError as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
     print(f"{given.out / JSON}, {given.out / MARKDOWN}")
     return int(any(results.steps[name].spoiled for name in given.only))
 

@@ -110,7 +110,7 @@ class Results:
 
     def markdown(self, known: list[Result]) -> str:
         """Tables under the day of the first step, as docs/results/ has them."""
-        kind = "A rehearsal, whose numbers are of a stand-in: " if self.rehearsed else ""
+        kind = "A rehearsal, with small sizes: " if self.rehearsed else ""
         day = min(each.started for each in known)[:10]
         lines = [f"# {kind}{escaped(self.machine.get('gpu', 'GPU'))}, {day}", ""]
         about = [f"{name} {value}" for name, value in self.machine.items() if name != "gpu"]
