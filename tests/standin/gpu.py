@@ -162,7 +162,7 @@ class Kernels(LiveBytes):
             return result
         self.names.append(str(func))
         nbytes = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
-        count = flop_registry.get(func)
+        count = flop_registry.get(func.overloadpacket)
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
         MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))
         if func is aten.zero_.default and given[0].dtype == torch.int8:

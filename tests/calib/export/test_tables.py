@@ -23,7 +23,7 @@ from calib.foundation.records import Estimate
 
 SECTIONS = tuple(
     words_of(
-        "collectives structural contention layers work tensor_loops composition memory overlap "
+        "collectives structural contention peaks layers work tensor_loops composition memory overlap "
         "partitions"
     )
 )
