@@ -1,7 +1,7 @@
 """Show a parameter file as tables, and how sure each number is.
 
 It has alpha, bandwidths, pieces, layers and laws. Examples: calib show parameters.json; calib show
-parameters.json --collectives; calib show parameters.json --layers; calib show parameters.json --plot fits.html --run runs/latest
+parameters.json --layers; calib show parameters.json --plot fits.html --run runs/latest
 """
 
 from __future__ import annotations

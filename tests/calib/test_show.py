@@ -44,7 +44,9 @@ def test_layers_one_by_one(file: Path) -> None:
     done = CliRunner().invoke(app, ["show", str(file), "--layers"])
     lines = done.stdout.splitlines()
     assert lines[0] == "Layers measured alone, the slowest first"
-    assert "conv 3x3 8*4x8x8 -> 4x8x8" in done.stdout and max(map(len, lines)) <= 100
+    rows = [line for line in lines if line.strip().startswith("conv 3x3 8*4x8x8 ->")]
+    assert [row.split()[4] for row in rows] == ["backward", "forward"]
+    assert max(map(len, lines[: 2 + 2 * len(rows) + 1])) <= 100, "remarks are wrapped by a terminal"
     as_json = CliRunner().invoke(app, ["show", str(file), "--layers", "--json"])
     first, second = json.loads(as_json.stdout)
     assert (first["direction"], second["direction"]) == ("backward", "forward")

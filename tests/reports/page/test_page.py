@@ -17,6 +17,7 @@ from tests.reports.page.hostile import HOSTILE
 from tests.reports.records import parameters, point, samples
 
 from calib import reports
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
