@@ -71,6 +71,7 @@ def calibrate(
     name: str | None = None,
     seed: int = 0,
     device: DeviceName | None = None,
+    libraries: Sequence[str] | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
@@ -96,6 +97,9 @@ def calibrate(
     device
         What is calibrated: cpu or cuda; by default cuda where a GPU is visible and PyTorch is built for
         CUDA.
+    libraries
+        What sends messages, the one that trains first; by default that one alone. With nccl its
+        algorithms are measured, as the export for NCCL's tuner needs.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
 
@@ -137,6 +141,7 @@ def calibrate(
             p=tuple(sizes),
             ranks=ranks,
             device=device,
+            libraries=libraries,
             batch_per_rank=batch_per_rank,
             seed=seed,
         )

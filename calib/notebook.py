@@ -71,7 +71,6 @@ RENAMED = {
     "host_seconds": "host_s",
     "rank_seconds": "rank_times_s",
     "nbytes": "size_B",
-    "background_nbytes": "background_B",
     "bytes_per_rank": "naive_B",
     **dict(zip(Estimate.columns("peak", "bytes"), Estimate.columns("peak", "B"), strict=True)),
 }

@@ -29,6 +29,13 @@ DeviceOption = Annotated[
         "built for CUDA.",
     ),
 ]
+Libraries = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, torch_nccl, "
+        "torch_mpi; default torch_mpi, of cuda torch_nccl. With nccl its algorithms are measured."
+    ),
+]
 Launcher = Annotated[
     str,
     typer.Option(
@@ -188,3 +195,8 @@ def sample_shape(text: str) -> Shape:
     if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
         raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
     return tuple(map(int, words))
+
+
+def word_list(text: str | None) -> tuple[str, ...] | None:
+    """The words of an option, separated by commas; None where it is not given."""
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())

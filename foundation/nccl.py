@@ -18,6 +18,7 @@ NcclProtocol = Literal["ll128", "simple"]
 # the rest is sends and receives, which NCCL chooses nothing for
 CHOSEN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 CONFIG_VERSION = (2, 31)
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")  # PyPI's names
 
 
 class Tellable(NamedTuple):

@@ -39,19 +39,19 @@ def measure_calls(
         what = replace(what, stretches=[each.repeatable for each in stretches], calls=calls)
     result = repeat(control, device.timed(what), max(0.0, budget_s - first_s), target, calls, clock)
     result.first_s = first_s
-    if device.kind != "cpu":
-        result.resolution_s = device.timer.resolution_s / calls
-    Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
+    if device.events is not None:
+        result.resolution_s = device.events.resolution_s / calls
+        Attempts(label).run(lambda: result.kernels.update(_kernels(device, stretches)))
     return result
 
 
 def _calls(control: Control, device: Device, what: TimedCalls) -> int:
     """Calls that one timing must hold: one on a CPU, where each is to be as in training."""
-    if device.kind == "cpu":
+    if device.events is None:
         return 1
     trial = device.timed(what)(TRIALS).seconds.values()
     shortest = min(seconds for times in trial for seconds in times if seconds is not None)
-    mine = min(device.timer.calls_for(shortest), MOST_CALLS)
+    mine = min(device.events.calls_for(shortest), MOST_CALLS)
     return int(max(control.allgather_object(mine)))
 
 

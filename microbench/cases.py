@@ -97,13 +97,6 @@ class CollectiveCase(CaseBase):
     inner: KnownRanks = Field(
         default=0, description="ranks with one leader in a hierarchical allreduce; else 0"
     )
-    background_nbytes: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_BYTES,
-        multiple_of=4,
-        description="B of the messages that pairs of the other ranks exchange all the while; 0 none",
-    )
     library: Library = Field(default="mpi", description="library that sends messages")
     algorithm: Literal["", NcclAlgorithm] = Field(
         default="", description='of library nccl, what it is told to use; "" its own choice'
@@ -165,7 +158,6 @@ class CollectiveCase(CaseBase):
             *([f"by {self.told}"] if self.told else []),
             *(["cold"] if self.cold else []),
             *(["in a window"] if self.start == "window" else []),
-            *([f"beside {self.background_nbytes} B messages"] if self.background_nbytes else []),
         ]
         suffix = f" ({', '.join(marks)})" if marks else ""
         return (
@@ -232,13 +224,13 @@ class LayerCase(CaseBase):
 class TensorsCase(CaseBase):
     """A pass over a list of tensors.
 
-    pack/unpack of gradients into one buffer, the optimizer's update, zero_grad (writing zeros),
-    concat of the shards that an allgather brought and split into shards (filter and channel
-    parallelism): there `shapes` holds one tensor (batch, channels, ...), `parts` the shards.
+    pack/unpack of gradients into one buffer, the optimizer's update, concat of the shards that an
+    allgather brought and split into shards (filter and channel parallelism): there `shapes` holds one
+    tensor (batch, channels, ...), `parts` the shards.
     """
 
     kind: Literal["tensors"] = Field(default="tensors", description="kind of case")
-    operation: Literal["pack", "update", "zero_grad", "concat", "split"] = Field(
+    operation: Literal["pack", "update", "concat", "split"] = Field(
         description="the pass over the tensors"
     )
     key: str = Field(description="hash of the shapes")

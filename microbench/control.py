@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -17,9 +17,6 @@ class Control(Protocol):
 
     def quiet_barrier(self) -> None:
         """A barrier that sleeps while it waits, so that ranks at work are not disturbed."""
-
-    def start_barrier(self) -> Callable[[], bool]:
-        """Say that this rank has come; the function returned tells whether all have."""
 
     def allgather_object(self, value: Any) -> list[Any]:
         """The value of every rank, on every rank."""

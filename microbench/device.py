@@ -54,8 +54,8 @@ class Device(Protocol):
         """Which GPU it is."""
 
     @property
-    def timer(self) -> Timer:
-        """How finely calls are timed on it."""
+    def events(self) -> Timer | None:
+        """How finely a GPU's events time; None where the host's clock times."""
 
     @property
     def tensors(self) -> torch.device:

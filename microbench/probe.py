@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.control import Control
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
@@ -19,7 +20,6 @@ from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
 NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
-NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "nccl4py", *NCCL_PACKAGES)
 
 

@@ -146,7 +146,6 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "device": case.device,
         "cold": case.cold,
         "start": case.start,
-        "background_nbytes": case.background_nbytes,
         "key": _detail(case),
     }
 

@@ -138,7 +138,7 @@ class Session:
         clock, device = self.synchroniser.clock, self.gpu if is_on_gpu(case) else CPU
         assert device is not None  # run_session took it for the plan
         if isinstance(case, CollectiveCase):
-            timer = self.timer if device is CPU else device.timer
+            timer = device.events or self.timer
             setting = CollectiveSetting(
                 self.control, self.pool, self.placement, timer, clock, device
             )

@@ -1,6 +1,6 @@
 """Passes over lists of tensors, timed; training calls the same functions.
 
-Gradients are packed for an exchange and unpacked, updated by the optimizer, zeroed; the shards of
+Gradients are packed for an exchange and unpacked, weights updated by the optimizer; the shards of
 filter and channel parallelism are joined (concat) and cut (split).
 """
 
@@ -194,15 +194,6 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> lis
     return [CallStretch(update_all, prepare, {"update": optimizer.step})]
 
 
-def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
-    """Zeros into gradients that stay: what a loop pays that accumulates gradients."""
-    weights = [tensor.requires_grad_() for tensor in tensors]
-    optimizer = make_optimizer(weights, case.optimizer)
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    return [CallStretch({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})]
-
-
 def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     gathered = tensors[0].view(-1)
     return [CallStretch({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})]
@@ -215,7 +206,6 @@ def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list
 PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], list[CallStretch]]] = {
     "pack": _packing,
     "update": _updating,
-    "zero_grad": _zeroing,
     "concat": _joining,
     "split": _cutting,
 }

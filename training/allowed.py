@@ -41,8 +41,8 @@ def why_not_trained(
         found = division.faults if model is None else why_not_cut(model, division)
         if dtype == "bfloat16" or synchronized or ddp:
             found.append(
-                "a plan per layer is trained in float32 or float64, without synchronized batch norm and "
-                "DistributedDataParallel"
+                "a plan per layer is trained in float32, tf32 or float64, without synchronized batch "
+                "norm and DistributedDataParallel"
             )
         return found
     found = division.faults if model is None else why_impossible(model, division)

@@ -19,7 +19,7 @@ from calib.training.teams import BACKENDS
 JOB_FILE = "ranks.job.json"  # beside ranks.log
 JOB_FORMAT = 1
 # as calib.training.step.DTYPES and calib.microbench.tensors have them
-DTYPE_NAMES = ("float32", "bfloat16", "float64")
+DTYPE_NAMES = ("float32", "tf32", "bfloat16", "float64")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 # ranks that wait for a dead one are gone within 30 s, including the time to end them
 HANG_SECONDS = 20.0
@@ -29,7 +29,7 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    Raises InputError for an unknown backend, dtype or optimizer.
+    Raises InputError for an unknown backend, dtype or optimizer, and for tf32 on a CPU.
     """
 
     backend: str = "mpi"
@@ -52,6 +52,10 @@ class Settings:
         for what, (value, names) in known.items():
             if value not in names:
                 raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
+        if self.dtype == "tf32" and BACKENDS[self.backend].device != "cuda":
+            raise InputError(
+                f"tf32 is arithmetic of CUDA devices, and backend {self.backend} trains on CPUs"
+            )
 
 
 class TrainingJob(BaseModel):

@@ -18,8 +18,14 @@ from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Task, WorkerOptions
 
-# item type of weights and data by the name of what a run computes in; bfloat16 is autocast
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
+# item type of weights and data by the name of what a run computes in: tf32 is arithmetic of the device
+# (Device.arithmetic), and bfloat16 is autocast
+DTYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "bfloat16": torch.float32,
+    "float64": torch.float64,
+}
 
 GRADIENTS = "pack:gradients"  # a part of the phase, beside copies of shards and halos
 

@@ -32,7 +32,8 @@ Gradient = Literal["own", "same", "partial"]
 class WorkerOptions:
     """How a run trains, beside its division.
 
-    `dtype`: float32, float64, or bfloat16 (autocast; weights and gradients in float32).
+    `dtype`: float32, float64, tf32 (float32, with TF32 allowed in matrix products and convolutions), or
+    bfloat16 (autocast; weights and gradients in float32).
     `synchronized_batch_norm`: statistics over all samples and parts, not those of the rank.
     `ddp`: data parallelism by DistributedDataParallel even where Division.overlap is off.
     """

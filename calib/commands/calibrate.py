@@ -21,9 +21,11 @@ from calib.options import (
     DeviceOption,
     Json,
     Launcher,
+    Libraries,
     Models,
     RanksOption,
     model_list,
+    word_list,
 )
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
@@ -41,6 +43,7 @@ def command(
     device: DeviceOption = None,
     launcher: Launcher = "local",
     budget: Budget = None,
+    libraries: Libraries = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
     ] = None,
@@ -68,6 +71,7 @@ def command(
         name,
         seed,
         device,
+        libraries=word_list(libraries),
         quiet=as_json,
     )
     if as_json:

@@ -28,6 +28,7 @@ from calib.options import (
     DeviceOption,
     GlobalBatch,
     Json,
+    Libraries,
     Models,
     Quick,
     RanksOption,
@@ -35,6 +36,7 @@ from calib.options import (
     Segments,
     model_list,
     numbers,
+    word_list,
 )
 from calib.planning.plan import Draft, draft, specs_of
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
@@ -61,13 +63,7 @@ def command(
     batch_per_rank: BatchPerRank = None,
     batch: GlobalBatch = None,
     segments: Segments = None,
-    libraries: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, "
-            "torch_nccl, torch_mpi; default torch_mpi, of cuda torch_nccl."
-        ),
-    ] = None,
+    libraries: Libraries = None,
     device: DeviceOption = None,
     sparse: Annotated[
         str | None,
@@ -97,13 +93,13 @@ def command(
 ) -> None:
     options: dict[str, Any] = {
         "models": None if models is None else tuple(model_list(models)),
-        "strategies": tuple(STRATEGIES) if strategies == "all" else _words(strategies),
+        "strategies": tuple(STRATEGIES) if strategies == "all" else word_list(strategies),
         "p": tuple(numbers(p, "-p")) if p else None,
         "ranks": ranks,
         "batch_per_rank": batch_per_rank,
         "batch": batch,
         "segments": segments,
-        "libraries": _words(libraries),
+        "libraries": word_list(libraries),
         "device": device,
         "sparse": _sparse(sparse, shares, partitions),
         "budget_s": seconds_of(budget, "--budget") if budget else None,
@@ -136,14 +132,10 @@ def _sparse(
     sparse: str | None, shares: str | None, partitions: str | None
 ) -> dict[str, Any] | None:
     """The [sparse] table of a request, which parses the numbers; None where no option of it is given."""
-    content: dict[str, Any] = {"shares": _words(shares), "partitions": _words(partitions)}
+    content: dict[str, Any] = {"shares": word_list(shares), "partitions": word_list(partitions)}
     if sparse is not None:
         content["rows"], _, content["width"] = sparse.partition("x")
     return {name: value for name, value in content.items() if value is not None} or None
-
-
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def times_of(run: Path) -> dict[str, float]:
@@ -211,7 +203,7 @@ def group_of(case: Case) -> CaseGroup:
         return case.tier, what, "torch", case.ranks
     if case.kind == "tensors":
         update = case.operation == "update"
-        what = f"{case.optimizer} update" if update else case.operation.replace("_", " ")
+        what = f"{case.optimizer} update" if update else case.operation
         return case.tier, what, "torch", case.ranks
     if case.kind == "sparse":
         return case.tier, f"sparse {case.method}", "mpi", case.ranks
@@ -228,7 +220,6 @@ LAYERS_FOR = (
 TENSORS_FOR = {
     "update": "the weights that a rank of each point holds",
     "pack": "gradients into one buffer and back, at each point",
-    "zero_grad": "gradients written with zeros, at each point",
     "concat": "shards of y or dL/dx joined (filter, channel)",
     "split": "x or dL/dy cut into shards (filter, channel)",
 }

@@ -80,7 +80,7 @@ def command(
     ] = None,
     backend: Annotated[str, typer.Option(help="Of torch.distributed: mpi, gloo or nccl.")] = "mpi",
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
+        str, typer.Option(help="float32, tf32 (on GPUs), bfloat16 (autocast) or float64.")
     ] = "float32",
     optimizer: OptimizerOption = "momentum",
     sync_batch_norm: Annotated[

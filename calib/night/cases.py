@@ -148,8 +148,7 @@ def _collectives(
 
 def _is_alone(case: CollectiveCase) -> bool:
     """One group, warm, from a barrier: as the stored points were measured."""
-    alone = case.groups == 1 and not case.background_nbytes
-    return alone and not case.cold and case.start == "barrier"
+    return case.groups == 1 and not case.cold and case.start == "barrier"
 
 
 def few(cases: Sequence[CollectiveCase], largest_sent: int) -> list[CollectiveCase]:

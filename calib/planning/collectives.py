@@ -57,13 +57,15 @@ def collective_cases(
         for label, m in sent
         if m.groups > 1 and m.stride == 1
     ]
-    cases += maker.cold_gradients(points)
+    # GPUs exchange whole gradients in place, from the caches that the backward leaves
+    on_hosts = request.device == "cpu"
+    cases += maker.cold_gradients(points) if on_hosts else []
     cases += maker.grids(sizes, used)
     cases += maker.levels()
     if request.contention:
         uses_groups = any(point.division.traits.hybrid for point in points)
         cases += maker.contention(1 if uses_groups else 2)
-    if request.cold:
+    if request.cold and on_hosts:
         cases += maker.cold_allreduces(sizes[-1])
     if request.windows:
         cases += maker.coarse(

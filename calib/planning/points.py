@@ -8,7 +8,7 @@ from itertools import product
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
-from calib.microbench.probe import NCCL_PACKAGES
+from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import possible_division
 from calib.oracle.model.spec import ModelSpec

@@ -1,4 +1,4 @@
-"""Passes over lists of tensors: update, pack, zeroing, and concat and split of layers' shards."""
+"""Passes over lists of tensors: update, pack, and concat and split of layers' shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import Point
 from calib.planning.request import Request
 
-TensorOperation = Literal["pack", "update", "zero_grad", "concat", "split"]
+TensorOperation = Literal["pack", "update", "concat", "split"]
 
 
 def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
@@ -25,7 +25,6 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         # gradients of all layers are exchanged, in one buffer
         packed = traits.replicas or traits.cuts == "image"
         cases += _passes(request, point, shapes, f"weights of {point.label}", packed, 0)
-        cases.append(_case(request, point, "zero_grad", shapes, f"gradients of {point.label}", 2))
         cases += _shards(request, point)
         for layer in point.model.layers:
             if layer.shape.parameter_shapes:

@@ -197,7 +197,7 @@ class NonNegativeLaw(Estimator):
 class AffineInBytes(NonNegativeLaw):
     """A pass over a list of tensors: t = call + s_per_tensor * ntensors + s_per_byte * nbytes.
 
-    X [n, 2] is (number of tensors, bytes of all). For update, pack, unpack, split, concat, zero_grad.
+    X [n, 2] is (number of tensors, bytes of all). For update, pack, unpack, split, concat.
     """
 
     call_s_: float

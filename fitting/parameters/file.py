@@ -156,9 +156,7 @@ class TensorLoop(Record):
     Between `min_bytes` and `max_bytes` the law is an interpolation.
     """
 
-    operation: str = Field(
-        description="update, update_adam, pack, unpack, concat, split, zero_grad"
-    )
+    operation: str = Field(description="update, update_adam, pack, unpack, concat, split")
     device: DeviceKind = "cpu"
     dtype: DtypeName = "float32"
     active_ranks: ActiveRanks

@@ -27,7 +27,7 @@ class Direct:
 def grouped(samples: Samples) -> dict[Direct, Samples]:
     """The rows of every direct law: of one group alone, with warm caches.
 
-    Several groups at once, cold buffers and traffic beside are other questions (contention).
+    Several groups at once and cold buffers are other questions (contention, composition).
     """
     found: dict[Direct, list[Samples]] = defaultdict(list)
     alone = usual(samples).where(groups=1, cold=False)
@@ -58,8 +58,8 @@ def most_on_a_node(ranks: int, nodes: int, active_ranks: int) -> int:
 
 
 def usual(samples: Samples) -> Samples:
-    """The rows of collectives from a barrier, out of place, without traffic beside."""
-    rows = samples.where(kind="collective", start="barrier", background_nbytes=0)
+    """The rows of collectives from a barrier, out of place."""
+    rows = samples.where(kind="collective", start="barrier")
     return rows.where(~rows.mask("mode", IN_PLACE.__contains__))
 
 

@@ -86,9 +86,8 @@ def contentions(
 ) -> tuple[list[ContentionFit], list[str]]:
     """The records, sorted, and a note on rows, layouts and data types that could not be used.
 
-    Only plain rows count: warm, from a barrier, without background traffic, not oversubscribed, with
-    a finite time. A layout is fitted where several groups at once were measured beside one alone
-    (`_baseline`), in one data type.
+    Only plain rows count: warm, from a barrier, not oversubscribed, with a finite time. A layout is
+    fitted where several groups at once were measured beside one alone (`_baseline`), in one data type.
     """
     runs, notes = runs_of(samples)
     records = []

@@ -1,1 +1,1 @@
-"""Timing collectives: what each operation is, the loops that time it, groups, background traffic."""
+"""Timing collectives: what each operation is, the loops that time it, groups."""

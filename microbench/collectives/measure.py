@@ -8,7 +8,6 @@ from time import perf_counter
 
 from calib.foundation.errors import InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
-from calib.microbench.collectives.background import background_block, background_pairs, beside
 from calib.microbench.collectives.operations import EXERCISES, Exercise
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block, idle_block
@@ -16,7 +15,7 @@ from calib.microbench.collectives.told import estimate_s, telling
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
-from calib.microbench.groups import layout, machine_order
+from calib.microbench.groups import layout
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, merge_ranks, repeat
@@ -56,29 +55,20 @@ def measure_collective(
     """
     control = setting.control
     groups = layout(setting.placement, case.group_size, case.stride, case.groups)
-    pairs = (
-        background_pairs(machine_order(setting.placement), groups) if case.background_nbytes else []
-    )
     mine = telling(control, case, setting.pool.group(case.library, setting.device, groups))
-    traffic = setting.pool.group(case.library, setting.device, pairs) if pairs else None
-    members = sorted(rank for group in [*groups, *pairs] for rank in group)
+    members = sorted(rank for group in groups for rank in group)
     together = setting.pool.control(members)
-    victims = setting.pool.control(sorted(rank for group in groups for rank in group))
     exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
     expected_s = estimate_s(control, case, exercise)
     first_s = check(control, case, exercise)
-    start = _start(setting, case, victims)
+    start = _start(setting, case, together)
     calls = _calls(setting, case, exercise, start)
     block = _block(case, exercise, start, calls)
-    if together is not None and traffic is not None:
-        block = background_block(case.operation, traffic, together, case.background_nbytes)
-    elif together is not None and pairs:
-        block = beside(block, together)
     if len(members) < control.size:
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
     result.first_s, result.estimate_s = first_s, expected_s
-    if setting.device.kind != "cpu" and case.library != "mpi":  # which hosts time
+    if setting.device.events is not None and case.library != "mpi":  # which hosts time
         result.resolution_s = setting.timer.resolution_s / calls
     if exercise is not None:
         exercise.close()
@@ -99,23 +89,23 @@ def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> 
 
 
 def _start(
-    setting: CollectiveSetting, case: CollectiveCase, victims: Control | None
+    setting: CollectiveSetting, case: CollectiveCase, together: Control | None
 ) -> Start | None:
     """How this rank's group begins; None for a rank in none."""
     if case.start == "barrier":
-        return None if victims is None else Start(victims)
+        return None if together is None else Start(together)
     if setting.clock is None:
         raise InputError(f"{case.label}: no clock was synchronised")
-    if victims is None:
+    if together is None:
         return None
     begin = perf_counter()
     for _ in range(TRIALS):
-        victims.broadcast_object(0.0)
-        victims.barrier()  # the first rank tells and is gone: all must have heard
+        together.broadcast_object(0.0)
+        together.barrier()  # the first rank tells and is gone: all must have heard
     mine = [(perf_counter() - begin) / TRIALS, setting.clock.error_s(perf_counter())]
-    told_s, error_s = map(max, zip(*victims.allgather_object(mine), strict=True))
+    told_s, error_s = map(max, zip(*together.allgather_object(mine), strict=True))
     lead_s = LEAD_FACTOR * (told_s + error_s) + SHORTEST_LEAD_S
-    return Start(victims, setting.clock, lead_s)
+    return Start(together, setting.clock, lead_s)
 
 
 def _block(

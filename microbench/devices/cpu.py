@@ -12,7 +12,6 @@ from calib.microbench.control import Control
 from calib.microbench.device import MemoryWatch
 from calib.microbench.timing.repeat import TimedBlock
 from calib.microbench.timing.stretches import TimedCalls, host_block
-from calib.microbench.timing.timer import Timer, measure_timer
 
 if TYPE_CHECKING:
     import torch
@@ -37,9 +36,9 @@ class CpuDevice:
         return None
 
     @property
-    def timer(self) -> Timer:
-        """perf_counter's, measured anew: the cores may be others by now."""
-        return measure_timer()
+    def events(self) -> None:
+        """The host's clock times."""
+        return
 
     @property
     def tensors(self) -> torch.device:

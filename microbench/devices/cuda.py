@@ -91,7 +91,7 @@ class CudaDevice:
         return float(start.elapsed_time(stop)) * 1e-3
 
     @cached_property
-    def timer(self) -> Timer:
+    def events(self) -> Timer:
         """The resolution: the least difference between the steps from event to event."""
         events = [self.now() for _ in range(RESOLUTION_EVENTS)]
         steps = sorted({round(self.seconds(*pair), 9) for pair in pairwise(events)})

@@ -8,11 +8,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calib.microbench.control import Control
 from calib.microbench.machine.allocator import hold_still
 from calib.microbench.machine.telemetry import cores_near
-from calib.microbench.records.manifest import GpuIdentity
+
+if TYPE_CHECKING:
+    from calib.microbench.records.manifest import GpuIdentity
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
 
@@ -168,9 +171,17 @@ def place(
         allocator=hold_still(),
         racks=[other[2] for other in others],
         numa=[each[1] for each in everywhere],
-        gpus=[each[2] and GpuIdentity.model_validate(each[2]) for each in everywhere],
+        gpus=[each[2] and identity_of(each[2]) for each in everywhere],
         local_ranks=[each[3] for each in everywhere],
     )
+
+
+def identity_of(content: Mapping[str, str]) -> GpuIdentity:
+    """The record of a GPU from its JSON."""
+    # late: the driver, too, looks up cores here, and needs no records for it
+    from calib.microbench.records.manifest import GpuIdentity
+
+    return GpuIdentity.model_validate(content)
 
 
 def share_of(cores: list[int], index: int, sharers: int) -> list[int]:

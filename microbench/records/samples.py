@@ -51,11 +51,10 @@ LEAST = {
     "nbytes": 0,
     "ntensors": 0,
     "batch": 0,
-    "background_nbytes": 0,
     "launch": 0,
 }
 MOST_COUNT = 10**9
-MOST = {"nbytes": 2**62, "background_nbytes": 2**62}
+MOST = {"nbytes": 2**62}
 SECONDS = (1e-15, 1e9)
 A_TIME = f"a time: 0, or from {SECONDS[0]:g} to {SECONDS[1]:g} s"
 OF_EACH_RANK = ("layer", "tensors", "in_place")
@@ -111,9 +110,6 @@ class Sample:
     cold: Annotated[
         bool, Field(description="whether caches were evicted before each repetition")
     ] = False
-    background_nbytes: Annotated[
-        int, Field(description="B of the messages that other ranks exchanged all the while; 0 none")
-    ] = 0
     start: Annotated[
         str,
         Field(

@@ -69,7 +69,7 @@ report: --output --parameters --csv --markdown --junit --least-accuracy --histor
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
 calibrate: --output --quick --models --batch-per-rank --ranks --launcher --budget --iterations
-    --device --name --seed --json
+    --device --libraries --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node

@@ -41,8 +41,7 @@ def of_collective(case: CollectiveCase, row: Sample, found: Parameters) -> bool:
     if case.groups > 1:
         crowded = [law for law in found.contention if is_of_it(law) and law.stride == row.stride]
         return any(case.groups == point.groups for law in crowded for point in law.points)
-    plain = row.start == "barrier" and not row.background_nbytes
-    laws = [law for law in found.collectives if plain and is_of_it(law)]
+    laws = [law for law in found.collectives if row.start == "barrier" and is_of_it(law)]
     return any(row.nbytes == point.nbytes for law in laws for point in law.points)
 
 

@@ -69,6 +69,7 @@ def test_a_run_of_two_files(here: Path) -> None:
         marks="imported,mean_over_ranks",
         late_seconds=first.late_seconds,
         host_seconds=first.host_seconds,
+        resolution_s=first.resolution_s,
     )
     assert len(first.case_id) == 16 and int(first.case_id, 16)
     assert samples[1].mode == "in_place" and samples[1].case_id != first.case_id

@@ -30,7 +30,7 @@ from calib.microbench.records.parts import cases_done, part_paths
 from calib.microbench.records.samples import read_table
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
-UNKNOWN = ["late_seconds", "host_seconds"]  # NaN, which equals nothing
+UNKNOWN = ["late_seconds", "host_seconds", "resolution_s"]  # NaN, which equals nothing
 CASES = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
 
 

@@ -183,7 +183,7 @@ def test_cold_buffers_beside_warm_ones() -> None:
 
 
 def test_what_says_nothing_about_cold_buffers() -> None:
-    """Of another library, level or number of ranks at work; of a size beyond; beside other traffic."""
+    """Of another library, level or number of ranks at work; of a size beyond; in a window."""
     n = 2**20
     rows = [
         *cold(n, 1.0, library="torch_mpi"),
@@ -192,7 +192,6 @@ def test_what_says_nothing_about_cold_buffers() -> None:
         *cold(n, 1.0, ranks=4),
         *cold(n, 1.0, active_ranks=1),
         *cold(n, 1.0, groups=2),
-        *cold(n, 1.0, background_nbytes=8),
         *cold(n, 1.0, start="window"),
         *(replace(row, operation="allgather") for row in cold(n, 1.0)),
         *cold(n, 1.0, cold=False),

@@ -26,13 +26,11 @@ class _Group:
 
     size: int
     barrier: threading.Barrier = field(init=False)
-    arrivals: threading.Barrier = field(init=False)
     slots: list[Any] = field(init=False)
     pipes: dict[tuple[int, int], queue.Queue[np.ndarray]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size, timeout=TIMEOUT_S)
-        self.arrivals = threading.Barrier(self.size, timeout=TIMEOUT_S)
         self.slots = [None] * self.size
         pairs = [(a, b) for a in range(self.size) for b in range(self.size)]
         self.pipes = {pair: queue.Queue() for pair in pairs}
@@ -52,11 +50,6 @@ class ThreadCommunicator:
         self._group.barrier.wait()
 
     quiet_barrier = barrier
-
-    def start_barrier(self) -> Callable[[], bool]:
-        waiter = threading.Thread(target=self._group.arrivals.wait)
-        waiter.start()
-        return lambda: not waiter.is_alive()
 
     def _exchange(self, value: Any) -> list[Any]:
         self._group.slots[self.rank] = value

@@ -66,7 +66,7 @@ def sample(**fields: Any) -> Sample:
 
 def repetitions(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
     """n repetitions of one case: every number of them is known, so that rows compare equal."""
-    known = {"late_seconds": 0.0, "host_seconds": 0.0}
+    known = {"late_seconds": 0.0, "host_seconds": 0.0, "resolution_s": 0.0}
     return [
         sample(case_id=case_id, launch=launch, repetition=i, seconds=0.1 * i, **known)
         for i in range(n)
@@ -88,7 +88,6 @@ def rows_of(
             library=case.library,
             cold=case.cold,
             start=case.start,
-            background_nbytes=case.background_nbytes,
         )
     elif isinstance(case, LayerCase):
         about.update(key=case.key, batch=case.batch, library="torch")

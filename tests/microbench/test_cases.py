@@ -57,7 +57,6 @@ def test_id_does_not_depend_on_the_purpose(case: Any) -> None:
         (CASES[0], {"library": "torch_mpi"}),
         (CASES[0], {"cold": True}),
         (CASES[0], {"start": "window"}),
-        (CASES[0], {"background_nbytes": 8}),
         (CASES[2], {"passes": "parts"}),
         (CASES[2], {"device": "cuda"}),
         (CASES[3], {"optimizer": "adam"}),

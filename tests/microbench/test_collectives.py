@@ -1,4 +1,4 @@
-"""Collectives on ranks that are threads: results, refusals, who times what, groups, traffic."""
+"""Collectives on ranks that are threads: results, refusals, who times what, groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from calib.foundation.collectives import sent_bytes
 from calib.foundation.errors import CalibError, InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
-from calib.microbench.collectives.background import background_pairs
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import CommunicatorPool
@@ -212,32 +211,6 @@ def test_groups_reduce_among_themselves() -> None:
 
     what = case("allreduce", 4, group_size=2, groups=2)
     assert {type(outcome) for outcome in measured(what, Everyone)} == {MeasurementError}
-
-
-def test_traffic_beside_a_victim() -> None:
-    """Two victims, two that send until both have finished, one idle; only the victims time."""
-    sent: dict[int, int] = {}
-
-    class Counting(ThreadCommunicator):
-        def exchange(self, outgoing: Any, incoming: Any) -> None:
-            super().exchange(outgoing, incoming)
-            name = id(self._group)
-            sent[name] = sent.get(name, 0) + 1
-
-    what = case("allreduce", 5, group_size=2, background_nbytes=32)
-    everyone = results(measured(what, Counting))
-    rows = everyone[0].ranks["allreduce"]
-    assert all(len(row) == 2 for row in rows) and len(rows) >= FEWEST_REPETITIONS
-    assert len(sent) == 1, "one pair exchanged"
-    (count,) = sent.values()
-    assert count % 2 == 0 and count >= 2, "both ends of the pair stopped after the same message"
-
-
-def test_pairs_of_the_others() -> None:
-    assert background_pairs([0, 1, 2, 3, 4, 5], [[0, 1]]) == [[2, 4], [3, 5]]
-    assert background_pairs([0, 4, 1, 5, 2], [[0, 1]]) == [[4, 5]]
-    with pytest.raises(InputError, match="two ranks beside"):
-        background_pairs([0, 1, 2], [[0, 1]])
 
 
 def test_a_window_on_synchronised_clocks() -> None:

@@ -67,8 +67,6 @@ def test_columns_of_a_collective() -> None:
     assert (row.key, row.library) == ("inner=2", "torch_mpi")
     row = first_row(collective(operation="allgather", nbytes=20))
     assert row.nbytes == 32, "two whole items of each of four ranks"
-    row = first_row(collective(group_size=2, background_nbytes=16))
-    assert row.background_nbytes == 16
 
 
 @pytest.mark.parametrize(

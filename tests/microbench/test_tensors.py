@@ -173,17 +173,6 @@ def test_an_unknown_optimizer_is_refused() -> None:
         make_optimizer([torch.ones(1)], "lamb")
 
 
-def test_zero_grad_writes_into_the_gradients_that_are_there() -> None:
-    weights = [torch.randn(3), torch.randn(2, 2)]
-    (work,) = PASSES["zero_grad"](case_of("zero_grad"), weights, 1)
-    before = [weight.grad for weight in weights]
-    assert all(grad is not None and bool(grad.all()) for grad in before)
-    work.prepare()
-    work.calls["zero_grad"]()
-    assert all(weight.grad is grad for weight, grad in zip(weights, before, strict=True))
-    assert not any(grad.any() for grad in before if grad is not None)
-
-
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_the_update_of_a_case_is_that_of_its_optimizer(optimizer: str, state: int) -> None:
     """New gradients before every repetition; state tensors of the weight's shape as documented."""
@@ -213,7 +202,6 @@ def test_the_update_of_a_case_is_that_of_its_optimizer(optimizer: str, state: in
         ("pack", {"dtype": "bfloat16"}, {"pack", "unpack"}),
         ("update", {"optimizer": "sgd"}, {"update"}),
         ("update", {"optimizer": "adam", "dtype": "float64"}, {"update"}),
-        ("zero_grad", {}, {"zero_grad"}),
         ("concat", {"shapes": ((2, 6, 3),), "parts": 3}, {"concat"}),
         ("split", {"shapes": ((2, 5, 3),), "parts": 2, "dtype": "float16"}, {"split"}),
     ],
@@ -284,7 +272,7 @@ def measured_on_cuda(comm: Any, case: TensorsCase) -> Repetitions:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("operation", ["pack", "update", "zero_grad", "concat", "split"])
+@pytest.mark.parametrize("operation", ["pack", "update", "concat", "split"])
 def test_on_cuda(operation: str) -> None:
     shapes = ((64, 64, 56, 56),)
     case = case_of(operation, ranks=1, shapes=shapes, parts=4, device="cuda", optimizer="adam")

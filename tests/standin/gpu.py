@@ -9,6 +9,7 @@ NCCL's semantics: a collective begins on all GPUs when it has come to its turn o
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -37,8 +38,9 @@ NOISE = 0.004  # standard deviation of a time's logarithm
 CYCLES_PER_S = 1e9
 SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
 CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
-# once in a process, so much work of the device is slowed down by heat
-HOT_FROM_S, HOT_UNTIL_S, HOT_FACTOR = 0.5, 0.6, 1.5
+# once in a process, so much work of the device is slowed down by heat; with inf, none
+HOT_FROM_S = float(os.environ.get("STANDIN_HOT_FROM_S", "0.5"))
+HOT_UNTIL_S, HOT_FACTOR = HOT_FROM_S + 0.1, 1.5
 
 aten = torch.ops.aten
 # these make or name memory, and run nothing
@@ -81,7 +83,9 @@ def collective_seconds(operation: str, p: int, nbytes: float) -> float:
 
 
 class Stream:
-    """When a stream is done with all that is queued on it."""
+    """When a stream is done with all that is queued on it. It has a handle, as CUDA's have."""
+
+    cuda_stream = 1
 
     def __init__(self) -> None:
         self.ready_s = 0.0
@@ -158,11 +162,13 @@ class Kernels(LiveBytes):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        if func in FREE or func.is_view or any(x.device.type != "cpu" for x in (*given, *made)):
+        tensors = [*given, *made]
+        nowhere = not tensors or any(x.device.type != "cpu" for x in tensors)
+        if nowhere or func in FREE or func.is_view:
             return result
         self.names.append(str(func))
-        nbytes = float(sum(x.numel() * x.element_size() for x in (*given, *made)))
-        count = flop_registry.get(func.overloadpacket)
+        nbytes = float(sum(x.numel() * x.element_size() for x in tensors))
+        count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
         MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))
         if func is aten.zero_.default and given[0].dtype == torch.int8:

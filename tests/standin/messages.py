@@ -1,4 +1,7 @@
-"""NCCL under torch.distributed, on stand-in GPUs: data by MPI, time by the streams of gpu.py."""
+"""NCCL on stand-in GPUs: data by MPI, time by the streams of gpu.py.
+
+Under torch.distributed, and for the nccl4py of nccl/core.py, whose sends and receives take no time.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from nccl import core
 from tests.standin.gpu import LAUNCH_S, MACHINE, Stream, collective_seconds, together
 
 from calib.microbench.communicators.torch_mpi import MpiProcessGroup
@@ -149,6 +153,15 @@ class StandInGroup(MpiProcessGroup):
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
+
+
+def passes(stream: object, operation: str, nbytes: int, comm: MPI.Comm, algorithm: str) -> None:
+    """A call of nccl4py on the current stream; `algorithm` makes no difference."""
+    if operation not in ("send", "recv"):
+        together(comm, operation.replace("alltoall", "all_to_all"), nbytes)
+
+
+core._passes = passes
 
 
 def _create(options: Any, _: object) -> StandInGroup:

@@ -170,7 +170,7 @@ def test_what_a_gpu_waited_between_phases_is_nobodys(monkeypatch: pytest.MonkeyP
         def __init__(self, enable_timing: bool) -> None:
             self.at = 0.0
 
-        def record(self) -> None:
+        def record(self, stream: None) -> None:
             self.at = now[0]
 
         def synchronize(self) -> None:
@@ -181,6 +181,7 @@ def test_what_a_gpu_waited_between_phases_is_nobodys(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: PROPERTIES)
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     clock = PhaseClock(CudaDevice(0))
     clock.begin("forward")

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.helpers.words import words_of
@@ -24,12 +26,15 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.microbench.devices.cpu import CpuDevice
 from calib.training import clock
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
 from calib.training.runner import Job, TimedRun, Writer, header_of, train
+from calib.training.step import DTYPES
 from calib.training.stopping import Stopping
+from calib.training.worker import WorkerOptions
 
 WEIGHTS = 6 * 5 + 5  # of the model below
 
@@ -70,6 +75,14 @@ def test_the_first_iteration_then_the_warm_up_then_the_timed_ones(tmp_path: Path
     assert len(run.header.hosts) == len(run.header.cores) == len(run.header.order) == 2
     assert events[-1]["done"] == events[-1]["of"] == 16 and events[-1]["left_s"] == 0.0
     assert f"loss {run.iterations[-1].loss:.4g}" in events[-1]["label"]
+
+
+def test_a_run_is_in_the_arithmetic_that_it_names(tmp_path: Path) -> None:
+    """A CPU has no TF32, and says so; on a GPU its items are of float32 (training/step.py)."""
+    job = Job(ABOUT, Division("serial", 1, 4), options=WorkerOptions(dtype="tf32"))
+    with pytest.raises(InputError, match="tf32 is arithmetic of CUDA devices"):
+        threads(job, tmp_path / "run.jsonl")
+    assert DTYPES["tf32"] == torch.float32
 
 
 def test_what_a_rank_holds(tmp_path: Path) -> None:
@@ -308,12 +321,14 @@ def test_a_rank_that_dies_or_hangs_ends_the_others(
 
 TWICE = """
 import json, sys
+from contextlib import contextmanager
 from pathlib import Path
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.foundation.division import Division
 from calib.training.models import entry
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
+from calib.training.worker import WorkerOptions
 control, events = MpiCommunicator(), []
 job = Job(entry("cosmoflow-mini"), Division("data", 2, 4), stopping=Stopping(12), seed=7,
           fingerprint="f", command="c")
@@ -357,3 +372,36 @@ def test_the_record_is_json() -> None:
     (head, _) = run_ranks(2, lambda control: header(job, control))
     text = json.dumps(head.model_dump(), allow_nan=False)
     assert json.loads(text)["division"]["p"] == 2 and "\n" not in text
+
+
+class Precise(CpuDevice):
+    """Notes the arithmetic that it is in."""
+
+    def __init__(self) -> None:
+        self.now_in: list[str] = []
+        self.seen: list[str] = []
+
+    @contextmanager
+    def arithmetic(self, dtype: str) -> Iterator[None]:
+        self.now_in.append(dtype)
+        yield
+        self.now_in.pop()
+
+    def watch(self, existing: Any) -> Any:
+        self.seen += self.now_in  # the last iteration, which counts bytes
+        return super().watch(existing)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_is_in_the_arithmetic_of_its_items(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that layers of these items are measured in: CudaDevice.arithmetic sets TF32 and cuDNN."""
+    device = Precise()
+    monkeypatch.setattr("calib.training.runner.take_device", lambda *_: device)
+    monkeypatch.setattr(ThreadCommunicator, "device", device)
+    options = WorkerOptions(dtype=dtype)
+    job = Job(ABOUT, Division("serial", 1, 4), options=options, stopping=Stopping(6), warmup=1)
+    run = threads(job, tmp_path / "run.jsonl")
+    assert run.complete and run.header.dtype == dtype
+    assert device.seen == [dtype] and device.now_in == []

@@ -72,8 +72,8 @@ def measure_in_place(
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
         result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
-        if case.device != "cpu":
-            result.resolution_s = step.device.timer.resolution_s
+        if step.device.events is not None:
+            result.resolution_s = step.device.events.resolution_s
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
         modules = modules_of(step.worker.module, case.layer_names)
         result.ranks |= layer_rows(control, step, modules, result)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from tests.calib.inside import calib
 
 from calib.calibrate import calibrate
@@ -19,7 +18,7 @@ GPU = Device(kind="cuda", name="Some GPU", count=1, memory_bytes=2**34)
 
 def listed(monkeypatch: pytest.MonkeyPatch, gpus: int, shown: str | None = None) -> None:
     """NVML lists so many GPUs, CUDA_VISIBLE_DEVICES is this, on 3 cores and without Slurm."""
-    monkeypatch.setattr(defaults, "gpu_devices", lambda: [GPU] * gpus)
+    monkeypatch.setattr(defaults, "read_gpus", lambda: ([GPU] * gpus, ""))
     monkeypatch.setattr(defaults, "usable_cores", lambda: [0, 1, 2])
     monkeypatch.setattr(defaults, "distinct_cores", lambda cores: cores)
     for name in ("CUDA_VISIBLE_DEVICES", "SLURM_NTASKS", "SLURM_NNODES"):
@@ -55,7 +54,7 @@ def test_visible_gpus(
 def test_device(monkeypatch: pytest.MonkeyPatch, gpus: int, built: str | None, device: str) -> None:
     """cuda takes a GPU, and a PyTorch that can use it."""
     listed(monkeypatch, gpus)
-    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(defaults, "torch_cuda", lambda: built)
     assert default_device() == device
 
 

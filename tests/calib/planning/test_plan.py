@@ -75,7 +75,7 @@ def collectives(plan: Plan, **fields: object) -> list[CollectiveCase]:
 
 
 def plain(plan: Plan, operation: str, p: int) -> set[int]:
-    """The sizes of one group, warm, from a barrier, with nothing beside."""
+    """The sizes of one group, warm, from a barrier."""
     found = collectives(
         plan,
         operation=operation,
@@ -84,7 +84,6 @@ def plain(plan: Plan, operation: str, p: int) -> set[int]:
         stride=1,
         cold=False,
         start="barrier",
-        background_nbytes=0,
         library="torch_mpi",
     )
     return {case.nbytes for case in found}
@@ -177,7 +176,6 @@ def test_extras_of_the_full_plan(plan: Plan) -> None:
         assert {case.nbytes for case in those} == (sizes if full else set())
         assert all(case.tier == 2 for case in those)
     assert not collectives(plan, start="window")
-    assert not [case for case in collectives(plan) if case.background_nbytes]
     apart = cases(plan, LayerCase, passes="parts")
     assert bool(apart) == full
     assert {case.layer.kind for case in apart} <= {"conv", "linear"}
@@ -191,10 +189,9 @@ def test_tensor_lists(plan: Plan, specs: dict[str, ModelSpec]) -> None:
         for model in specs.values():
             key = tensors_key(model.parameter_shapes)
             mine = {case.operation: case for case in lists if case.key == key}
-            expected = {"update", "zero_grad"} | ({"pack"} if size > 1 else set())
-            assert set(mine) == expected
+            assert set(mine) == {"update"} | ({"pack"} if size > 1 else set())
             assert mine["update"].shapes == model.parameter_shapes
-            assert (mine["update"].tier, mine["zero_grad"].tier) == (0, 2)
+            assert mine["update"].tier == 0
         assert all(case.key == tensors_key(case.shapes) for case in lists)
 
 
@@ -351,9 +348,7 @@ def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
     """2 racks of 2 nodes of 4: pairs and fours in a node, two nodes of a rack, a node of each rack."""
     plan = vgg(cluster(4, nodes_per_rack=2, nodes=4), specs, (1, 16)).plan
     assert plan.sizes == [1, 16]
-    single = collectives(
-        plan, operation="allreduce", groups=1, cold=False, start="barrier", background_nbytes=0
-    )
+    single = collectives(plan, operation="allreduce", groups=1, cold=False, start="barrier")
     sizes: dict[tuple[int, int], int] = Counter((case.group_size, case.stride) for case in single)
     assert set(sizes) == {(2, 1), (4, 1), (2, 4), (2, 8), (16, 1)}
     assert all(count >= 9 for count in sizes.values())

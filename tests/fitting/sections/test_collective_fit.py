@@ -176,14 +176,13 @@ def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
     [
         {"groups": 2},
         {"cold": True},
-        {"background_nbytes": 64},
         {"start": "window"},
         {"mode": "in_place"},
         {"mode": "graph_in_place"},
     ],
 )
 def test_other_questions_do_not_feed_alpha_and_beta(other: dict[str, Any]) -> None:
-    """Rows of several groups, cold buffers, traffic beside: three times as slow, and left out."""
+    """Rows of several groups, cold buffers, windows, in place: three times as slow, and left out."""
     plain = measured(some_late, 1)
     slow = [replace(row, seconds=3 * row.seconds, **other) for row in measured(some_late, 2)]
     assert only(plain + slow) == only(plain)

@@ -72,7 +72,6 @@ def test_the_order_of_rows_does_not_matter() -> None:
         {"cold": True},
         {"oversubscribed": True},
         {"marks": "throttled"},
-        {"background_nbytes": 1024},
         {"start": "window"},
         {"kind": "tensors"},
     ],

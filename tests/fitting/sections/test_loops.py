@@ -59,7 +59,7 @@ def test_the_law_is_that_of_the_slowest_rank() -> None:
 
 def test_every_operation_is_a_loop() -> None:
     """An update by another optimizer is another operation (microbench/rows.py)."""
-    operations = ["update", "update_adam", "pack", "unpack", "zero_grad", "concat", "split"]
+    operations = ["update", "update_adam", "pack", "unpack", "concat", "split"]
     samples = [
         row
         for operation in operations

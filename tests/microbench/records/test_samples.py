@@ -40,7 +40,7 @@ random_samples = st.builds(
     **{name: BY_TYPE[of] for name, of in get_type_hints(Sample).items() if of in BY_TYPE}
     | {"seconds": times, "rank_seconds": st.lists(times, max_size=4), "ranks": st.just(10**9)}
     | {name: positive for name in ("active_ranks", "groups", "stride", "nodes")}
-    | {name: whole for name in ("nbytes", "repetition", "calls", "background_nbytes")},
+    | {name: whole for name in ("nbytes", "repetition", "calls")},
 )
 
 
@@ -62,9 +62,8 @@ def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
     write_rows(tmp_path / SAMPLES_FILE, [sample()])
     (row,) = rows_in(tmp_path)
     assert math.isnan(row.late_seconds) and math.isnan(row.host_seconds)
-    assert replace(row, late_seconds=0.0, host_seconds=0.0) == sample(
-        late_seconds=0.0, host_seconds=0.0
-    )
+    known = dict.fromkeys(("late_seconds", "host_seconds", "resolution_s"), 0.0)
+    assert replace(row, **known) == sample(**known)
 
 
 def test_parts_are_rows_too(tmp_path: Path) -> None:
@@ -251,7 +250,7 @@ def edited(path: Path, column: str, values: list[Any], **fields: Any) -> str:
         *[("rank_seconds", [1.0, x]) for x in (-1.0, 1e-320, math.inf, math.nan)],
         ("rank_seconds", None),
         *[(name, 0) for name in ("ranks", "active_ranks", "nodes", "groups", "stride")],
-        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch", "background_nbytes")],
+        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch")],
         *[("launch", x) for x in (-5, 2**62, None)],
         ("nbytes", 2**63 - 1),
         ("nodes", 3),

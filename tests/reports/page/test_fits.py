@@ -127,7 +127,6 @@ def test_repetitions_are_the_rows_that_feed_the_fit() -> None:
             ("level", "rack"),
             ("device", "cuda"),
             ("marks", "throttled"),
-            ("background_nbytes", 8),
             ("stride", 2),
         )
     ]

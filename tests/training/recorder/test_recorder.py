@@ -305,8 +305,8 @@ def test_events_of_a_gpu_are_read_when_they_have_passed(monkeypatch: pytest.Monk
             self.at_ms, self.waited = 2.5 * len(self.made), False
             self.made.append(self)
 
-        def record(self) -> None:
-            pass
+        def record(self, stream: int) -> None:
+            assert stream == 0
 
         def synchronize(self) -> None:
             self.waited = True
@@ -316,6 +316,7 @@ def test_events_of_a_gpu_are_read_when_they_have_passed(monkeypatch: pytest.Monk
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: index)
     properties = SimpleNamespace(uuid="a", name="GPU", L2_cache_size=1 << 20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     clock = device_of(torch.device("cuda", 0))
