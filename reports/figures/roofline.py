@@ -24,7 +24,9 @@ from calib.reports.words import layer_words
 RATES = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1e3, "kFLOP/s"), (1.0, "FLOP/s"))
 RATE_TICKS = [10.0**k for k in range(0, 19)]
 INTENSITY_TICKS = [10.0**k for k in range(-4, 7)]
-FLOOR_DECADES = 4  # points further than that below the roof are drawn no better by more room
+MOST_DECADES = (
+    6  # of the axis of rates: a layer that does next to nothing would make the rest small
+)
 
 
 def roofline_plots(parameters: Parameters, passes: Sequence[MeasuredPass]) -> list[Plot]:
@@ -53,7 +55,8 @@ def _plot(peaks: Peaks, passes: Sequence[MeasuredPass]) -> Plot:
         f"({rate_words(peaks.flops_per_s.value)}) and in a sum of large arrays "
         f"({number(peaks.bytes_per_s.value * 1e-9)} GB/s). Filled: forward; open: backward. "
         f"{len(passes)} passes of layers; the median is at {percent(median(shares))} of the roof. "
-        "Bytes are counted once for each tensor, so what comes from a cache may be above it.",
+        "Above it is what comes from a cache, since each tensor is counted once, and what computes less "
+        "than is counted, as convolutions by Winograd's algorithm do.",
         figure=roofline_figure(peaks, passes),
         high_rem=32,
     )
@@ -67,7 +70,7 @@ def roofline_figure(peaks: Peaks, passes: Sequence[MeasuredPass]) -> Figure:
     rates = [of.flops_per_s.value for of in passes if of.flops_per_s]
     left, right = min([ridge / 4, *intensities]) / 1.5, max([4 * ridge, *intensities]) * 1.5
     top = max([flops, *rates]) * 2
-    bottom = max(min([nbytes * left, *rates]) / 2, top / 10.0 ** (FLOOR_DECADES + 2))
+    bottom = max(min([nbytes * left, *rates]) / 2, top / 10.0**MOST_DECADES)
     corners = [left, ridge, right]
     roof = {
         "type": "scatter",
@@ -101,8 +104,8 @@ def roofline_figure(peaks: Peaks, passes: Sequence[MeasuredPass]) -> Figure:
                 "fixedrange": True,
             },
             "annotations": [
-                _label(ridge * 1.1, flops, rate_words(flops), "left"),
-                _label(left, nbytes * left, f"{number(nbytes * 1e-9)} GB/s", "left"),
+                _label(ridge * 0.9, flops, rate_words(flops), "right"),
+                _label(ridge / 3, nbytes * ridge / 3, f"{number(nbytes * 1e-9)} GB/s ", "right"),
             ],
         },
     }

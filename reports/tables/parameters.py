@@ -415,11 +415,12 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
             "layer": layer_words(of.key),
             "pass": of.direction,
             "ranks": str(of.active_ranks),
-            "ms": ms(of.seconds),
+            "ms": number(of.seconds.value * 1e3),
+            "half-width": percent(of.seconds.half_width if of.seconds.has_interval else None),
             "TFLOP/s": rate_words(of.flops_per_s, 1e-12),
             "GB/s": rate_words(of.bytes_per_s, 1e-9),
             "flop/B": NONE if of.intensity is None else number(of.intensity),
-            "of peak": peak_words(of),
+            "of peak": percent(of.peak_share),
             **({"kernels": kernels_words(of.kernels)} if of.kernels else {}),
         }
         for of in passes[:most]
@@ -433,11 +434,13 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
         numbers=[name for name in columns if name not in ("layer", "pass", "kernels")],
         remarks=[
             f"{shown}{counted(len(passes), 'time')} of one call on the whole batch (batch * input -> "
-            "output); ranks: of a node that work at once",
+            "output); ranks: of a node that work at once; half-width: of the 95% intervals "
+            "of time and rates",
             "operations and bytes are the fewest that the layer needs, each tensor moved once; of peak: "
-            "the least time by the device's peak of operations (flop) or of memory (byte) / the time",
+            "the least time by the device's peaks of operations and of memory / the time; over 100% is "
+            "from a cache, a faster algorithm (Winograd) or better kernels than those of the peak",
         ],
-        least=[["ranks"]],
+        least=[["flop/B"]],
         split=2,
         folded=True,
     )
@@ -446,13 +449,6 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
 def rate_words(of: Estimate | None, scale: float) -> str:
     """A rate times `scale` without its interval, which is, relatively, that of the time."""
     return NONE if of is None else number(of.value * scale)
-
-
-def peak_words(of: MeasuredPass) -> str:
-    """`43.1% flop`: the share of the peak, and of which."""
-    if of.peak_share is None or of.bound is None:
-        return NONE
-    return f"{percent(of.peak_share)} {of.bound.removesuffix('s')}"
 
 
 def peaks(parameters: Parameters) -> Table:
