@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from calib.export.csv_table import RENAMED as CSV_NAMES
 from calib.export.csv_table import every_row, value_and_ends
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import CalibWarning, InputError
@@ -198,6 +199,31 @@ class Run:
         ]
         table = _frame(rows, (*names, *TIMES, "law_s", "outlier", "n", *BANDWIDTHS))
         return table.astype({"nodes": "Int64", **dict.fromkeys((*TIMES, *BANDWIDTHS), float)})
+
+    def layers(self) -> pd.DataFrame:
+        """Every pass of every measured layer, the slowest first, beside the device's peaks.
+
+        Returns
+        -------
+        DataFrame
+            `time_s` is the median of a call with its 95% interval (`low_s`, `high_s`); `flops` and
+            `size_B` are the fewest that the pass needs, `intensity` their ratio (flop/B), `flops_per_s`
+            and `bytes_per_s` what it achieves. `peak_share` is the least time by the device's peaks over
+            the time, `bound` which peak that is; `kernels` are the names of a GPU's kernels.
+        """
+        names = ("key", "kind", "batch", "dtype", "active_ranks", "direction")
+        work = ("flops", "size_B", "intensity", "flops_per_s", "bytes_per_s", "peak_share")
+        rows = [
+            (
+                *(of.key, of.kind, of.batch, of.dtype, of.active_ranks, of.direction),
+                *(*value_and_ends(of.seconds), of.n, of.flops, of.nbytes, of.intensity),
+                *(x and x.value for x in (of.flops_per_s, of.bytes_per_s)),
+                *(of.peak_share, of.bound, of.kernels),
+            )
+            for of in measured_passes(self.parameters_record)
+        ]
+        table = _frame(rows, (*names, *TIMES, "n", *work, "bound", "kernels"))
+        return table.astype(dict.fromkeys((*TIMES, *work), float))
 
     def predictions(self) -> pd.DataFrame:
         """What was predicted before the training (predictions.json), a row per point.

@@ -21,6 +21,7 @@ from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
+from calib.fitting.sections.peaks import device_peaks
 from calib.fitting.sections.structural import structural_fits
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
@@ -130,7 +131,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     sparse, uncut = partitions(used, sparse_cases, seed)
     structural, extended = structural_fits(used, seed)
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
-    alone = layer_times(used, layer_cases)
+    alone = layer_times(used, layer_cases, _kernels(ends))
     loops = tensor_loops(used, seed)
     notes += more + _never_measured(ends)
     return Parameters(
@@ -151,6 +152,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         collectives=collectives,
         structural=structural,
         contention=contention,
+        peaks=device_peaks(used, layer_cases),
         layers=with_in_place(alone, used, in_place),
         work=work_models(alone, layer_cases, used, seed),
         tensor_loops=loops,
@@ -159,6 +161,16 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         overlap=overlap,
         partitions=sparse,
     )
+
+
+def _kernels(ends: Sequence[CaseEnd]) -> dict[str, dict[str, list[str]]]:
+    """Case -> operation -> names of kernels, in order; launches may have chosen different ones."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for end in ends:
+        of_case = found.setdefault(end.case_id, {})
+        for operation, names in end.kernels.items():
+            of_case[operation] = list(dict.fromkeys([*of_case.get(operation, []), *names]))
+    return found
 
 
 def _never_measured(ends: Sequence[CaseEnd]) -> list[str]:

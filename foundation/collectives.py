@@ -9,12 +9,10 @@ doc/PERFORMANCE.md and the GetBw functions of src/*.cu, NVIDIA/nccl-tests.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Literal
 
 from calib.foundation.layers import ITEM_BYTES
-from calib.foundation.quantities import MAX_FLOPS
 from calib.foundation.records import Estimate
 
 Operation = Literal[
@@ -91,10 +89,7 @@ def algorithm_bandwidth(nbytes: float, seconds: Estimate) -> Estimate | None:
     Estimate or None
         In B/s: a GB/s of nccl-tests is 1e9 of them. None where the time may be nothing.
     """
-    fastest = nbytes / seconds.low if seconds.low > 0 else math.inf
-    if fastest > MAX_FLOPS:
-        return None
-    return Estimate(value=nbytes / seconds.value, low=nbytes / seconds.high, high=fastest)
+    return seconds.per_second(nbytes)
 
 
 def bus_bandwidth(operation: str, ranks: int, nbytes: float, seconds: Estimate) -> Estimate | None:

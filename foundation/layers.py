@@ -36,6 +36,8 @@ LayerKind = Literal[
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 ITEM_BYTES = DTYPE_BYTES["float32"]  # delta of the papers
 INDEX_BYTES = 8  # torch looks rows up by int64
+# whose gradient does not depend on the input
+LINEAR_KINDS = ("add", "concat", "avg_pool", "adaptive_avg_pool", "flatten")
 
 
 def split_sizes(n: int, parts: int) -> list[int]:
@@ -125,6 +127,31 @@ class LayerShape(BaseModel):
             return float(batch * (INDEX_BYTES * self.input_items + item_bytes * rows_and_output))
         items = batch * (self.input_items + self.output_items) + self.parameter_items
         return float(item_bytes * items)
+
+    def backward_flops(self, batch: int, needs_input_grad: bool = True) -> float:
+        """Operations of one backward, counted as those of the forward.
+
+        A convolution or linear layer has two products of the forward's size, dL/dx and dL/dw (the
+        second alone where the input needs no gradient); a pass over items counts as its forward.
+        """
+        products = 1 + needs_input_grad if self.kind in ("conv", "linear") else 1
+        return products * self.forward_flops(batch)
+
+    def backward_bytes(
+        self, batch: int, item_bytes: int = 4, needs_input_grad: bool = True
+    ) -> float:
+        """The fewest bytes that one backward can move.
+
+        It reads dL/dy, the input (but for kinds whose gradient does not depend on it) and, for dL/dx,
+        the weights; it writes dL/dx, where it is needed, and dL/dw (of an embedding the whole table).
+        """
+        inputs, weights = batch * self.input_items, self.parameter_items
+        if self.kind == "embedding":
+            rows = item_bytes * (batch * self.output_items + weights)
+            return float(INDEX_BYTES * inputs + rows)
+        read = batch * self.output_items + (0 if self.kind in LINEAR_KINDS else inputs)
+        for_inputs = inputs + weights if needs_input_grad else 0
+        return float(item_bytes * (read + for_inputs + weights))
 
     def key(self, batch: int, dtype: str = "float32", needs_input_grad: bool = True) -> str:
         """Canonical name of this layer at this batch; equal keys run the same kernels."""

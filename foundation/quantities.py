@@ -24,6 +24,7 @@ MAX_BYTES = 2**63 - 1  # what a file system can count
 MAX_COUNT = 2**63 - 1  # what a database can
 MAX_RANKS = 10**9  # a hundred times the cores of the largest machine
 MAX_FLOPS = 1e30  # a day of a million of the largest machines
+MAX_PER_SECOND = 1e25  # operations or bytes; a million times the largest machine
 MAX_RATIO = 1e15  # of two times, or of an error to its value
 MAX_LOG = 100.0  # logarithms of such ratios, flops and bytes
 MAX_GROWTH = 1e3  # of an interval, for a decade of extrapolation

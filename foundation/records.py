@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 from typing import Annotated, Self
 
@@ -9,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from calib.foundation.quantities import (
     MAX_BYTES,
+    MAX_FLOPS,
+    MAX_PER_SECOND,
     MAX_RATIO,
     MAX_S_PER_BYTE,
     MAX_SECONDS,
@@ -84,6 +87,16 @@ class Estimate(Record):
         """This estimate times a constant factor >= 0."""
         return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
+    def per_second(self, amount: float) -> Estimate | None:
+        """`amount` over this time in s, the ends of the interval turned round.
+
+        None where the time may be nothing.
+        """
+        fastest = amount / self.low if self.low > 0 else math.inf
+        if fastest > MAX_FLOPS:
+            return None
+        return Estimate(value=amount / self.value, low=amount / self.high, high=fastest)
+
     def interval(self, confidence: float) -> tuple[float, float]:
         """(low, high) at another confidence, with normal errors on either side."""
         share = NormalDist().inv_cdf((1.0 + confidence) / 2.0) / Z_95
@@ -108,4 +121,6 @@ TimeEstimate = Annotated[Estimate, _within(0, MAX_SECONDS, "s")]
 SignedTimeEstimate = Annotated[Estimate, _within(-MAX_SECONDS, MAX_SECONDS, "s")]
 TimePerByte = Annotated[Estimate, _within(0, MAX_S_PER_BYTE, "s/B")]
 BytesEstimate = Annotated[Estimate, _within(0, MAX_BYTES, "B")]
+FlopsPerSecond = Annotated[Estimate, _within(1, MAX_PER_SECOND, "flop/s")]
+BytesPerSecond = Annotated[Estimate, _within(1, MAX_PER_SECOND, "B/s")]
 RatioEstimate = Annotated[Estimate, _within(0, MAX_RATIO, "times")]

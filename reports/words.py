@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+from calib.foundation.layer_keys import parse
 from calib.foundation.records import Estimate
 from calib.foundation.text import plain
 from calib.foundation.words import estimate_words, number
@@ -14,6 +18,7 @@ BASIS_MARKS: dict[Basis, str] = {
     "extrapolated": "!",
 }
 OVERSUBSCRIBED_MARK = "*"
+MOST_KERNELS, KERNEL_LETTERS = 2, 60
 LEGEND = {
     "~": "interpolated between measured cases",
     "!": "extrapolated beyond them",
@@ -49,3 +54,39 @@ def case_words(
 def samples_words(batch_per_rank: float) -> str:
     """8; 0.25."""
     return str(batch_per_rank) if isinstance(batch_per_rank, int) else f"{batch_per_rank:.4g}"
+
+
+def layer_words(key: str) -> str:
+    """`conv 3x3 8*4x16x16 -> 8x8x8, stride 2x2`: a layer's key for people; not yet `plain`.
+
+    Kind, kernel, batch * input, output. The key itself where it names no layer.
+    """
+    named = parse(key)
+    if named is None:
+        return key
+    shape, kernel = named.shape, named.shape.attributes.get("kernel")
+    words = [shape.kind, *([dims(kernel)] if isinstance(kernel, tuple) else [])]
+    inputs = "+".join(map(dims, shape.input_shapes))
+    stride = shape.attributes.get("stride")
+    apart = isinstance(stride, tuple) and set(stride) != {1} and shape.kind == "conv"
+    strided = f", stride {dims(stride)}" if isinstance(stride, tuple) and apart else ""
+    return f"{' '.join(words)} {named.batch}*{inputs} -> {dims(shape.output_shape)}{strided}"
+
+
+def dims(shape: Sequence[int]) -> str:
+    """`3x224x224`."""
+    return "x".join(map(str, shape)) or "1"
+
+
+def kernels_words(names: Sequence[str]) -> str:
+    """The first kernels without namespaces and arguments, and how many more ran; not yet `plain`."""
+    shown = [_kernel(name) for name in names[:MOST_KERNELS]]
+    more = len(names) - MOST_KERNELS
+    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
+
+
+def _kernel(name: str) -> str:
+    """`ampere_sgemm_128x64_nn`; of `void at::native::f<4>(int, float*)` the `f<4>`."""
+    whole = name.replace("(anonymous namespace)::", "").removeprefix("void ").partition("(")[0]
+    short = re.sub(r"\w+::", "", whole)
+    return short if len(short) <= KERNEL_LETTERS else short[: KERNEL_LETTERS - 3] + "..."

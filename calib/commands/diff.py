@@ -29,6 +29,8 @@ READABLE = {
     "s/B": (1e9, "ns/B"),
     "s/flop": (1e12, "ps/flop"),
     "B": (2**-20, "MiB"),
+    "flop/s": (1e-9, "GFLOP/s"),
+    "B/s": (1e-9, "GB/s"),
 }
 
 

@@ -1,7 +1,7 @@
 """Show a parameter file as tables, and how sure each number is.
 
 It has alpha, bandwidths, pieces, layers and laws. Examples: calib show parameters.json; calib show
-parameters.json --collectives; calib show parameters.json --plot fits.html --run runs/latest
+parameters.json --layers; calib show parameters.json --plot fits.html --run runs/latest
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from typing import Annotated
 import typer
 
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.reports.tables.parameters import absent, every_size, sections, slowest_layers
+from calib.reports.tables.parameters import absent, every_size, sections, slowest_passes
 from calib.terminal.printing import check_targets, print_json, print_table, say
 
 
 def command(
     parameters: Annotated[Path, typer.Argument(help="A parameter file, as `calib fit` makes it.")],
     layers: Annotated[
-        bool, typer.Option("--layers", help="Also every layer that was measured, one by one.")
+        bool,
+        typer.Option(
+            "--layers",
+            help="Only the layers as measured, the slowest pass first: time, TFLOP/s, GB/s, share of "
+            "the device's peak, kernels.",
+        ),
     ] = False,
     collectives: Annotated[
         bool,
@@ -52,13 +58,13 @@ def command(
         bool,
         typer.Option(
             "--json",
-            help="Print the whole file (with --collectives, these sizes) as JSON on stdout, "
-            "in SI units.",
+            help="Print the whole file (with --collectives or --layers, these alone) as JSON on "
+            "stdout, in SI units.",
         ),
     ] = False,
 ) -> None:
     if collectives and layers:
-        raise InputError("--collectives prints nothing else; leave out --layers")
+        raise InputError("--collectives and --layers print nothing else; give one of them")
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
     check_targets({"--plot": plot}, parameters)
@@ -68,18 +74,17 @@ def command(
         draw(content, plot, runs or [])
     if collectives:
         show_collectives(content, as_json)
+    elif layers:
+        show_layers(content, as_json)
     elif as_json:
         print_json(content.signed())
     else:
-        show(content, layers)
+        show(content)
 
 
-def show(parameters: Parameters, every: bool = False) -> None:
+def show(parameters: Parameters) -> None:
     """All sections that the file fills, and one line on those that it does not."""
-    found = sections(parameters)
-    if every and parameters.layers:
-        found.append(slowest_layers(parameters.layers))
-    for table in found:
+    for table in sections(parameters):
         print_table(table)
     missing = absent(parameters)
     if missing:
@@ -93,6 +98,15 @@ def show_collectives(parameters: Parameters, as_json: bool) -> None:
         print_json([size.model_dump() for size in sizes])
     else:
         print_table(every_size(parameters))
+
+
+def show_layers(parameters: Parameters, as_json: bool) -> None:
+    """Every pass of every measured layer, as a table or a JSON list."""
+    passes = measured_passes(parameters)
+    if as_json:
+        print_json([of.model_dump() for of in passes])
+    else:
+        print_table(slowest_passes(passes))
 
 
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:

@@ -9,7 +9,7 @@ file may hold less than 0, the table has the same content in other numbers: of a
 intercept may be negative, the seconds at both ends; of a residual q = measured / law - 1 the ratio
 1 + q; of logs what they are the logs of. Only the lower end of an intercept's interval is lost. The
 rows of "provenance" say where the numbers come from. Remarks in words are left out (notes, runner-up
-laws, names of models).
+laws, names of models and of kernels).
 
 CSV has no comments, so fingerprint, ranges and what was lost are in the side file. A text cell that a
 spreadsheet would take for a formula gets an apostrophe in front (OWASP, "CSV Injection"), as does a
@@ -28,8 +28,10 @@ from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.measured_passes import passes_of
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.peaks import Peaks
 from calib.fitting.parameters.work import SIZE_SHARE
 from calib.foundation.records import Estimate, Record
 from calib.foundation.text import csv_cell
@@ -48,6 +50,7 @@ OPTIONS: frozenset[str] = frozenset()
 
 Number = int | float
 ONE, SECONDS, PER_BYTE, BYTES, PER_SECOND = "1", "s", "s/B", "B", "B/s"
+FLOPS_PER_SECOND = "flop/s"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of residuals (fitting/estimators/base.py)
 
 
@@ -185,6 +188,7 @@ def _lost(of: Parameters, below: int) -> Iterator[str]:
     remarks = {
         "notes": of.provenance.notes,
         "laws that came second": any(others),
+        "names of kernels": any(layer.kernels for layer in of.layers),
         "models that laws were fitted to": any((of.composition, of.memory, of.overlap)),
     }
     if found := [name for name, held in remarks.items() if held]:
@@ -218,6 +222,7 @@ def every_row(of: Parameters) -> Rows:
         "collectives": _collective,
         "structural": _structural,
         "contention": _contention,
+        "peaks": _peaks,
         "layers": _layer,
         "work": _work,
         "tensor_loops": _loop,
@@ -329,6 +334,13 @@ def _contention(row: CsvRow, fit: ContentionFit) -> Rows:
         yield from one.fields(point, "contention", "intercept_s", "analytical")
 
 
+def _peaks(row: CsvRow, peaks: Peaks) -> Rows:
+    row = row._replace(library="torch", law="points")
+    flops, nbytes = row.at(peaks.flops, "flop"), row.at(peaks.nbytes)
+    yield flops.of("flops_per_s", peaks.flops_per_s, FLOPS_PER_SECOND)
+    yield nbytes.of("bytes_per_s", peaks.bytes_per_s, PER_SECOND)
+
+
 def _layer(row: CsvRow, layer: LayerTime) -> Rows:
     row = row._replace(library="torch", name=layer.key, law="points")
     forward, backward = row._replace(operation="forward"), row._replace(operation="backward")
@@ -339,6 +351,10 @@ def _layer(row: CsvRow, layer: LayerTime) -> Rows:
         yield forward.of("seconds_in_place", layer.in_place_forward_s, SECONDS)
     if layer.in_place_backward_s is not None:
         yield backward.of("seconds_in_place", layer.in_place_backward_s, SECONDS)
+    for one in passes_of(layer):
+        of_pass = row._replace(operation=one.direction)
+        yield of_pass.at(one.flops, "flop").of("flops_per_s", one.flops_per_s, FLOPS_PER_SECOND)
+        yield of_pass.at(one.nbytes).of("bytes_per_s", one.bytes_per_s, PER_SECOND)
 
 
 def _work(row: CsvRow, law: WorkModel) -> Rows:

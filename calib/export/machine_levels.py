@@ -166,5 +166,5 @@ def left_out(reference: Reference, used: Sequence[str], loops: Sequence[str] = (
         found.append(SECTIONS["contention"])
     if passes := sorted({loop.operation for loop in parameters.tensor_loops} - set(loops)):
         found.append(f"times of {', '.join(passes)} over lists of tensors")
-    rest = ("work", "composition", "memory", "overlap", "partitions")
+    rest = ("peaks", "work", "composition", "memory", "overlap", "partitions")
     return [*found, *other_sections(parameters, *rest)]

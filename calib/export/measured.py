@@ -13,6 +13,7 @@ from calib.oracle.costs.levels import NODE, RACK, SYSTEM, GroupLayout, Levels
 # sections of the parameter file, in words
 SECTIONS = {
     "contention": "how groups at once slow each other down",
+    "peaks": "the peaks of the device",
     "layers": "the times of layers, forward and backward",
     "work": "laws of layers that were not measured",
     "tensor_loops": "laws of packing and of updating weights",

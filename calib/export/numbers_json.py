@@ -18,7 +18,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from calib.export.csv_table import BYTES, ONE, SECONDS, possible, unit_of, value_and_ends
+from calib.export.csv_table import (
+    BYTES,
+    FLOPS_PER_SECOND,
+    ONE,
+    PER_SECOND,
+    SECONDS,
+    possible,
+    unit_of,
+    value_and_ends,
+)
 from calib.export.target import Exported, ExportRequest
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit
@@ -49,6 +58,7 @@ def export(request: ExportRequest) -> Exported:
         "collectives": _collectives,
         "collectives on any ranks": _structural,
         "contention": _contention,
+        "peaks": _peaks,
         "layers": _work,
         "tensor lists": _loops,
         "in place": _composition,
@@ -227,6 +237,18 @@ def _contention(of: Parameters) -> Laws:
         )
         phi = {f"{point.groups} groups": leaf(point.contention) for point in fit.points}
         yield fit.operation, name, {"phi": phi, **leaves(fit, names)}
+
+
+def _peaks(of: Parameters) -> Laws:
+    for peaks in of.peaks:
+        yield (
+            None,
+            f"{peaks.device}, {peaks.dtype}, {peaks.active_ranks} ranks at work",
+            {
+                "operations": leaf(peaks.flops_per_s, FLOPS_PER_SECOND),
+                "bytes": leaf(peaks.bytes_per_s, PER_SECOND),
+            },
+        )
 
 
 def _work(of: Parameters) -> Laws:

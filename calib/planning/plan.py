@@ -14,6 +14,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
+from calib.planning.peaks import peak_cases
 from calib.planning.points import PlannedLaunches, planned_launches, points_of
 from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
@@ -45,6 +46,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
         *in_place_cases(request, points),
         *overlap_cases(request, machine, points),
         *layer_cases(request, points),
+        *peak_cases(request, machine, points),
         *tensor_cases(request, points),
         *collectives,
         *sparse_cases(request, machine),

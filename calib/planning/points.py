@@ -27,6 +27,8 @@ class PlannedLaunches:
     nodes: int
     nccl: str = ""
     """Version of the package of NCCL; "" unknown."""
+    gpu_memory_bytes: int = 0
+    """Of the smallest GPU; 0 unknown."""
 
     def launch_for(self, p: int) -> int:
         """The launch that measures what a rank does on p ranks: the largest where p is larger."""
@@ -64,7 +66,9 @@ def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
     per_node = max(each, -(-ranks // nodes))
     installed = cluster.hosts[0].versions
     nccl = next((installed[name] for name in NCCL_PACKAGES if name in installed), "")
-    return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes, nccl)
+    gpus = [of.memory_bytes for host in cluster.hosts for of in host.devices if of.kind == "cuda"]
+    memory = min(gpus, default=0)
+    return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes, nccl, memory)
 
 
 def batch_of(model: str, batch_per_rank: int | None) -> int:

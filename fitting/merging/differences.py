@@ -19,6 +19,7 @@ from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.laws import SECTIONS, label_of, laws_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.peaks import Peaks
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.foundation.words import exact_bytes
@@ -163,6 +164,11 @@ def _contention(fit: ContentionFit) -> Iterator[NumberRow]:
         yield f"phi of {point.groups} groups", point.contention, ""
 
 
+def _peaks(peaks: Peaks) -> Iterator[NumberRow]:
+    yield "operations", peaks.flops_per_s, "flop/s"
+    yield "bytes", peaks.bytes_per_s, "B/s"
+
+
 def _layer(layer: LayerTime) -> Iterator[NumberRow]:
     yield "forward", layer.forward_s, "s"
     if layer.backward_s.value > 0:
@@ -219,6 +225,7 @@ NUMBERS: dict[str, Callable[[Any], Iterator[NumberRow]]] = {
     "collectives": _collective,
     "structural": _structural,
     "contention": _contention,
+    "peaks": _peaks,
     "layers": _layer,
     "work": _prices,
     "tensor_loops": _loop,

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.peaks import Peaks
 from calib.fitting.parameters.signature import (
     SIGNATURE,
     EditedWarning,
@@ -84,6 +85,10 @@ class LayerTime(Record):
     )
     in_place_backward_s: TimeEstimate | None = Field(
         default=None, description="in the iterations of a model, s; null: not measured"
+    )
+    kernels: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="forward, backward -> names of the kernels that ran, in order, on a GPU",
     )
 
 
@@ -282,6 +287,9 @@ class Parameters(Record):
     )
     contention: list[ContentionFit] = Field(
         default_factory=list, description="what several groups at once cost"
+    )
+    peaks: list[Peaks] = Field(
+        default_factory=list, description="what the device does at most: its roofline"
     )
     layers: list[LayerTime] = Field(default_factory=list, description="measured times of layers")
     work: list[WorkModel] = Field(

@@ -31,6 +31,10 @@ _ABOUT = {
         "{operation} ({library}, {device}, {level}, p={ranks}, stride {stride}, {nodes} node(s), "
         "against {baseline})",
     ),
+    "peaks": _About(
+        ("device", "dtype", "active_ranks"),
+        "peaks ({device}, {dtype}, ranks at work: {active_ranks})",
+    ),
     "layers": _About(("key", "active_ranks"), f"{{key}} {_AT_WORK}"),
     "work": _About(("kind", "direction", "active_ranks"), f"{{kind}} {{direction}} {_AT_WORK}"),
     "tensor_loops": _About(

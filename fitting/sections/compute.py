@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,7 +27,12 @@ WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 BOOTSTRAPS = 100
 
 
-def layer_times(samples: Samples, cases: Mapping[str, LayerCase]) -> list[LayerTime]:
+Kernels = Mapping[str, Mapping[str, list[str]]]  # case, operation, names
+
+
+def layer_times(
+    samples: Samples, cases: Mapping[str, LayerCase], kernels: Kernels = MappingProxyType({})
+) -> list[LayerTime]:
     """One LayerTime for every measured (layer key, active ranks), sorted."""
     groups = samples.where(kind="layer").groups("case_id", "operation")
     times = []
@@ -47,6 +53,7 @@ def layer_times(samples: Samples, cases: Mapping[str, LayerCase]) -> list[LayerT
                 forward_s=slowest_rank(forward),
                 backward_s=slowest_rank(backward) if backward else ZERO,
                 n=len(forward),
+                kernels=dict(kernels.get(case_id, {})),
             )
         )
     return sorted(times, key=lambda time: (time.active_ranks, time.key))

@@ -309,6 +309,16 @@ def contention_figure(fit: ContentionFit) -> Figure:
     }
 
 
+def kind_marks(index: int, directions: Sequence[str]) -> Figure:
+    """The look of layers of the kind with this index: filled for a forward, open for a backward."""
+    symbol = ("circle", "square", "diamond")[index // len(SERIES_COLOURS) % 3]
+    return {
+        "size": 8,
+        "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
+        "symbol": [symbol + ("" if of == "forward" else "-open") for of in directions],
+    }
+
+
 LayerPoint = tuple[str, str, float, float]  # kind, direction, measured and predicted seconds
 
 
@@ -317,7 +327,6 @@ def work_figure(layers: Sequence[LayerPoint]) -> Figure:
     data: list[Figure] = []
     for index, kind in enumerate(sorted({kind for kind, _, _, _ in layers})):
         mine = [layer for layer in layers if layer[0] == kind]
-        symbol = ("circle", "square", "diamond")[index // len(SERIES_COLOURS) % 3]
         data.append(
             {
                 "type": "scatter",
@@ -328,11 +337,7 @@ def work_figure(layers: Sequence[LayerPoint]) -> Figure:
                 "text": [plot_text(f"{kind}, {direction}") for _, direction, _, _ in mine],
                 "hovertemplate": "%{text}: measured %{x:.3s}s, predicted / measured "
                 "%{y:.2f}<extra></extra>",
-                "marker": {
-                    "size": 8,
-                    "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
-                    "symbol": [symbol + ("" if d == "forward" else "-open") for _, d, _, _ in mine],
-                },
+                "marker": kind_marks(index, [direction for _, direction, _, _ in mine]),
             }
         )
     ratios = [abs(math.log10(p) - math.log10(m)) for _, _, m, p in layers] or [0.0]

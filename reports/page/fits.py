@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
+from calib.reports.figures.roofline import roofline_plots
 from calib.reports.page.report import fill
 from calib.reports.page.sections import PageSection, collectives_section, contention_section
 from calib.reports.tables.parameters import absent
@@ -49,6 +51,11 @@ def _sections(parameters: Parameters, samples: Samples) -> Iterator[PageSection]
         plots=[_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
     )
     yield contention_section(parameters)
+    yield PageSection(
+        "roofline",
+        "Layers under the roof of the device",
+        plots=roofline_plots(parameters, measured_passes(parameters)),
+    )
     yield PageSection(
         "work",
         "Work laws",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_passes import MeasuredPass, measured_passes
 from calib.microbench.records.samples import Samples
 from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
 from calib.reports.figures.check import check_figure, checked, checks_words
@@ -14,6 +15,7 @@ from calib.reports.figures.history import history_figure, history_words
 from calib.reports.figures.history_lines import HistoryLine, StepMark, marks, strategy_lines
 from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
+from calib.reports.figures.roofline import roofline_plots
 from calib.reports.figures.strategy_looks import rank_of
 from calib.reports.findings import Findings
 from calib.reports.page.tables import checked_cases, farthest_layers, step_sentences, steps
@@ -21,11 +23,11 @@ from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import check_lines
-from calib.reports.tables.parameters import composition, every_size, slowest_layers
+from calib.reports.tables.parameters import composition, every_size, slowest_passes
 from calib.reports.tables.scores import memory, phases
 from calib.reports.tables.table import Table
 
-MOST_LAYERS = 20
+MOST_PASSES = 40
 
 
 @dataclass
@@ -208,8 +210,9 @@ def layers_section(
             )
         )
         tables.append(farthest_layers(times))
-    if parameters is not None and (alone := layers_of(parameters, layer_keys)):
-        tables.append(slowest_layers(alone, MOST_LAYERS))
+    if parameters is not None and (alone := passes_of_models(parameters, layer_keys)):
+        plots += roofline_plots(parameters, alone)
+        tables.append(slowest_passes(alone, MOST_PASSES))
     if parameters is not None and parameters.composition:
         tables.append(replace(composition(parameters), folded=True))
     return PageSection(
@@ -217,9 +220,10 @@ def layers_section(
     )
 
 
-def layers_of(parameters: Parameters, keys: frozenset[str]) -> list[LayerTime]:
+def passes_of_models(parameters: Parameters, keys: frozenset[str]) -> list[MeasuredPass]:
     """The measured layers of the models that were run; all where that is not known.
 
-    Others were measured for the laws of layers that were not (large passes over fresh pages).
+    Others were measured for the device's peaks, and for the laws of layers that were not (large passes
+    over fresh pages).
     """
-    return [layer for layer in parameters.layers if not keys or layer.key in keys]
+    return [of for of in measured_passes(parameters) if not keys or of.key in keys]

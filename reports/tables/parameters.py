@@ -6,7 +6,6 @@ the times lie between 1/1.3 of the law and 1.3 times it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,6 +14,7 @@ from typing import get_args
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
+from calib.fitting.parameters.measured_passes import MeasuredPass
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
 from calib.fitting.parameters.memory import Partitions
 from calib.fitting.parameters.told import ToldLaw, fastest_told
@@ -32,6 +32,7 @@ from calib.foundation.words import (
 )
 from calib.microbench.cases import SparseMethod
 from calib.reports.tables.table import Table, in_columns
+from calib.reports.words import kernels_words, layer_words
 
 NONE = "-"
 BANDWIDTHS = "algbw = size / time; busbw = algbw x nccl-tests' factor, if any; GB/s = 1e9 B/s"
@@ -47,6 +48,7 @@ def sections(parameters: Parameters) -> list[Table]:
         structural,
         algorithms,
         contention,
+        peaks,
         layers,
         work,
         loops,
@@ -67,6 +69,7 @@ def kinds(parameters: Parameters) -> dict[str, Sequence[object]]:
         "collectives": parameters.collectives,
         "structural laws": parameters.structural,
         "contention laws": parameters.contention,
+        "peaks": parameters.peaks,
         "layer times": parameters.layers,
         "work laws": parameters.work,
         "tensor loops": parameters.tensor_loops,
@@ -406,36 +409,69 @@ def median_half_width(times: list[Estimate]) -> float | None:
     return median(widths) if widths else None
 
 
-def slowest_layers(layers: Sequence[LayerTime], most: int | None = None) -> Table:
-    """A row for each layer time, or for the `most` slowest, the slowest first."""
-    ordered = sorted(
-        layers,
-        key=lambda layer: (-math.fsum((layer.forward_s.value, layer.backward_s.value)), layer.key),
-    )
+def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> Table:
+    """A row for each pass (as `measured_passes` sorts them), or for the `most` slowest."""
     rows = (
         {
-            "layer": layer.key,
-            "forward ms": ms(layer.forward_s),
-            "backward ms": ms(layer.backward_s) if layer.backward_s.value > 0 else NONE,
-            "batch": str(layer.batch),
-            "ranks": str(layer.active_ranks),
-            "reps": str(layer.n),
+            "layer": layer_words(of.key),
+            "pass": of.direction,
+            "ranks": str(of.active_ranks),
+            "ms": number(of.seconds.value * 1e3),
+            "half-width": percent(of.seconds.half_width if of.seconds.has_interval else None),
+            "TFLOP/s": rate_words(of.flops_per_s, 1e-12),
+            "GB/s": rate_words(of.bytes_per_s, 1e-9),
+            "flop/B": NONE if of.intensity is None else number(of.intensity),
+            "of peak": percent(of.peak_share),
+            **({"kernels": kernels_words(of.kernels)} if of.kernels else {}),
         }
-        for layer in ordered[:most]
+        for of in passes[:most]
     )
-    shown = f"{most} of " if most is not None and most < len(layers) else ""
+    shown = f"{most} of " if most is not None and most < len(passes) else ""
     columns, cells = in_columns(rows)
     return Table(
         "Layers measured alone, the slowest first",
         columns,
         cells,
-        numbers=columns[1:],
+        numbers=[name for name in columns if name not in ("layer", "pass", "kernels")],
         remarks=[
-            f"{shown}{counted(len(layers), 'time')}, by forward + backward of one call on the whole "
-            "batch; ranks: of a node that work at once"
+            f"{shown}{counted(len(passes), 'time')} of one call on the whole batch (batch * input -> "
+            "output); ranks: of a node that work at once; half-width: of the 95% intervals "
+            "of time and rates",
+            "operations and bytes are the fewest that the layer needs, each tensor moved once; of peak: "
+            "the least time by the device's peaks of operations and of memory / the time; over 100% is "
+            "from a cache, a faster algorithm (Winograd) or better kernels than those of the peak",
         ],
+        least=[["flop/B"]],
+        split=2,
         folded=True,
     )
+
+
+def rate_words(of: Estimate | None, scale: float) -> str:
+    """A rate times `scale` without its interval, which is, relatively, that of the time."""
+    return NONE if of is None else number(of.value * scale)
+
+
+def peaks(parameters: Parameters) -> Table:
+    """What a matrix product and a sum of arrays reach: the roof over all layers."""
+    rows = (
+        {
+            "device, items": f"{of.device}, {of.dtype}",
+            "ranks": str(of.active_ranks),
+            "TFLOP/s": estimate_words(of.flops_per_s, 1e-12),
+            "GB/s": estimate_words(of.bytes_per_s, 1e-9),
+            "ridge flop/B": number(of.flops_per_s.value / of.bytes_per_s.value),
+            "product flop": f"{of.flops:.3g}",
+            "sum": bytes_words(of.nbytes),
+            "reps": str(of.n),
+        }
+        for of in parameters.peaks
+    )
+    remarks = [
+        "of a rank, when so many ranks of a node work at once: a product of two square matrices, and a "
+        "sum of two float32 arrays; below the ridge, memory is the bound"
+    ]
+    return Table("Peaks of the device", *in_columns(rows), remarks=remarks)
 
 
 def work(parameters: Parameters) -> Table:

@@ -46,7 +46,14 @@ def of_collective(case: CollectiveCase, row: Sample, found: Parameters) -> bool:
 
 
 def of_layer(case: LayerCase, row: Sample, found: Parameters) -> bool:
-    """Its time, or the law of its kind's passes apart."""
+    """Its time, or the law of its kind's passes apart; a peak, where it is measured for one."""
+    if case.purpose.startswith("peak of "):
+        about = row.device, row.active_ranks
+        peaks = [of for of in found.peaks if (of.device, of.active_ranks) == about]
+        if case.layer.kind == "add":
+            return any(of.nbytes == case.layer.moved_bytes(1) for of in peaks)
+        flops = case.layer.forward_flops(case.batch)
+        return any((of.dtype, of.flops) == (case.dtype, flops) for of in peaks)
     if case.passes == "whole":
         return any((t.key, t.active_ranks) == (case.key, row.active_ranks) for t in found.layers)
     about = case.layer.kind, row.operation, row.active_ranks

@@ -20,6 +20,7 @@ from tests.reports.history_entries import accuracy, entry
 from torch import nn
 
 import calib
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.cases import CollectiveCase
@@ -173,6 +174,14 @@ def test_collectives_of_many_sizes(run: Run) -> None:
     assert (found.low_s < found.time_s).all() and (found.time_s < found.high_s).all()
     assert set(found[found.p == 4].basis) == {"extrapolated"}
     assert run.collective("allreduce", 8, groups=[1, 2]).groups.tolist() == [1, 2]
+
+
+def test_layers_beside_the_peaks(run: Run) -> None:
+    found, passes = run.layers(), measured_passes(run.parameters_record)
+    assert len(found) == len(passes) > 0 and found.time_s.is_monotonic_decreasing
+    assert found.key.tolist() == [of.key for of in passes]
+    assert (found.flops_per_s * found.time_s / found.flops).dropna().round(9).eq(1).all()
+    assert found.dtypes[["size_B", "peak_share", "high_s"]].eq(float).all()
 
 
 def test_sizes_and_bandwidths_of_collectives(run: Run) -> None:

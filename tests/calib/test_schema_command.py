@@ -34,6 +34,7 @@ from calib.export.about import about
 from calib.export.exporting import request_of
 from calib.export.target import Collapse, Exported
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
@@ -202,6 +203,8 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     yield "trend", [json.loads(json.dumps(of_history["trend"]))]
     sizes = measured_sizes(filled().collectives[0])
     yield "measured-size", [json.loads(size.model_dump_json()) for size in sizes]
+    passes = measured_passes(filled())
+    yield "measured-pass", [json.loads(of.model_dump_json()) for of in passes]
     yield "doctor", [[finding.model_dump() for finding in (cores(2), clocks(), timer())]]
     yield "about", [exported(home / "filled.json")]
     yield (
@@ -264,7 +267,9 @@ def test_a_schema_holds_what_is_written_and_nothing_else(
             assert not check.is_valid(spoiled(document, where)), where
 
 
-@pytest.mark.parametrize("name", ["report", "about", "trend", "doctor", "measured-size"])
+@pytest.mark.parametrize(
+    "name", ["report", "about", "trend", "doctor", "measured-size", "measured-pass"]
+)
 def test_what_is_only_written_has_all_its_fields(
     name: str, documents: dict[str, list[Any]]
 ) -> None:

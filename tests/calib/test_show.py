@@ -42,7 +42,16 @@ def test_tables(file: Path) -> None:
 
 def test_layers_one_by_one(file: Path) -> None:
     done = CliRunner().invoke(app, ["show", str(file), "--layers"])
-    assert "the slowest first" in done.stdout and f.CONV_KEY in done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Layers measured alone, the slowest first"
+    rows = [line for line in lines if line.strip().startswith("conv 3x3 8*4x8x8 ->")]
+    assert [row.split()[4] for row in rows] == ["backward", "forward"]
+    assert max(map(len, lines[: 2 + 2 * len(rows) + 1])) <= 100, "remarks are wrapped by a terminal"
+    as_json = CliRunner().invoke(app, ["show", str(file), "--layers", "--json"])
+    first, second = json.loads(as_json.stdout)
+    assert (first["direction"], second["direction"]) == ("backward", "forward")
+    assert second["key"] == f.CONV_KEY and second["flops"] == 2 * 8 * 64 * 4 * 4 * 9
+    assert second["peak_share"] == pytest.approx(second["flops"] / 2e10 / 1e-4)
 
 
 def test_collectives_size_by_size(file: Path) -> None:
@@ -68,7 +77,7 @@ def test_collectives_size_by_size(file: Path) -> None:
 def test_what_was_not_measured_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     f.filled(overlap=[], partitions=[], layers=[]).write(path)
-    done = CliRunner().invoke(app, ["show", str(path), "--layers"])
+    done = CliRunner().invoke(app, ["show", str(path)])
     assert done.exit_code == 0 and "Overlap" not in done.stdout
     assert done.stderr == (
         "note: not measured, so not in this file: layer times, overlap laws, sparse exchanges\n"
@@ -109,7 +118,7 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path) -> None:
     assert "does not exist" in refused(calib(tmp_path, "show", "nosuch.json"))
     assert "name a page" in refused(calib(tmp_path, "show", file.name, "--run", "run"))
     assert "is a directory" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
-    assert "leave out --layers" in refused(
+    assert "give one of them" in refused(
         calib(tmp_path, "show", file.name, "--collectives", "--layers")
     )
     (tmp_path / "text.json").write_text("alpha: 1")

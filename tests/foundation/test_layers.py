@@ -13,6 +13,7 @@ from tests.foundation.shapes import LINEAR, RELU, conv
 from torch.utils.flop_counter import FlopCounterMode
 
 from calib.foundation.layers import DTYPE_BYTES, LayerShape
+from calib.microbench.layers.build import build_layer
 
 
 def test_key_tells_apart_what_runs_other_kernels() -> None:
@@ -193,3 +194,24 @@ def test_unknown_kinds_and_fields_are_refused() -> None:
         LayerShape.model_validate(
             {"kind": "relu", "input_shapes": [[1]], "output_shape": [1], "colour": 1}
         )
+
+
+def test_bytes_of_a_backward() -> None:
+    """Each tensor that it needs once: dy, x, w; dx and dw."""
+    x, y, w = LINEAR.input_items, LINEAR.output_items, LINEAR.parameter_items
+    assert LINEAR.backward_bytes(3) == 4 * (3 * y + 2 * 3 * x + 2 * w)
+    assert LINEAR.backward_bytes(3, 2, needs_input_grad=False) == 2 * (3 * (x + y) + w)
+    assert RELU.backward_bytes(5) == 4 * 5 * 3 * RELU.input_items
+    assert CONCAT.backward_bytes(2) == 4 * 2 * 2 * 80, "no input is read"
+    assert EMBEDDING.backward_bytes(2) == 2 * 9 * 8 + 4 * (2 * 36 + 4000), "the whole table"
+
+
+@pytest.mark.parametrize("needs_input_grad", [True, False])
+@pytest.mark.parametrize("shape", [LINEAR, conv()], ids=lambda shape: shape.kind)
+def test_operations_of_a_backward_against_torch(shape: LayerShape, needs_input_grad: bool) -> None:
+    layer = build_layer(shape, torch.float32, torch.device("cpu"))
+    x = torch.randn(3, *shape.input_shapes[0], requires_grad=needs_input_grad)
+    y = layer(x)
+    with FlopCounterMode(display=False) as counter:
+        y.backward(torch.ones_like(y))
+    assert counter.get_total_flops() == shape.backward_flops(3, needs_input_grad)

@@ -22,6 +22,7 @@ from calib.fitting.parameters.file import (
     WorkModel,
 )
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.peaks import Peaks
 from calib.foundation.records import Estimate
 
 SIZES = [8 * 8**k for k in range(8)]  # 8 B to 16 MiB
@@ -135,6 +136,19 @@ def contention(**changes: Any) -> ContentionFit:
         "points": points,
     }
     return ContentionFit(**(content | changes))
+
+
+def peaks(**changes: Any) -> Peaks:
+    """20 GFLOP/s and 10 GB/s."""
+    content: dict[str, Any] = {
+        "active_ranks": 2,
+        "flops_per_s": near(2e10),
+        "bytes_per_s": near(1e10),
+        "flops": 2.0 * 512**3,
+        "nbytes": 9e7,
+        "n": 40,
+    }
+    return Peaks(**(content | changes))
 
 
 def layer(**changes: Any) -> LayerTime:
@@ -301,6 +315,7 @@ def filled(**changes: Any) -> Parameters:
         "collectives": [collective(2), collective(4), collective(8)],
         "structural": [structural()],
         "contention": [contention()],
+        "peaks": [peaks()],
         "layers": [layer()],
         "work": [work()],
         "tensor_loops": [loop()],

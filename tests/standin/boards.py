@@ -6,7 +6,7 @@ from tests.helpers.nvml import Board
 
 NAME = "Stand-in GPU"
 L2_BYTES = 8 << 20
-MEMORY_BYTES = 16 << 30
+MEMORY_BYTES = 1 << 30  # little, so that plans are for a slow GPU
 UUIDS = ("aaaaaaaa-0000", "bbbbbbbb-1111")  # in CUDA's order, without NVML's prefix
 
 BOARDS = [Board(f"GPU-{uuid}", NAME, MEMORY_BYTES) for uuid in reversed(UUIDS)]

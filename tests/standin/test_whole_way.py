@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.standin.boards import NAME, UUIDS
+from tests.standin.boards import L2_BYTES, NAME, UUIDS
 from tests.standin.gpu import (
     ALPHA_S,
     BETA_S_PER_BYTE,
@@ -32,6 +32,7 @@ from tests.standin.starting import environment
 from tests.training.launching import needs_mpiexec
 
 from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.foundation.layer_keys import parse
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.oracle.predicted import Predicted
@@ -140,6 +141,24 @@ def test_alpha_and_beta_are_the_stand_ins(done: Calibration) -> None:
         for point in fit.points:
             expected = collective_seconds(operation, 2, point.nbytes)
             assert math.isclose(point.seconds.value, expected, rel_tol=WITHIN)
+
+
+def test_peaks_are_the_stand_ins(done: Calibration) -> None:
+    """Apart from the start of a kernel, which is a few percent of these short ones."""
+    parameters = done.parameters
+    assert [(of.dtype, of.active_ranks) for of in parameters.peaks] == [
+        ("float32", ranks) for ranks in range(1, RANKS + 1)
+    ]
+    for peaks in parameters.peaks:
+        product_s = peaks.flops / peaks.flops_per_s.value - KERNEL_S
+        sum_s = peaks.nbytes / peaks.bytes_per_s.value - KERNEL_S
+        assert math.isclose(peaks.flops / product_s, FLOPS_PER_S, rel_tol=WITHIN)
+        assert math.isclose(peaks.nbytes / sum_s, BYTES_PER_S, rel_tol=WITHIN)
+        assert peaks.nbytes > L2_BYTES
+    kernels = {of.kind: of.kernels for of in measured_passes(parameters) if of.kernels}
+    assert kernels["relu"] in (["aten.relu.default"], ["aten.threshold_backward.default"])
+    found = [of.peak_share for of in measured_passes(parameters) if of.direction == "forward"]
+    assert all(share is None or share < 1 + WITHIN for share in found)
 
 
 def expected_forward(time: LayerTime) -> float | None:

@@ -23,7 +23,7 @@ from calib.foundation.records import Estimate
 
 SECTIONS = tuple(
     words_of(
-        "collectives structural contention layers work tensor_loops composition memory overlap "
+        "collectives structural contention peaks layers work tensor_loops composition memory overlap "
         "partitions"
     )
 )
@@ -201,7 +201,12 @@ def test_a_row_is_found_without_parsing() -> None:
         rates = rows(whole, law="points", quantity=quantity, unit="B/s", ranks="4")
         wanted = [x * m / filled.seconds(m) for x in factors for m in filled.SIZES]
         assert [float(row["value"]) for row in rates] == pytest.approx(wanted)
-    layer, in_place = rows(whole, section="layers", operation="backward")
+    layer, in_place, flops, nbytes = rows(whole, section="layers", operation="backward")
+    assert [(row["quantity"], row["unit"]) for row in (flops, nbytes)] == [
+        ("flops_per_s", "flop/s"),
+        ("bytes_per_s", "B/s"),
+    ]
+    assert float(flops["value"]) == pytest.approx(2 * 2 * 8 * 64 * 4 * 4 * 9 / 2e-4)
     assert in_place["name"] == filled.CONV_KEY
     assert (layer["name"], layer["kind"]) == (filled.CONV_KEY, "conv")
     assert (float(layer["value"]), layer["batch"], layer["active_ranks"]) == (2e-4, "8", "2")
@@ -287,13 +292,14 @@ def test_every_leaf_is_a_number_with_its_unit() -> None:
     whole = falling()
     known = [value for _, value in numbers(json.loads(whole.model_dump_json()))]
     derived = {"time at from", "time at to", "steps", "volume"}
-    units = {"s", "B", "s/B", "1", "s/flop", "flop", "s/tensor", "s/layer"}
+    units = {"s", "B", "s/B", "1", "s/flop", "flop", "s/tensor", "s/layer", "flop/s", "B/s"}
     found = dict(leaves(read(whole)))
     assert len(found) > 60 and {place[0] for place in found} == {
         "machine",
         "collectives",
         "collectives on any ranks",
         "contention",
+        "peaks",
         "layers",
         "tensor lists",
         "in place",
@@ -308,6 +314,8 @@ def test_every_leaf_is_a_number_with_its_unit() -> None:
 
 
 UNITS = {
+    "operations": "flop/s",
+    "bytes": "B/s",
     "alpha": "s",
     "beta": "s/B",
     "base": "s",

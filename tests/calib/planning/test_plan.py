@@ -120,8 +120,11 @@ def test_every_layer_of_every_model_is_measured_at_every_size(
             for layer in model.layers
             if layer.shape.kind != "flatten"
         }
-        # and two of over 32 MiB, which no mini has: what fresh pages cost
-        assert keys - needed == {f"relu()|1*{n}->{n}|-|float32" for n in (12 * 2**20, 2**25)}
+        # and two of over 32 MiB, which no mini has: what fresh pages cost; and two for the peaks
+        large = {f"relu()|1*{n}->{n}|-|float32" for n in (12 * 2**20, 2**25)}
+        peaks = cases(plan, LayerCase, ranks=size, purpose="peak of operations")
+        peaks += cases(plan, LayerCase, ranks=size, purpose="peak of memory")
+        assert len(peaks) == 2 and keys - needed == large | {case.key for case in peaks}
         assert keys > needed
 
 
@@ -391,11 +394,16 @@ def test_every_group_fits_its_launch(
         assert ranks in {case.group_size for case in found if case.operation == "allreduce"}
 
 
+def is_of_peaks(case: Case) -> bool:
+    return case.purpose.startswith("peak of ")
+
+
 def test_more_ranks_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
     """Shapes of p = 64 are measured in the launch of 4; its messages are left out, and that is said."""
     made = vgg(cluster(4), specs, (1, 16, 64), strategies=("data", "filter"), batch=64)
     assert made.plan.sizes == [1, 4]
-    assert {case.batch for case in cases(made.plan, LayerCase)} == {64, 4, 1}
+    of_models = [case for case in cases(made.plan, LayerCase) if not is_of_peaks(case)]
+    assert {case.batch for case in of_models} == {64, 4, 1}
     said = "\n".join(made.left_out)
     assert "features.0 has only 16 filters, so p is at most 16" in said
     assert (
@@ -437,7 +445,7 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
 def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
     specs: dict[str, ModelSpec],
 ) -> None:
-    """No large passes over fresh pages; the library is what training sends by there."""
+    """No large passes over fresh pages, other peaks; the library is what training sends by there."""
 
     def plan_on(device: DeviceName) -> Plan:
         return vgg(cluster(2), specs, (1, 2), device=device).plan
@@ -447,8 +455,12 @@ def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
         exchange = {"exchange": "torch_nccl"} if getattr(case, "is_overlap", False) else {}
         return case.model_copy(update={"device": "cuda", **library, **exchange})
 
-    of_hosts = [case for case in plan_on("cpu").cases if case.purpose != "what fresh pages cost"]
-    assert plan_on("cuda").cases == tuple(map(as_on_a_gpu, of_hosts))
+    hosts, gpus = (
+        [case for case in plan_on(device).cases if not is_of_peaks(case)]
+        for device in ("cpu", "cuda")
+    )
+    of_hosts = [case for case in hosts if case.purpose != "what fresh pages cost"]
+    assert gpus == [as_on_a_gpu(case) for case in of_hosts]
     assert {case.kind for case in of_hosts} == {"collective", "layer", "tensors", "in_place"}
     assert any(isinstance(case, InPlaceCase) and case.is_overlap for case in of_hosts)
 
@@ -456,7 +468,9 @@ def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
 def test_layers_of_other_items_and_layouts(specs: dict[str, ModelSpec]) -> None:
     dtypes = ("float32", "bfloat16")
     plan = vgg(cluster(2), specs, (2,), dtypes=dtypes, channels_last=True, device="cuda").plan
-    layers = cases(plan, LayerCase)
+    layers = [case for case in cases(plan, LayerCase) if not is_of_peaks(case)]
+    products = [case.dtype for case in cases(plan, LayerCase, purpose="peak of operations")]
+    assert products == ["float32", "bfloat16"]
     assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
     assert {case.dtype for case in layers} == {"float32", "bfloat16"}
 
@@ -521,7 +535,7 @@ def test_models_that_share_layers_share_cases() -> None:
 
     one, two = made(("a.json",)), made(("a.json", "b.json"))
     assert [case.id for case in two.plan.cases] == [case.id for case in one.plan.cases]
-    large = 2  # of no model
+    large = 4  # of no model: for fresh pages and for the peaks
     assert two.duplicates == 2 * one.duplicates + len(one.plan.cases) - large
     first, *_ = cases(two.plan, LayerCase)
     assert first.purpose == "fc1 of a serial 1; fc1 of b serial 1"

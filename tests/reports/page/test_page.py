@@ -17,14 +17,15 @@ from tests.reports.page.hostile import HOSTILE
 from tests.reports.records import parameters, point, samples
 
 from calib import reports
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.page.report import ReportData, render, script_json
-from calib.reports.page.sections import layers_of
+from calib.reports.page.sections import passes_of_models
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import summary
-from calib.reports.tables.parameters import slowest_layers
+from calib.reports.tables.parameters import slowest_passes
 
 
 def cluster_of(name: str, **versions: str) -> Cluster:
@@ -94,16 +95,16 @@ def test_every_row_has_its_numbers(page: Page) -> None:
 
 
 def test_the_slowest_layers_come_first() -> None:
-    rows = slowest_layers(parameters().layers, 20).rows
-    assert len(rows) == 20
-    assert rows[0][1] == "30.0 [27.0, 33.0]" and rows[-1][1].startswith("11.0 ")
+    rows = slowest_passes(measured_passes(parameters()), 20).rows
+    times = [float(row[3].partition(" ")[0]) for row in rows]
+    assert len(rows) == 20 and times == sorted(times, reverse=True)
 
 
 def test_layers_of_no_model_that_was_run_are_not_listed() -> None:
     of = parameters()
-    assert layers_of(of, frozenset()) == of.layers
+    assert passes_of_models(of, frozenset()) == measured_passes(of)
     keys = {layer.key for layer in of.layers[3:5]}
-    found = layers_of(of, frozenset(keys))
+    found = passes_of_models(of, frozenset(keys))
     assert len(found) >= 2 and {layer.key for layer in found} == keys
 
 

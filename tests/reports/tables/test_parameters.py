@@ -13,6 +13,7 @@ from tests.helpers import filled as f
 from calib.fitting.merging.differences import differences
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate
@@ -24,7 +25,7 @@ from calib.reports.tables.parameters import (
     factor,
     median_half_width,
     sections,
-    slowest_layers,
+    slowest_passes,
     span,
 )
 from calib.reports.tables.table import Table, table_text
@@ -40,7 +41,7 @@ def test_every_section_is_a_table_and_every_row_fits_it() -> None:
     found = sections(f.filled())
     # collectives have a size and pieces too, structural laws algorithms, partitions other methods
     assert len(found) == 1 + len(LISTS) + 4
-    for each in [*found, slowest_layers(f.filled().layers)]:
+    for each in [*found, slowest_passes(measured_passes(f.filled()))]:
         assert each.rows and all(len(row) == len(each.columns) for row in each.rows), each.title
     assert absent(f.filled()) == ""
 
@@ -203,7 +204,7 @@ def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
         partitions=[f.partitions(library=hostile)],
         overlap=[f.overlap(models=[hostile])],
     )
-    for each in [*sections(file), slowest_layers(file.layers)]:
+    for each in [*sections(file), slowest_passes(measured_passes(file))]:
         assert all(c.isprintable() or c == "\n" for c in table_text(each))
 
 
@@ -238,7 +239,7 @@ def test_numbers_at_the_edge_of_what_a_file_may_hold(seed: int) -> None:
             file = Parameters.parse(content, "the file")
         except FileError:
             continue
-        assert sections(file) and slowest_layers(file.layers).rows
+        assert sections(file) and slowest_passes(measured_passes(file)).rows
         assert review(file, datetime(2026, 11, 21, tzinfo=UTC), gradients={"m": 10**7})
         differences(f.filled(), file)
 
