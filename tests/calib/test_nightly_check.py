@@ -73,13 +73,12 @@ def test_cases_of_a_calibration() -> None:
     assert min(c.nbytes for c in sent) == 8 and max(c.nbytes for c in sent) == largest
     for p in (1, 2):
         stored = [t for t in parameters().layers if t.active_ranks == p]
-        relu = [
-            t for t in stored if t.kind == "relu" and t.batch == 1
-        ]  # of fresh pages: of no model
-        stored = [t for t in stored if t not in relu]
+        # what fresh pages cost, and the peaks of the device: of no model
+        lone = [t for t in stored if t.batch == 1 or t.key.startswith("linear()|512*512->512|")]
+        stored = [t for t in stored if t not in lone]
         stored.sort(key=lambda t: -(t.forward_s.value + t.backward_s.value))
         found = [c.key for c in cases if isinstance(c, LayerCase) and c.ranks == p]
-        assert len(relu) == 2 and found == [t.key for t in stored[:6]]
+        assert len(lone) == 4 and found == [t.key for t in stored[:6]]
     lists = [c for c in cases if isinstance(c, TensorsCase)]
     assert sorted((c.operation, c.ranks) for c in lists) == [
         ("pack", 2),

@@ -50,10 +50,11 @@ def test_one_line_for_each_valid_file(tmp_path: Path, edited: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "good.json: valid, format 1, signed, cluster filled (0123456789abcdef), holds 3 collectives, "
-        "1 structural, 1 contention, 1 tensor_loops, 1 composition, 1 memory, 1 overlap, 1 partitions",
+        "1 structural, 1 contention, 1 peaks, 1 tensor_loops, 1 composition, 1 memory, 1 overlap, "
+        "1 partitions",
         "edited.json: valid, format 1, EDITED by hand, cluster filled (0123456789abcdef), holds 3 "
-        "collectives, 1 structural, 1 contention, 1 layers, 1 work, 1 tensor_loops, 1 composition, "
-        "1 memory, 1 overlap, 1 partitions",
+        "collectives, 1 structural, 1 contention, 1 peaks, 1 layers, 1 work, 1 tensor_loops, "
+        "1 composition, 1 memory, 1 overlap, 1 partitions",
     ]
     assert done.stderr == (
         "calib: warning: edited.json was edited by hand after its fit: its signature is not that of "
@@ -118,7 +119,7 @@ def test_the_verbs_are_the_same_inside(tmp_path: Path, verb: str) -> None:
 def test_diff_inside(tmp_path: Path, edited: Path) -> None:
     written(tmp_path / "p.json")
     done = calib(tmp_path, "parameters", "diff", "p.json", "edited.json")
-    assert done.returncode == 0 and "none of 68 quantities differs" in done.stdout
+    assert done.returncode == 0 and "none of 70 quantities differs" in done.stdout
     assert "note: the second file was edited by hand after its fit" in done.stderr
 
 

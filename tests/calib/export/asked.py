@@ -17,7 +17,7 @@ from calib.foundation.records import Estimate
 SIZES = (2**6, 2**24)
 # the sections that are about neither the network, layers nor copies
 NO_MORE: dict[str, Any] = {
-    name: [] for name in ("work", "composition", "memory", "overlap", "partitions")
+    name: [] for name in ("peaks", "work", "composition", "memory", "overlap", "partitions")
 }
 
 

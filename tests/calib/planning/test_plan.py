@@ -445,7 +445,7 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
 def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
     specs: dict[str, ModelSpec],
 ) -> None:
-    """No large passes over fresh pages, other peaks; the library is what training sends by there."""
+    """No fresh pages, nothing cold, other peaks; the library is what training sends by there."""
 
     def plan_on(device: DeviceName) -> Plan:
         return vgg(cluster(2), specs, (1, 2), device=device).plan
@@ -459,7 +459,11 @@ def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
         [case for case in plan_on(device).cases if not is_of_peaks(case)]
         for device in ("cpu", "cuda")
     )
-    of_hosts = [case for case in hosts if case.purpose != "what fresh pages cost"]
+    of_hosts = [
+        case
+        for case in hosts
+        if case.purpose != "what fresh pages cost" and not getattr(case, "cold", False)
+    ]
     assert gpus == [as_on_a_gpu(case) for case in of_hosts]
     assert {case.kind for case in of_hosts} == {"collective", "layer", "tensors", "in_place"}
     assert any(isinstance(case, InPlaceCase) and case.is_overlap for case in of_hosts)

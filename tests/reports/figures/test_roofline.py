@@ -15,7 +15,7 @@ def test_the_roof_and_the_passes() -> None:
     (plot,) = roofline_plots(parameters, passes)
     roof, conv = plot.figure["data"]
     left, ridge, right = roof["x"]
-    assert left < ridge == pytest.approx(2.0) < right
+    assert ridge == pytest.approx(2.0) and left < ridge < right
     assert roof["y"] == pytest.approx([1e10 * left, 2e10, 2e10], rel=1e-4)
     assert conv["x"] == pytest.approx([of.intensity for of in passes], rel=1e-4)
     assert conv["y"] == pytest.approx(2 * [8 * 64 * 4 * 4 * 9 * 2 / 1e-4], rel=1e-4)

@@ -171,8 +171,8 @@ def test_a_page_without_a_run_states_no_accuracy() -> None:
     text = words(reader)
     assert "No training run was scored, so this page states no accuracy." in text
     assert "Predicted and measured" not in text and "All points" not in text
-    # the only percentages: what 100% means, what an interval is, and the fit's errors
-    assert set(re.findall(r"[\d.]+%", text)) == {"100%", "95%", "12.3%", "0.0%"}
+    # the only percentages: what 100% means, what an interval is, half-widths, the fit's errors
+    assert set(re.findall(r"[\d.]+%", text)) == {"100%", "95%", "12.3%", "10.0%", "0.0%"}
     assert list(figures_of(reader)) == ["collective-0"]
     assert "Grey: single repetitions" not in text
 

@@ -506,6 +506,7 @@ def test_what_is_lost_is_what_there_is() -> None:
         "times of p2p",
         "how groups at once slow each other down",
         "times of update over lists of tensors",
+        "the peaks of the device",
         "laws of layers that were not measured",
         "corrections for running in place",
         "laws of the peak of memory",
