@@ -236,8 +236,9 @@ def gpus(device: str = "cpu") -> list[DoctorFinding]:
     missing = [_bad("gpu", lost, "reboot, or have the board tested")] if lost else []
     if not devices:
         advice = "a GPU needs its driver and calib[gpu]"
-        none = _bad if device == "cuda" else _ok
-        return missing or [none("gpu", "none visible", advice)]
+        if device == "cuda":
+            return missing or [_bad("gpu", "none visible", advice)]
+        return missing or [_ok("gpu", "none visible", f"the CPU is calibrated; {advice}")]
     names = ", ".join(sorted({device.name for device in devices}))
     found = f"{len(devices)} x {names}, driver {devices[0].driver}"
     answers = [state_of(device.uuid) | activity_of(device.uuid) for device in devices]

@@ -441,7 +441,6 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
             "the least time by the device's peaks of operations and of memory / the time; over 100% is "
             "from a cache, a faster algorithm (Winograd) or better kernels than those of the peak",
         ],
-        least=[["flop/B"]],
         split=2,
         folded=True,
     )
