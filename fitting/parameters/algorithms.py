@@ -98,7 +98,8 @@ def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
         menu, named = ALGORITHMS[name], detail.partition(" ")[0].removeprefix("algorithm=")
         return menu.get(named, next(iter(menu.values())))(float(ranks))
     inner = detail.removeprefix("inner=")[:10]
-    if name == "hierarchical_allreduce" and inner.isascii() and inner.isdecimal() and int(inner):
+    known = inner.isascii() and inner.isdecimal() and 0 < int(inner) <= ranks
+    if name == "hierarchical_allreduce" and known:
         rings = [shape_of("allreduce", RING, p) for p in (int(inner), ranks // int(inner))]
         return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
     raise InputError(f"no cost model for the operation {operation!r}")

@@ -188,3 +188,10 @@ def test_steps_and_volume_of_the_table(
 def test_an_operation_without_a_cost_model_is_refused(operation: str) -> None:
     with pytest.raises(InputError, match=f"no cost model for the operation '{operation}'"):
         steps_and_volume(operation, 4)
+
+
+@pytest.mark.parametrize("inner", ["0", "16", "-2", "x", ""])
+def test_a_hierarchy_that_the_ranks_do_not_have(inner: str) -> None:
+    """A file from elsewhere may name one: it has no cost model, and divides by nothing."""
+    with pytest.raises(InputError, match="no cost model"):
+        steps_and_volume(f"hierarchical_allreduce inner={inner}", 2)
