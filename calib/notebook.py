@@ -211,11 +211,11 @@ class Run:
             and `bytes_per_s` what it achieves. `peak_share` is the least time by the device's peaks over
             the time, `bound` which peak that is; `kernels` are the names of a GPU's kernels.
         """
-        names = ("key", "kind", "batch", "dtype", "active_ranks", "direction")
+        names = ("key", "kind", "batch", "execution", "active_ranks", "direction")
         work = ("flops", "size_B", "intensity", "flops_per_s", "bytes_per_s", "peak_share")
         rows = [
             (
-                *(of.key, of.kind, of.batch, of.dtype, of.active_ranks, of.direction),
+                *(of.key, of.kind, of.batch, of.execution, of.active_ranks, of.direction),
                 *(*value_and_ends(of.seconds), of.n, of.flops, of.nbytes, of.intensity),
                 *(x and x.value for x in (of.flops_per_s, of.bytes_per_s)),
                 *(of.peak_share, of.bound, of.kernels),

@@ -51,6 +51,14 @@ Across = Annotated[
     bool, typer.Option("--across", help="Also where they are of different clusters.")
 ]
 
+ExecutionOption = Annotated[
+    str,
+    typer.Option(
+        help="How layers run: float32, tf32 (GPUs), float64, float16, bfloat16, or bfloat16-mixed "
+        "(autocast); behind it +channels_last, +cuda_graph (GPUs)."
+    ),
+]
+
 # of a calibration
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")

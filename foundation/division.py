@@ -53,8 +53,10 @@ class StrategyTraits:
 
 
 STRATEGIES = {
-    "serial": StrategyTraits("serial"),
-    "data": StrategyTraits("data", replicas=True, options=("overlap", "sharded_optimizer")),
+    "serial": StrategyTraits("serial", options=("accumulation",)),
+    "data": StrategyTraits(
+        "data", replicas=True, options=("overlap", "sharded_optimizer", "accumulation")
+    ),
     "spatial": StrategyTraits("spatial", "image", options=("grid", "split_until")),
     "pipeline": StrategyTraits(
         "pipeline", stages=True, options=("segments", "schedule", "boundaries")
@@ -75,6 +77,7 @@ OPTION_WORDS = {
     "overlap": ("overlap", False),
     "sharded_optimizer": ("sharded optimizer", False),
     "gradients": ("gradients by all ranks of a group", "leaders"),
+    "accumulation": ("accumulation of gradients", 1),
 }
 
 
@@ -147,9 +150,20 @@ class Division:
         ),
     ] = "leaders"
 
+    accumulation: Annotated[
+        Count,
+        Field(
+            description="micro-batches that a rank runs one after the other, adding up their "
+            "gradients, before these are exchanged"
+        ),
+    ] = 1
+
     def __post_init__(self) -> None:
-        if min(self.p, self.batch, self.inner, self.segments, *self.grid, 1) < 1:
-            raise InputError("p, the batch, p2, the segments and the grid must be at least 1")
+        counts = self.p, self.batch, self.inner, self.segments, self.accumulation
+        if min(*counts, *self.grid) < 1:
+            raise InputError(
+                "p, the batch, p2, the segments, the accumulation and the grid must be at least 1"
+            )
         if self.schedule not in ("gpipe", "1f1b"):
             raise InputError(f"unknown schedule {self.schedule!r}; known: gpipe, 1f1b")
         if self.gradients not in ("leaders", "all"):
@@ -191,6 +205,11 @@ class Division:
             found.append(
                 f"{self.segments} segments do not divide the batch of {self.batch} samples"
             )
+        if self.batch % (self.replicas * self.accumulation):
+            found.append(
+                f"{self.accumulation} micro-batches do not divide the {self.batch // self.replicas} "
+                "samples of a rank"
+            )
         if self.boundaries and len(self.boundaries) != self.p - 1:
             found.append(f"{len(self.boundaries)} stage boundaries are not p - 1 = {self.p - 1}")
         return found
@@ -220,9 +239,9 @@ class Division:
 
     @cached_property
     def local_batch(self) -> int:
-        """Samples that a rank runs at once: B/p, B/p1, or B/S in a pipeline."""
+        """Samples that a rank runs at once: B/p, B/p1, of these a micro-batch; B/S in a pipeline."""
         segments = self.segments if self.traits.stages else 1
-        return self.batch // (self.replicas * segments)
+        return self.batch // (self.replicas * segments * self.accumulation)
 
     @property
     def layout(self) -> str:
@@ -237,6 +256,8 @@ class Division:
         if self.traits.stages:
             words.append(f"{self.segments} micro-batches")
             words += [self.schedule] if self.schedule != "gpipe" else []
+        if self.accumulation > 1:
+            words.append(f"{self.accumulation} accumulated")
         return ", ".join([*words, *self._marks])
 
     @property

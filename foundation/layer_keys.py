@@ -11,7 +11,7 @@ from calib.foundation.layers import Attribute, LayerShape, Shape
 
 _KEY = re.compile(
     r"(?P<kind>\w+)\((?P<attributes>[^()|]*)\)\|(?P<batch>\d+)\*(?P<inputs>[\dx+]+)->(?P<output>[\dx]+)"
-    r"\|(?P<parameters>-|[\dx+]+)\|(?P<dtype>\w+)(?P<first>\|no-input-grad)?"
+    r"\|(?P<parameters>-|[\dx+]+)\|(?P<execution>[\w+-]+)(?P<first>\|no-input-grad)?"
 )
 # attributes that are one number per dimension, also where there is one dimension
 PER_DIMENSION = ("kernel", "stride", "padding", "normalized_shape")
@@ -19,11 +19,11 @@ PER_DIMENSION = ("kernel", "stride", "padding", "normalized_shape")
 
 @dataclass(frozen=True)
 class NamedLayer:
-    """What a key says: a layer at a batch, with items of some type."""
+    """What a key says: a layer at a batch, and how it runs."""
 
     shape: LayerShape
     batch: int
-    dtype: str
+    execution: str
     needs_input_grad: bool
 
 
@@ -47,8 +47,8 @@ def parse(key: str) -> NamedLayer | None:
         )
     except (ValidationError, ValueError):
         return None
-    layer = NamedLayer(shape, int(found["batch"]), found["dtype"], not found["first"])
-    again = shape.key(layer.batch, layer.dtype, layer.needs_input_grad)
+    layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
+    again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
     return layer if again == key else None
 
 

@@ -1,6 +1,6 @@
 """The shape of one layer, shared by measuring, fitting and predicting.
 
-Shapes are those of ONE sample, without the batch dimension; `key` adds batch, item type and
+Shapes are those of ONE sample, without the batch dimension; `key` adds batch, execution and
 whether the gradient of the input is needed, and measured times are found by it.
 """
 
@@ -10,6 +10,8 @@ import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from calib.foundation.execution import USUAL
 
 Shape = tuple[int, ...]
 Direction = Literal["forward", "backward"]
@@ -33,8 +35,7 @@ LayerKind = Literal[
     "cross_entropy",
     "mse",
 ]
-DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-ITEM_BYTES = DTYPE_BYTES["float32"]  # delta of the papers
+ITEM_BYTES = 4  # delta of the papers: float32
 INDEX_BYTES = 8  # torch looks rows up by int64
 # whose gradient does not depend on the input
 LINEAR_KINDS = ("add", "concat", "avg_pool", "adaptive_avg_pool", "flatten")
@@ -153,7 +154,7 @@ class LayerShape(BaseModel):
         for_inputs = inputs + weights if needs_input_grad else 0
         return float(item_bytes * (read + for_inputs + weights))
 
-    def key(self, batch: int, dtype: str = "float32", needs_input_grad: bool = True) -> str:
+    def key(self, batch: int, execution: str = USUAL, needs_input_grad: bool = True) -> str:
         """Canonical name of this layer at this batch; equal keys run the same kernels."""
 
         def dims(shape: Shape) -> str:
@@ -168,5 +169,5 @@ class LayerShape(BaseModel):
         gradient = "" if needs_input_grad else "|no-input-grad"
         return (
             f"{self.kind}({attributes})|{batch}*{inputs}->{dims(self.output_shape)}"
-            f"|{parameters}|{dtype}{gradient}"
+            f"|{parameters}|{execution}{gradient}"
         )

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Divided
+from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
-from calib.foundation.names import DtypeName, ModelName
+from calib.foundation.names import ModelName
 from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
 from calib.foundation.quantities import (
     MAX_BYTES,
@@ -170,14 +171,13 @@ class LayerCase(CaseBase):
     """One layer at one batch, all ranks at once.
 
     Times of `passes` "whole" are "forward" and "backward", of "parts" "backward_data" and
-    "backward_weight". On CUDA alone (microbench/layers/timing.py): `mode` "graph", and "tf32", which is
-    float32 with TensorFloat-32 kernels allowed.
+    "backward_weight". "tf32" is on CUDA alone; a layer by itself is never a graph.
     """
 
     kind: Literal["layer"] = Field(default="layer", description="kind of case")
     layer: LayerShape = Field(description="the layer")
     batch: Count = Field(description="mini-batch, samples")
-    dtype: DtypeName = "float32"
+    execution: ExecutionName = USUAL
     needs_input_grad: bool = Field(default=True, description="false where dL/dx is never computed")
     passes: Literal["whole", "parts"] = Field(
         default="whole",
@@ -185,36 +185,23 @@ class LayerCase(CaseBase):
         "alone",
     )
     device: DeviceName = Field(default="cpu", description="where the kernels run")
-    mode: Literal["eager", "graph"] = Field(
-        default="eager", description="of CUDA: kernels launched one by one (eager), or as a graph"
-    )
     cold: bool = Field(
         default=False, description="whether caches are evicted before each repetition"
-    )
-    channels_last: bool = Field(
-        default=False, description="whether channels are the innermost dimension in memory"
     )
 
     @property
     def key(self) -> str:
         """The layer key that parameters are found by."""
-        return self.layer.key(self.batch, self.dtype, self.needs_input_grad)
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether it is as training runs it by default: eager, warm, float32."""
-        usual = self.mode == "eager" and self.dtype == "float32"
-        return usual and not self.cold and not self.channels_last
+        return self.layer.key(self.batch, self.execution, self.needs_input_grad)
 
     @property
     def label(self) -> str:
         """Short text for the progress bar."""
         shape = "x".join(map(str, self.layer.output_shape)) or "1"
         marks = [
-            *([self.dtype] if self.dtype != "float32" else []),
-            *([self.device, self.mode] if self.device != "cpu" else []),
+            *([self.execution] if self.execution != USUAL else []),
+            *([self.device] if self.device != "cpu" else []),
             *(["cold"] if self.cold else []),
-            *(["channels last"] if self.channels_last else []),
             *(["data and weight apart"] if self.passes == "parts" else []),
         ]
         suffix = f" ({', '.join(marks)})" if marks else ""
@@ -235,7 +222,7 @@ class TensorsCase(CaseBase):
     )
     key: str = Field(description="hash of the shapes")
     shapes: tuple[Shape, ...] = Field(min_length=1, description="of the tensors")
-    dtype: DtypeName = "float32"
+    execution: ExecutionName = USUAL
     optimizer: Literal["sgd", "momentum", "adam"] = Field(
         default="momentum", description="whose update it is"
     )
@@ -247,7 +234,8 @@ class TensorsCase(CaseBase):
         """Short text for the progress bar."""
         what = f"{self.optimizer} update" if self.operation == "update" else self.operation
         into = f" ({self.parts} parts)" if self.parts > 1 else ""
-        return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks"
+        how = f" ({self.execution})" if self.execution != USUAL else ""
+        return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks{how}"
 
 
 class InPlaceCase(Divided, CaseBase):
@@ -272,6 +260,7 @@ class InPlaceCase(Divided, CaseBase):
     optimizer: Literal["sgd", "momentum", "adam"] = Field(
         default="momentum", description="whose update it is"
     )
+    execution: ExecutionName = USUAL
     exchange: Literal["token", "torch_mpi", "torch_gloo", "torch_nccl"] = Field(
         default="token",
         description="token: ranks meet in messages of one item; a library: iterations of data "
@@ -298,7 +287,8 @@ class InPlaceCase(Divided, CaseBase):
     def label(self) -> str:
         """Short text for the progress bar."""
         by = f" with and without overlap by {self.exchange}" if self.is_overlap else ""
-        return f"{self.model} {self.strategy} in place{by} on {self.ranks} ranks"
+        how = f" ({self.execution})" if self.execution != USUAL else ""
+        return f"{self.model} {self.strategy} in place{by} on {self.ranks} ranks{how}"
 
     @property
     def is_overlap(self) -> bool:

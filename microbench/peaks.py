@@ -40,7 +40,7 @@ def is_sum_of_arrays(case: LayerCase) -> bool:
 
 
 def _other(case: LayerCase) -> dict[str, Any]:
-    return {"ranks": case.ranks, "dtype": case.dtype, "device": case.device}
+    return {"ranks": case.ranks, "execution": case.execution, "device": case.device}
 
 
 def _same(one: LayerCase, other: LayerCase) -> bool:

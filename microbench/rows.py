@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from calib.foundation.arrays import Floats
 from calib.foundation.collectives import sent_bytes
-from calib.foundation.layers import DTYPE_BYTES, ITEM_BYTES
+from calib.foundation.execution import execution_of
+from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.nccl import told_key
 from calib.microbench.cases import (
     Case,
@@ -93,27 +94,30 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
     if isinstance(case, CollectiveCase):
         return {**everyone, **_about_collective(case, placement)}
     if isinstance(case, LayerCase):
-        nbytes = int(case.layer.moved_bytes(case.batch, DTYPE_BYTES[case.dtype]))
+        item_bytes = execution_of(case.execution).items.activation_bytes
+        nbytes = int(case.layer.moved_bytes(case.batch, item_bytes))
         return {
             **everyone,
             "key": case.key,
             "batch": case.batch,
             "nbytes": nbytes,
             "device": case.device,
-            "dtype": case.dtype,
+            "dtype": case.execution,
             "cold": case.cold,
-            "mode": case.mode,
         }
     if isinstance(case, TensorsCase):
         items = sum(math.prod(shape) for shape in case.shapes)
+        of = execution_of(case.execution).items
+        shards = case.operation in ("concat", "split")
+        item_bytes = of.activation_bytes if shards else of.weight_bytes
         apart = case.parts > 1  # shards of one tensor, and how many are part of what it is
         return {
             **everyone,
             "key": f"{case.key}/{case.parts}" if apart else case.key,
             "ntensors": case.parts if apart else len(case.shapes),
             "device": case.device,
-            "dtype": case.dtype,
-            "nbytes": DTYPE_BYTES[case.dtype] * items,
+            "dtype": case.execution,
+            "nbytes": item_bytes * items,
         }
     if isinstance(case, SparseCase):
         return {
@@ -125,7 +129,7 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
         }
     assert isinstance(case, InPlaceCase)
     library = {"library": case.exchange} if case.is_overlap else {}
-    about = {"key": case.model, "batch": case.batch, "device": case.device}
+    about = {"key": case.model, "batch": case.batch, "device": case.device, "dtype": case.execution}
     return {**everyone, **about, **library}
 
 

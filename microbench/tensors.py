@@ -12,12 +12,14 @@ from time import perf_counter
 import torch
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
+from calib.foundation.execution import execution_of
+from calib.foundation.layers import Shape, split_sizes
 from calib.microbench.calls import measure_calls
 from calib.microbench.cases import TensorsCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
+from calib.microbench.item_types import weight_type
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import CallStretch, first_time
@@ -125,15 +127,13 @@ def measure_tensors(
     InputError for a case that cannot be, MeasurementError on every rank where torch fails on any (out
     of memory).
     """
-    if case.dtype not in DTYPE_BYTES:
-        raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
     if case.operation in ("concat", "split") and (len(case.shapes) != 1 or len(case.shapes[0]) < 2):
         raise InputError(
             f"{case.operation} is of one tensor (batch, channels, ...), not of {case.shapes}"
         )
     if case.device != device.kind:
         raise InputError(f"{case.label}: this rank measures on {device.kind}")
-    with device.arithmetic(case.dtype):
+    with device.arithmetic(execution_of(case.execution).dtype):
         stretches, first_s = _begin(control, case, seed, device)
         return measure_calls(
             control, device, case.label, stretches, first_s, budget_s, target, clock=clock
@@ -147,7 +147,7 @@ def _begin(
 
     def begin() -> tuple[list[CallStretch], float]:
         generator = torch.Generator().manual_seed(seed)
-        dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+        dtype = weight_type(execution_of(case.execution))
         stretches = PASSES[case.operation](
             case,
             [

@@ -147,7 +147,13 @@ def _terms(
 
 def _about(model: ModelSpec, division: Division, form: Form, optimizer: str) -> dict[str, Any]:
     """The fields that say what was asked."""
-    return {"model": model.name, "division": division, "form": form, "optimizer": optimizer}
+    return {
+        "model": model.name,
+        "division": division,
+        "form": form,
+        "optimizer": optimizer,
+        "execution": model.execution,
+    }
 
 
 def without_time(

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.division import Divided
+from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.names import ModelName, OptimizerName
 from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, WholeBytes
 from calib.foundation.records import BytesEstimate, Estimate
@@ -90,6 +91,7 @@ class Projection(Divided):
         description="measured: from all measurements; paper: ParaDL's equations as written",
     )
     optimizer: OptimizerName = "momentum"
+    execution: ExecutionName = USUAL
     split_ends_after: str = Field(default="", description="the last layer that is split")
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = Field(

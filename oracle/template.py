@@ -30,6 +30,7 @@ class DivisionTemplate:
     overlap: bool = False
     sharded_optimizer: bool = False
     gradients: Gradients = "leaders"
+    accumulation: int = 1
 
     def division(
         self, p: int, batch: int, ranks_per_node: int, model: ModelSpec | None = None

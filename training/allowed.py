@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from calib.foundation.division import Division
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
@@ -21,7 +22,7 @@ from calib.training.plans.division import LayerwiseDivision, why_not_cut
 def why_not_trained(
     division: Division,
     model: ModelSpec | None,
-    dtype: str = "float32",
+    execution: str = USUAL,
     synchronized: bool = False,
     ddp: bool = False,
 ) -> list[str]:
@@ -33,13 +34,13 @@ def why_not_trained(
         With its grid, where it has one (`calib.oracle.layout.shards.fitted`).
     model
         Its layers; None where they need not be known.
-    dtype, synchronized, ddp
-        As in Settings: the item type, whether batch normalisation is synchronised, and whether data
+    execution, synchronized, ddp
+        As in Settings: how layers run, whether batch normalisation is synchronised, and whether data
         parallelism runs by DistributedDataParallel.
     """
     if isinstance(division, LayerwiseDivision):
         found = division.faults if model is None else why_not_cut(model, division)
-        if dtype == "bfloat16" or synchronized or ddp:
+        if execution_of(execution).items.mixed or synchronized or ddp:
             found.append(
                 "a plan per layer is trained in float32, tf32 or float64, without synchronized batch "
                 "norm and DistributedDataParallel"

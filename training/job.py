@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import Fingerprint, ModelName
 from calib.foundation.quantities import FormatVersion
@@ -18,8 +19,6 @@ from calib.training.teams import BACKENDS
 
 JOB_FILE = "ranks.job.json"  # beside ranks.log
 JOB_FORMAT = 1
-# as calib.training.step.DTYPES and calib.microbench.tensors have them
-DTYPE_NAMES = ("float32", "tf32", "bfloat16", "float64")
 OPTIMIZERS = ("sgd", "momentum", "adam")
 # ranks that wait for a dead one are gone within 30 s, including the time to end them
 HANG_SECONDS = 20.0
@@ -29,11 +28,12 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    Raises InputError for an unknown backend, dtype or optimizer, and for tf32 on a CPU.
+    Raises InputError for an unknown backend, execution or optimizer, and for an execution
+    that the backend's device has not.
     """
 
     backend: str = "mpi"
-    dtype: str = "float32"
+    execution: str = USUAL
     optimizer: str = "momentum"
     synchronized_batch_norm: bool = False
     ddp: bool = False
@@ -46,16 +46,12 @@ class Settings:
     def __post_init__(self) -> None:
         known = {
             "backend": (self.backend, tuple(BACKENDS)),
-            "dtype": (self.dtype, DTYPE_NAMES),
             "optimizer": (self.optimizer, OPTIMIZERS),
         }
         for what, (value, names) in known.items():
             if value not in names:
                 raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
-        if self.dtype == "tf32" and BACKENDS[self.backend].device != "cuda":
-            raise InputError(
-                f"tf32 is arithmetic of CUDA devices, and backend {self.backend} trains on CPUs"
-            )
+        execution_of(self.execution).require_on(BACKENDS[self.backend].device)
 
 
 class TrainingJob(BaseModel):

@@ -15,6 +15,7 @@ import torch
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.execution import execution_of
 from calib.foundation.files import ensure_directory, open_own
 from calib.foundation.statistics import median
 from calib.microbench.control import Control
@@ -123,8 +124,9 @@ def train(
     """
     limit = hang_seconds() if hang_s is None else hang_s
     # loading libraries and computing serial gradients in float64 take longer
+    dtype = execution_of(job.options.execution).dtype
     device = take_device(BACKENDS[job.backend].device, control)
-    with device.arithmetic(job.options.dtype), watching(control.rank, report, START_FACTOR * limit):
+    with device.arithmetic(dtype), watching(control.rank, report, START_FACTOR * limit):
         beat()
         placement = place(control, gpu=device.identity)
         torch.set_num_threads(1)
@@ -140,7 +142,7 @@ def train(
         control.barrier()
         run.block(1)
     patience_s = max(limit, PATIENCE * run.longest_s)
-    with device.arithmetic(job.options.dtype), watching(control.rank, report, patience_s):
+    with device.arithmetic(dtype), watching(control.rank, report, patience_s):
         beat()
         run.go_on()
         run.end()
@@ -297,7 +299,7 @@ def header_of(
         exchange=exchange_word(division, options),
         synchronized_batch_norm=options.synchronized_batch_norm,
         optimizer=options.optimizer,
-        dtype=options.dtype,
+        execution=options.execution,
         seed=job.seed,
         iterations=stopping.iterations,
         precision=stopping.precision,

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from calib.foundation.division import Division
-from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
+from calib.microbench.item_types import weight_type
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import PhaseClock
@@ -17,15 +18,6 @@ from calib.training.own.model import OwnModel
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Task, WorkerOptions
-
-# item type of weights and data by the name of what a run computes in: tf32 is arithmetic of the device
-# (Device.arithmetic), and bfloat16 is autocast
-DTYPES = {
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "bfloat16": torch.float32,
-    "float64": torch.float64,
-}
 
 GRADIENTS = "pack:gradients"  # a part of the phase, beside copies of shards and halos
 
@@ -71,9 +63,7 @@ class TrainingStep:
         options: WorkerOptions | None = None,
     ) -> None:
         options = options or WorkerOptions()
-        if options.dtype not in DTYPES:
-            raise InputError(f"unknown item type {options.dtype!r}; known: {', '.join(DTYPES)}")
-        dtype, device = DTYPES[options.dtype], teams.world.device
+        dtype, device = weight_type(execution_of(options.execution)), teams.world.device
         module = built(about, seed).to(device=device.tensors, dtype=dtype).train()
         self.about, self.division, self.options, self.device = about, division, options, device
         self.clock = PhaseClock(device)

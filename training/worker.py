@@ -6,14 +6,16 @@ A strategy (training/strategies/) makes a Worker from a Task. The step (training
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from calib.foundation.division import Division
+from calib.foundation.execution import USUAL, execution_of
+from calib.microbench.item_types import casting
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Range
 from calib.training.clock import PhaseClock
@@ -32,14 +34,13 @@ Gradient = Literal["own", "same", "partial"]
 class WorkerOptions:
     """How a run trains, beside its division.
 
-    `dtype`: float32, float64, tf32 (float32, with TF32 allowed in matrix products and convolutions), or
-    bfloat16 (autocast; weights and gradients in float32).
+    `execution`: item types, memory format and launches, by name (foundation/execution.py).
     `synchronized_batch_norm`: statistics over all samples and parts, not those of the rank.
     `ddp`: data parallelism by DistributedDataParallel even where Division.overlap is off.
     """
 
     optimizer: str = "momentum"
-    dtype: str = "float32"
+    execution: str = USUAL
     synchronized_batch_norm: bool = False
     ddp: bool = False
 
@@ -131,10 +132,8 @@ class Worker:
         first = task.teams.place.replica * each
         self.samples: Range = (first, first + each)
         self.masks = task.teams.place.replica + task.teams.place.stage
-        self._cast: Callable[[], AbstractContextManager[object]] = nullcontext
-        if task.options.dtype == "bfloat16":
-            kind = next(task.module.parameters()).device.type
-            self._cast = lambda: torch.autocast(kind, torch.bfloat16)
+        kind = next(task.module.parameters()).device.type
+        self._cast = partial(casting, execution_of(task.options.execution), kind)
 
     @property
     def parameters(self) -> list[nn.Parameter]:

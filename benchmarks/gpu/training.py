@@ -65,7 +65,7 @@ def train(setting: Setting) -> Iterator[Found]:
     for dtype in DTYPES:
         path = trained_file(setting, dtype)
         path.unlink(missing_ok=True)
-        words = f"train --model {about.name} --strategy serial --backend nccl --dtype {dtype}"
+        words = f"train --model {about.name} --strategy serial --backend nccl --execution {dtype}"
         found = calib(setting.log, f"{words} --iterations {iterations} -o", path)["summary"]
         medians[dtype] = found["median_s"]
         yield Row(f"{about.name} in {dtype}", found["median_s"], "s", interval_ms(found))

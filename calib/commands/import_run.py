@@ -49,7 +49,9 @@ def command(
         int, typer.Option(min=0, max=MOST, help="First iterations that are not timed.")
     ] = 0,
     optimizer: Annotated[str | None, typer.Option(help="What it trained with.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, ...")] = None,
+    execution: Annotated[
+        str | None, typer.Option(help="As calib train has it: float32, bfloat16-mixed, ...")
+    ] = None,
     library: Annotated[str | None, typer.Option(help="What communicated.")] = None,
     name: Annotated[
         str, typer.Option(help="Begins the names of the files in the directory; default the model.")
@@ -60,7 +62,7 @@ def command(
     if strategy is not None:
         given["strategy"] = strategy_of(strategy)
     about = Circumstances(inner=inner, segments=segments)
-    words = {"optimizer": optimizer, "dtype": dtype, "library": library}
+    words = {"optimizer": optimizer, "execution": execution, "library": library}
     said = Said(given, about, {k: v for k, v in words.items() if v}, warmup)
     runs = read_runs(files, said)
     paths = paths_of(runs, output, name)

@@ -197,9 +197,7 @@ def group_of(case: Case) -> CaseGroup:
         return case.tier, what, case.library, case.group_size
     if case.kind == "layer":
         apart = "layer passes apart" if case.passes == "parts" else "layers"
-        what = ", ".join(
-            [apart, *(["graph"] if case.mode == "graph" else []), *(["cold"] if case.cold else [])]
-        )
+        what = ", ".join([apart, *(["cold"] if case.cold else [])])
         return case.tier, what, "torch", case.ranks
     if case.kind == "tensors":
         update = case.operation == "update"
@@ -229,7 +227,7 @@ def purpose_of(cases: Sequence[Case]) -> str:
     """What a group is for, in a few words; --cases has the purpose of each case."""
     first = cases[0]
     if first.kind == "layer":
-        apart = first.passes == "parts" or first.mode == "graph" or first.cold
+        apart = first.passes == "parts" or first.cold
         return LAYERS_FOR[2 if apart else min(first.tier, 1)]
     if first.kind == "tensors":
         each = "the same for each layer, from which other models follow"

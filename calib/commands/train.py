@@ -14,11 +14,13 @@ import typer
 
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.execution import USUAL, execution_of
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
     BatchPerRank,
     Boundaries,
+    ExecutionOption,
     GlobalBatch,
     GradientsOption,
     Grid,
@@ -79,9 +81,7 @@ def command(
         ),
     ] = None,
     backend: Annotated[str, typer.Option(help="Of torch.distributed: mpi, gloo or nccl.")] = "mpi",
-    dtype: Annotated[
-        str, typer.Option(help="float32, tf32 (on GPUs), bfloat16 (autocast) or float64.")
-    ] = "float32",
+    execution: ExecutionOption = USUAL,
     optimizer: OptimizerOption = "momentum",
     sync_batch_norm: Annotated[
         bool, typer.Option("--sync-batch-norm", help="Statistics over all samples and parts.")
@@ -132,7 +132,7 @@ def command(
     about = model_entry(model, own)
     settings = Settings(
         backend,
-        dtype,
+        execution_of(execution).name,
         optimizer,
         sync_batch_norm,
         ddp,

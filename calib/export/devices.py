@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calib.export.reference import POSSIBLE_S, steps
 from calib.export.target import ExportPoint
 from calib.fitting.parameters.file import Parameters, TensorLoop
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.oracle.costs.in_place import ranks_at_work
 
@@ -49,7 +50,8 @@ def forwards(parameters: Parameters) -> list[Kernel]:
         nbytes = layer.shape.moved_bytes(layer.batch)
         if nbytes >= 1:
             flops = layer.shape.forward_flops(layer.batch)
-            found.append(Kernel(layer.shape.kind, layer.dtype, flops, nbytes, row.forward_s.value))
+            dtype = execution_of(layer.execution).product_type
+            found.append(Kernel(layer.shape.kind, dtype, flops, nbytes, row.forward_s.value))
     return found
 
 
@@ -66,9 +68,7 @@ def copies(parameters: Parameters, device: str) -> list[Kernel]:
     loops = [
         loop
         for loop in parameters.tensor_loops
-        if (loop.device, loop.dtype) == (device, "float32")
-        and loop.operation in COPIES
-        and loop.max_bytes >= 1
+        if loop.of_training(device) and loop.operation in COPIES and loop.max_bytes >= 1
     ]
     mine = [loop for loop in loops if loop.active_ranks == at_work(parameters)] or loops
     return [kernel for loop in mine for kernel in _copies_of(loop)]
@@ -81,7 +81,8 @@ def _copies_of(loop: TensorLoop) -> list[Kernel]:
     for m in steps((low, high)):
         seconds = loop.call_s + loop.s_per_tensor + loop.s_per_byte * m
         if POSSIBLE_S[0] <= seconds <= POSSIBLE_S[1]:
-            found.append(Kernel(loop.operation, loop.dtype, 0.0, 2.0 * m, seconds))
+            dtype = execution_of(loop.execution).product_type
+            found.append(Kernel(loop.operation, dtype, 0.0, 2.0 * m, seconds))
     return found
 
 

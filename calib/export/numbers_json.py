@@ -278,7 +278,7 @@ def _loops(of: Parameters) -> Laws:
         "most bytes": "max_bytes",
     }
     for loop in of.tensor_loops:
-        where = "" if loop.of_training(of.device_kind) else f" on {loop.device}, {loop.dtype}"
+        where = "" if loop.of_training(of.device_kind) else f" on {loop.device}, {loop.execution}"
         yield loop.operation, f"{loop.active_ranks} ranks at work{where}", leaves(loop, names)
 
 

@@ -73,7 +73,7 @@ class Known:
 
     def layer_of(self, case: LayerCase) -> LayerTime | None:
         """The stored times of a layer, if the case is as training runs it."""
-        usual = case.is_usual and case.passes == "whole"
+        usual = case.passes == "whole" and not case.cold
         return self._layers.get((case.key, self.active(case))) if usual else None
 
     def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:

@@ -107,10 +107,6 @@ def _refuse(request: Request, ranks: int) -> None:
             f"out, or --ranks {max(beyond)} trains it with several ranks on a core, marked and in "
             "no mean"
         )
-    if "float32" not in request.dtypes:
-        raise InputError(
-            f"the plan asks for {', '.join(request.dtypes)}; predictions, and so nights, are of float32"
-        )
 
 
 def _asked(request: Request) -> Iterator[tuple[str, str, int]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from calib.fitting.parameters.file import LEAST_EXCHANGE_BYTES
 from calib.foundation.collectives import Operation
-from calib.foundation.layers import DTYPE_BYTES
 from calib.foundation.nccl import CONFIG_VERSION, TELLABLE, NcclAlgorithm
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
@@ -96,9 +95,8 @@ def _messages(
     """(point, message) that fit the launch, a line for each point with others, all operations."""
     sent, left_out = [], []
     used: set[Operation] = set()
-    item_bytes = sorted({DTYPE_BYTES[dtype] for dtype in request.dtypes})
     for point in points:
-        every = [m for each in item_bytes for m in messages(point.model, point.division, each)]
+        every = messages(point.model, point.division)
         used |= {message.operation for message in every}
         for message in every:
             if message.nbytes <= MOST_BYTES and _fits(machine, message):

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from calib.foundation.execution import execution_of
 from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
 from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
@@ -35,8 +36,7 @@ def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     cases: list[Case] = []
     for point in points:
         for tier, shard in ranked(rank_shards(point.model, point.division)):
-            for dtype in request.dtypes:
-                cases += _variants(request, point, shard, dtype, tier)
+            cases += _variants(request, point, shard, tier)
     return cases + _large_cases(request, points)
 
 
@@ -57,17 +57,14 @@ def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     ]
 
 
-def _variants(
-    request: Request, point: Point, shard: Shard, dtype: str, tier: int
-) -> Iterable[LayerCase]:
+def _variants(request: Request, point: Point, shard: Shard, tier: int) -> Iterable[LayerCase]:
     """One shard: as autograd runs it, and its passes apart."""
     whole = LayerCase(
         layer=shard.layer,
         batch=shard.batch,
         needs_input_grad=shard.needs_input_grad,
-        dtype=dtype,
+        execution=execution_of(point.model.execution).kernels.name,
         device=request.device,
-        channels_last=request.channels_last,
         ranks=point.launch,
         tier=tier,
         purpose=f"{shard.name} of {point.label}",

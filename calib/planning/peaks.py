@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import Case
 from calib.microbench.peaks import square_product, sum_of_arrays
 from calib.planning.points import PlannedLaunches, Point
@@ -25,13 +26,14 @@ ITEM_BYTES = 4
 
 def peak_cases(request: Request, machine: PlannedLaunches, points: Sequence[Point]) -> list[Case]:
     """The product of every item type and one sum, for each number of ranks."""
+    dtypes = dict.fromkeys(execution_of(name).product_type for name in request.executions)
     side, items = sizes(request.device, machine.gpu_memory_bytes)
     cases: list[Case] = []
     for ranks in sorted({point.launch for point in points}):
         about: dict[str, Any] = {"ranks": ranks, "device": request.device, "tier": 1}
         cases += [
-            square_product(side, dtype=dtype, purpose="peak of operations", **about)
-            for dtype in request.dtypes
+            square_product(side, execution=dtype, purpose="peak of operations", **about)
+            for dtype in dtypes
         ]
         cases.append(sum_of_arrays(items, purpose="peak of memory", **about))
     return cases

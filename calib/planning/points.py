@@ -8,6 +8,7 @@ from itertools import product
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.foundation.execution import USUAL
 from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import possible_division
@@ -46,10 +47,11 @@ class Point:
     @property
     def label(self) -> str:
         """Model, strategy and p in a few words."""
-        division = self.division
-        if not division.traits.hybrid:
-            return f"{self.model.name} {division.strategy} {division.p}"
-        return f"{self.model.name} {division.strategy} {division.replicas}x{division.inner}"
+        division, how = self.division, ""
+        if self.model.execution != USUAL:
+            how = f" ({self.model.execution})"
+        p = f"{division.replicas}x{division.inner}" if division.traits.hybrid else str(division.p)
+        return f"{self.model.name} {division.strategy} {p}{how}"
 
 
 def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
@@ -88,7 +90,8 @@ def points_of(
     One rank is serial, whatever the strategy. Raises InputError where no point is left.
     """
     points, left_out = [], []
-    for name, p, strategy in product(request.models, request.p, request.strategies):
+    chosen = product(request.models, request.executions, request.p, request.strategies)
+    for name, execution, p, strategy in chosen:
         own = 1 if request.batch is not None else batch_of(name, request.batch_per_rank)
         batch = request.global_batch(p, own)
         if not traits_of(strategy).parallel and p > 1:
@@ -98,7 +101,7 @@ def points_of(
         if why:
             left_out.append(f"{strategy} {p}: {why}")
             continue
-        model = specs[name]
+        model = specs[name].run_as(execution)
         try:
             found = template.division(p, batch, machine.ranks_per_node, model)
             division = possible_division(model, found)

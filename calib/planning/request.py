@@ -24,8 +24,8 @@ from pydantic_core import ErrorDetails
 from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import read_bytes, write_whole
-from calib.foundation.layers import DTYPE_BYTES
 from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
 from calib.microbench.cases import DeviceName, Library
@@ -83,18 +83,7 @@ def _seconds(value: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _known_dtype(name: str) -> str:
-    if name not in DTYPE_BYTES:
-        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPE_BYTES)}")
-    return name
-
-
 PlanCount = Annotated[int, Field(ge=1, le=MOST)]
-DType = Annotated[
-    str,
-    BeforeValidator(_known_dtype),
-    WithJsonSchema({"type": "string", "enum": list(DTYPE_BYTES)}),
-]
 BudgetSeconds = Annotated[
     float,
     BeforeValidator(_seconds),
@@ -180,14 +169,14 @@ class Request(BaseModel):
         "ring, tree and nvls",
     )
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
-    dtypes: tuple[DType, ...] = Field(
-        default=("float32",), min_length=1, description="item types of layers"
+    executions: tuple[ExecutionName, ...] = Field(
+        default=(USUAL,),
+        min_length=1,
+        description="how layers run, each of which is measured and predicted: item type, then "
+        "+channels_last, +cuda_graph",
     )
     optimizers: tuple[OptimizerNames, ...] = Field(
         default=("momentum",), min_length=1, description="optimizers whose updates are timed"
-    )
-    channels_last: bool = Field(
-        default=False, description="whether channels are the innermost dimension in memory"
     )
     grid_factor: int = Field(
         default=FULL.grid_factor,
@@ -230,7 +219,7 @@ class Request(BaseModel):
     )
 
     @field_validator(
-        "models", "strategies", "p", "libraries", "collectives", "dtypes", "optimizers"
+        "models", "strategies", "p", "libraries", "collectives", "executions", "optimizers"
     )
     @classmethod
     def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -248,6 +237,9 @@ class Request(BaseModel):
         gpu = [name for name in self.libraries if name.endswith("nccl")]
         if gpu and self.device == "cpu":
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
+        if self.device == "cpu":
+            for name in self.executions:
+                execution_of(name).require_on(self.device)
         if self.algorithms and "nccl" not in self.libraries:
             raise ValueError("algorithms are told to library nccl, which libraries lacks")
         hosts = [name for name in OF_HOSTS if getattr(self, name)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from calib.foundation.execution import execution_of
 from calib.foundation.layers import Shape
 from calib.microbench.cases import Case, TensorsCase
 from calib.oracle.layout.shards import rank_parameters
@@ -69,6 +70,7 @@ def _case(
         key=tensors_key(shapes),
         shapes=shapes,
         device=request.device,
+        execution=execution_of(point.model.execution).kernels.name,
         ranks=point.launch,
         purpose=why,
         tier=tier,

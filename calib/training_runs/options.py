@@ -109,7 +109,7 @@ def trained_division(
 def require_trained(division: Division, settings: Settings, model: ModelSpec | None) -> None:
     """Raise InputError for what training cannot run."""
     reasons = why_not_trained(
-        division, model, settings.dtype, settings.synchronized_batch_norm, settings.ddp
+        division, model, settings.execution, settings.synchronized_batch_norm, settings.ddp
     )
     if reasons:
         raise InputError(reasons[0])

@@ -30,7 +30,7 @@ def run_as_rank(
         division,
         settings.backend,
         WorkerOptions(
-            settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp
+            settings.optimizer, settings.execution, settings.synchronized_batch_norm, settings.ddp
         ),
         Stopping(settings.iterations, settings.precision),
         seed=settings.seed,

@@ -25,8 +25,9 @@ from calib.fitting.parameters.signature import (
     with_signature,
 )
 from calib.foundation.errors import FileError
+from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import check_version, first_error, write_json
-from calib.foundation.names import ClusterName, DeviceKind, DtypeName, Fingerprint, ProgramVersion
+from calib.foundation.names import ClusterName, DeviceKind, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
     ActiveRanks,
@@ -100,6 +101,7 @@ class WorkModel(Record):
     """
 
     kind: str = Field(description="kind of layer")
+    execution: ExecutionName = USUAL
     direction: str = Field(description="forward, backward, backward_data or backward_weight")
     active_ranks: ActiveRanks
     call_s: Seconds = Field(description="s of a call")
@@ -158,7 +160,7 @@ class TensorLoop(Record):
 
     operation: str = Field(description="update, update_adam, pack, unpack, concat, split")
     device: DeviceKind = "cpu"
-    dtype: DtypeName = "float32"
+    execution: ExecutionName = USUAL
     active_ranks: ActiveRanks
     call_s: Seconds = Field(description="s of a pass")
     s_per_tensor: Seconds = Field(
@@ -184,9 +186,9 @@ class TensorLoop(Record):
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
 
-    def of_training(self, device_kind: str) -> bool:
-        """Whether it is of the device and items that training on that kind of device uses."""
-        return (self.device, self.dtype) == (device_kind, "float32")
+    def of_training(self, device_kind: str, execution: str = USUAL) -> bool:
+        """Whether it is of such a device, and of an execution (without its graph)."""
+        return (self.device, self.execution) == (device_kind, execution)
 
 
 class Composition(Record):
@@ -198,6 +200,7 @@ class Composition(Record):
     phase: str = Field(
         description="forward, backward, copies, halo, layerwise, pack, exchange, unpack or update"
     )
+    execution: ExecutionName = USUAL
     active_ranks: ActiveRanks
     s_per_layer: Seconds = Field(description="s for each layer that runs a kernel")
     s_per_byte: SecondsPerByte = Field(

@@ -20,6 +20,7 @@ class _About(NamedTuple):
 
 _COLLECTIVE = ("operation", "library", "device", "level")
 _AT_WORK = "(ranks at work: {active_ranks})"
+_RUN = "({execution}, ranks at work: {active_ranks})"
 _ABOUT = {
     "collectives": _About(
         (*_COLLECTIVE, "ranks", "nodes", "ranks_per_node"),
@@ -36,13 +37,18 @@ _ABOUT = {
         "peaks ({device}, {dtype}, ranks at work: {active_ranks})",
     ),
     "layers": _About(("key", "active_ranks"), f"{{key}} {_AT_WORK}"),
-    "work": _About(("kind", "direction", "active_ranks"), f"{{kind}} {{direction}} {_AT_WORK}"),
-    "tensor_loops": _About(
-        ("operation", "device", "dtype", "active_ranks"),
-        "{operation} ({device}, {dtype}, ranks at work: {active_ranks})",
+    "work": _About(
+        ("kind", "direction", "execution", "active_ranks"), f"{{kind}} {{direction}} {_RUN}"
     ),
-    "composition": _About(("phase", "active_ranks"), f"{{phase}} {_AT_WORK}"),
-    "memory": _About(("framework", "device", "family"), "{framework}, {device}, {family}"),
+    "tensor_loops": _About(
+        ("operation", "device", "execution", "active_ranks"),
+        "{operation} ({device}, {execution}, ranks at work: {active_ranks})",
+    ),
+    "composition": _About(("phase", "execution", "active_ranks"), f"{{phase}} {_RUN}"),
+    "memory": _About(
+        ("framework", "device", "family", "execution"),
+        "{framework}, {device}, {family}, {execution}",
+    ),
     "overlap": _About(("library", "device", "ranks"), "{library}, {device}, p={ranks}"),
     "partitions": _About(("rows", "width", "share", "ranks", "nodes", "library"), "{name}"),
 }

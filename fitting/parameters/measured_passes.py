@@ -9,8 +9,9 @@ from pydantic import Field
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.peaks import Peaks
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import NamedLayer, parse
-from calib.foundation.layers import DTYPE_BYTES, Direction
+from calib.foundation.layers import Direction
 from calib.foundation.quantities import ActiveRanks, Count, Flops, Nbytes, Ranks
 from calib.foundation.records import Estimate, Record, TimeEstimate
 
@@ -27,7 +28,7 @@ class MeasuredPass(Record):
     key: str = Field(description="the layer, its batch and its item type (foundation/layers.py)")
     kind: str = Field(description="kind of layer")
     batch: Ranks = Field(description="mini-batch, samples")
-    dtype: str = Field(description='type of its items; "" unknown')
+    execution: str = Field(description='how it ran; "" unknown')
     active_ranks: ActiveRanks
     direction: Literal["forward", "backward"] = Field(description="which pass")
     seconds: TimeEstimate = Field(description="median time of a call, s")
@@ -63,7 +64,7 @@ def measured_passes(parameters: Parameters) -> list[MeasuredPass]:
 def passes_of(layer: LayerTime, peaks: Sequence[Peaks] = ()) -> list[MeasuredPass]:
     """The passes of a layer that took time; `peaks` are those of the device that it ran on."""
     named = parse(layer.key)
-    about = named and (named.dtype, layer.active_ranks)
+    about = named and (execution_of(named.execution).product_type, layer.active_ranks)
     mine = next((of for of in peaks if (of.dtype, of.active_ranks) == about), None)
     timed = [of for of in DIRECTIONS if _seconds(layer, of).value > 0]
     return [_pass(layer, named, direction, mine) for direction in timed]
@@ -74,7 +75,7 @@ def work_of_pass(named: NamedLayer, direction: Direction) -> tuple[float, float]
     shape, batch = named.shape, named.batch
     if shape.is_free:
         return 0.0, 0.0
-    item_bytes = DTYPE_BYTES.get(named.dtype, DTYPE_BYTES["float32"])
+    item_bytes = execution_of(named.execution).items.activation_bytes
     if direction == "forward":
         return shape.forward_flops(batch), shape.moved_bytes(batch, item_bytes)
     return (
@@ -97,7 +98,7 @@ def _pass(
         key=layer.key,
         kind=layer.kind,
         batch=layer.batch,
-        dtype=named.dtype if named else "",
+        execution=named.execution if named else "",
         active_ranks=layer.active_ranks,
         direction=direction,
         seconds=seconds,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.names import DeviceKind, LibraryName, RankCount
 from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, Residuals
 from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Record, TimeEstimate
@@ -70,6 +71,7 @@ class MemoryReuse(Record):
     framework: str = Field(description="whose memory it is: pytorch")
     device: DeviceKind
     family: str = Field(description="strategies whose naive sum is one: serial, data, ...")
+    execution: ExecutionName = USUAL
     gamma: RatioEstimate = Field(description="simple: peak / (activations + weights + optimizer)")
     gamma_error: Ratio = Field(description="mean relative error of the simple form")
     gamma_held_out_error: Ratio | None = Field(

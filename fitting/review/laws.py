@@ -52,7 +52,7 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
         yield from about("work", kind, _work(list(models)))
     for loop in parameters.tensor_loops:
         ranks = f"{loop.active_ranks} ranks at work"
-        subject = f"{loop.operation} ({loop.device}, {loop.dtype}, {ranks})"
+        subject = f"{loop.operation} ({loop.device}, {loop.execution}, {ranks})"
         yield from about("tensor_loops", subject, _loop(loop))
     for term in parameters.composition:
         subject = f"{term.phase} ({term.active_ranks} ranks at work)"

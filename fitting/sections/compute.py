@@ -38,7 +38,7 @@ def layer_times(
     times = []
     for case_id in sorted({case_id for case_id, _ in groups}):
         case = cases[case_id]
-        if not (case.is_usual and case.passes == "whole"):
+        if not (case.passes == "whole" and not case.cold):
             continue
         forward = groups.get((case_id, "forward"))
         if not forward:
@@ -103,7 +103,7 @@ def work_models(
     checked kind that did: it is the system's, whatever is computed.
     """
     layers = samples.where(kind="layer")
-    by_key = {case.key: case for case in cases.values() if case.is_usual}
+    by_key = {case.key: case for case in cases.values() if not case.cold}
     rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
         case = by_key[layer]
@@ -119,7 +119,7 @@ def work_models(
 
 def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequence[str]) -> Passes:
     """The samples of these operations, of layers as training runs them, sorted."""
-    keys = {case_id: case.key for case_id, case in cases.items() if case.is_usual}
+    keys = {case_id: case.key for case_id, case in cases.items() if not case.cold}
     found: Passes = {}
     for (case_id, operation, active), rows in samples.groups(
         "case_id", "operation", "active_ranks"

@@ -13,12 +13,12 @@ from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Samples
 
 COEFFICIENTS = ("call_s", "s_per_tensor", "s_per_byte")
-# operation ("update" is momentum's, "update_adam" Adam's), device, dtype, active ranks
+# operation ("update" is momentum's, "update_adam" Adam's), device, execution, active ranks
 Loop = tuple[str, str, str, int]
 
 
 def tensor_loops(samples: Samples, seed: int = 0) -> list[TensorLoop]:
-    """One TensorLoop for every (operation, device, dtype, active ranks), with its lists, sorted.
+    """One TensorLoop for every (operation, device, execution, active ranks), with its lists, sorted.
 
     Shards (concat, split) count as tensors.
     """
@@ -40,12 +40,12 @@ def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
         launches += [launch for launch, _ in times]
         measured[first.key] = slowest_rank(repetitions)
     law = AffineInBytes(seed=seed).fit(x, y, groups=launches)
-    operation, device, dtype, active_ranks = key
+    operation, device, execution, active_ranks = key
     ends = zip(law.low_.tolist(), law.high_.tolist(), strict=True)
     return TensorLoop(
         operation=operation,
         device=device,
-        dtype=dtype,
+        execution=execution,
         active_ranks=active_ranks,
         call_s=law.call_s_,
         s_per_tensor=law.s_per_tensor_,

@@ -12,8 +12,8 @@ from calib.fitting.estimators.memory_reuse import ReuseLaw
 from calib.fitting.parameters.memory import NO_BYTES, STATES, DeviceMemory, LiveCheck, MemoryReuse
 from calib.fitting.regression import error_factor
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
-from calib.foundation.layers import DTYPE_BYTES
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import InPlaceCase
@@ -47,10 +47,10 @@ def naive_bytes(case: InPlaceCase) -> Naive:
     nbytes = 0
     for key in case.layer_keys:
         found = parse(key)
-        if found is None or found.dtype not in DTYPE_BYTES:
+        if found is None:
             raise InputError(f"{case.model}: {key!r} is not the key of a layer")
         items = sum(map(math.prod, [*found.shape.input_shapes, found.shape.output_shape]))
-        nbytes += 2 * DTYPE_BYTES[found.dtype] * found.batch * items
+        nbytes += 2 * execution_of(found.execution).items.activation_bytes * found.batch * items
     return Naive(
         activations=nbytes,
         weights=2 * case.gradient_bytes,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.parameters.peaks import Peaks
-from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.execution import execution_of
 from calib.foundation.records import Estimate
 from calib.microbench.cases import LayerCase
 from calib.microbench.peaks import is_square_product, is_sum_of_arrays
@@ -37,9 +37,11 @@ def device_peaks(samples: Samples, cases: Mapping[str, LayerCase]) -> list[Peaks
             continue
         if is_square_product(case):
             flops = case.layer.forward_flops(case.batch)
-            products[case.device, case.dtype, active] += _rate(rows, flops)
+            products[case.device, case.execution, active] += _rate(rows, flops)
         elif is_sum_of_arrays(case):
-            nbytes = case.layer.moved_bytes(case.batch, DTYPE_BYTES[case.dtype])
+            nbytes = case.layer.moved_bytes(
+                case.batch, execution_of(case.execution).items.activation_bytes
+            )
             sums[case.device, active] += _rate(rows, nbytes)
     return [
         Peaks(

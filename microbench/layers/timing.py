@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-import torch
-
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.microbench.calls import measure_calls
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
-from calib.microbench.layers.work import RunnableLayer, check_case, start_work
+from calib.microbench.layers.work import check_case, start_work
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import Attempts, CallStretch
-
-GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it
 
 
 def measure_layer(
@@ -48,53 +42,12 @@ def measure_layer(
     check_case(case)
     if case.device != device.kind:
         raise InputError(f"{case.label}: this rank measures on {device.kind}")
-    with device.arithmetic(case.dtype):
+    with device.arithmetic(execution_of(case.execution).dtype):
         work, first_s = start_work(communicator, case, seed, device)
         attempts = Attempts(case.label)
         stretches: list[CallStretch] = []
-        make = graph_stretches if case.mode == "graph" else RunnableLayer.stretches
-        attempts.run(lambda: stretches.extend(make(work, case.passes)))
+        attempts.run(lambda: stretches.extend(work.stretches(case.passes)))
         attempts.agree(communicator)
         return measure_calls(
             communicator, device, case.label, stretches, first_s, budget_s, target, case.cold, clock
         )
-
-
-def graph_stretches(work: RunnableLayer, passes: str) -> list[CallStretch]:
-    """What RunnableLayer.stretches gives, as replays of captured CUDA graphs.
-
-    Forward and backward are captured apart, from one forward with static tensors, as
-    torch.cuda.make_graphed_callables does. Backward is the gradient of every leaf.
-    """
-    parts = work.leaves()
-    if passes == "whole":
-        everything = [leaf for leaves in parts.values() for leaf in leaves]
-        parts = {"backward": everything} if everything else {}
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    forward = torch.cuda.CUDAGraph()
-    replays: dict[str, Callable[[], None]] = {}
-    with torch.cuda.stream(stream):
-        for _ in range(GRAPH_WARMUPS):
-            work.drop()
-            work.forward()
-            for leaves in parts.values():
-                work.gradients(leaves, keep=True)
-        work.drop()
-        # autograd runs a backward on the stream of its forward: all captures are on this one
-        with torch.cuda.graph(forward, stream=stream):
-            work.forward()
-        for name, leaves in parts.items():
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=forward.pool(), stream=stream):
-                gradients = work.gradients(leaves, keep=True)
-            replays[name] = partial(_replay, graph, gradients)
-    torch.cuda.synchronize()
-    if passes == "whole":
-        return [CallStretch({"forward": forward.replay, **replays})]
-    return [CallStretch({name: replay}, forward.replay) for name, replay in replays.items()]
-
-
-def _replay(graph: torch.cuda.CUDAGraph, _written: object) -> None:
-    """Replay; the caller keeps the tensors that the graph writes, whose memory stays theirs so."""
-    graph.replay()

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
+from calib.microbench.item_types import weight_type
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
 from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
@@ -99,10 +100,8 @@ class RunnableLayer:
 
 def check_case(case: LayerCase) -> None:
     """Raise InputError for a case that cannot be, on any machine."""
-    if case.dtype not in DTYPE_BYTES:
-        raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-    if case.device == "cpu" and case.mode == "graph":
-        raise InputError("graphs are of CUDA devices; on a CPU measure mode eager")
+    if execution_of(case.execution).cuda_graph:
+        raise InputError("a layer alone is no CUDA graph: leave that mark out of its execution")
     trained = bool(case.layer.parameter_shapes)
     if case.passes == "parts" and not (trained or _input_has_gradient(case)):
         raise InputError(
@@ -110,7 +109,7 @@ def check_case(case: LayerCase) -> None:
             "it has no backward whose parts could be timed"
         )
     spatial = [len(shape) - 1 for shape in case.layer.input_shapes]
-    if case.channels_last and not all(2 <= rank <= 3 for rank in spatial):
+    if execution_of(case.execution).channels_last and not all(2 <= rank <= 3 for rank in spatial):
         raise InputError(
             f"channels_last needs inputs of 2 or 3 spatial dimensions; those of this "
             f"{case.layer.kind} have {' and '.join(map(str, spatial))}"
@@ -127,11 +126,11 @@ def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer
     Raises InputError where the shape contradicts itself, and what torch raises where it has no such
     layer.
     """
-    dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+    dtype = weight_type(execution_of(case.execution))
     generator = torch.Generator(device).manual_seed(seed)
     layer = build_layer(case.layer, dtype, device)
     inputs = make_inputs(case.layer, case.batch, dtype, device, case.needs_input_grad, generator)
-    if case.channels_last:
+    if execution_of(case.execution).channels_last:
         for tensor in (*layer.parameters, *inputs):
             if tensor.dim() in _CHANNELS_LAST:
                 tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])

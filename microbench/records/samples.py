@@ -26,7 +26,7 @@ from pydantic import Field
 from calib.foundation.arrays import Floats, Integers, Mask
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
-from calib.foundation.names import DeviceKind, DtypeName, LevelName, OperationName, Oversubscribed
+from calib.foundation.names import DeviceKind, LevelName, OperationName, Oversubscribed
 from calib.foundation.quantities import FiniteOrNull
 from calib.foundation.run_files import (
     CLUSTER_FILE,
@@ -103,7 +103,9 @@ class Sample:
     ]
     started_unix_s: Annotated[float, Field(description="s since 1970, UTC")]
     device: DeviceKind = "cpu"
-    dtype: DtypeName = "float32"
+    dtype: Annotated[
+        str, Field(description="item type; of layers, passes and iterations their whole execution")
+    ] = "float32"
     groups: Annotated[int, Field(description="how many groups worked at once")] = 1
     stride: Annotated[int, Field(description="how far apart the ranks of a group are")] = 1
     nodes: Annotated[int, Field(description="nodes that a group spans")] = 1

@@ -15,7 +15,7 @@ from typing import Literal
 
 from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
-from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
+from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -82,7 +82,7 @@ class Tensors:
     def largest_bytes(self) -> int:
         """Bytes of the largest tensor; 0 if the shapes are unknown."""
         shapes = () if isinstance(self.named, str) else self.named
-        return DTYPE_BYTES["float32"] * max(map(math.prod, shapes), default=0)
+        return ITEM_BYTES * max(map(math.prod, shapes), default=0)
 
     def __hash__(self) -> int:
         """By two numbers, as hashing hundreds of shapes is slow."""
@@ -164,7 +164,7 @@ def model_weights(model: ModelSpec) -> Tensors:
 
 def tensors(shapes: tuple[Shape, ...]) -> Tensors:
     """A list of float32 tensors of these shapes."""
-    return Tensors(shapes, len(shapes), DTYPE_BYTES["float32"] * sum(map(math.prod, shapes)))
+    return Tensors(shapes, len(shapes), ITEM_BYTES * sum(map(math.prod, shapes)))
 
 
 def activation_items(layers: Iterable[Layer]) -> int:

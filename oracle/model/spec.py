@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.fitting.parameters.signature import digest
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.execution import USUAL, ExecutionName, ItemType, execution_of
 from calib.foundation.files import read_record, write_json
 from calib.foundation.layers import Shape
 from calib.foundation.quantities import FormatVersion
 from calib.oracle.model.graph import check_graph, check_head, check_kinds
 from calib.oracle.model.layer import Layer, contents
+from calib.oracle.once import once
 
 MODEL_FORMAT = 1
 IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
@@ -40,6 +42,7 @@ class ModelSpec(BaseModel):
     input_shape: Shape = Field(description="of one sample")
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
     layers: tuple[Layer, ...] = Field(min_length=1, description="the last is the loss")
+    execution: ExecutionName = USUAL
 
     @model_validator(mode="before")
     @classmethod
@@ -68,6 +71,18 @@ class ModelSpec(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+    @once
+    def run_as(self, execution: str) -> ModelSpec:
+        """The same layers, run in another way; equal names give the same object."""
+        if execution_of(execution).name == self.execution:
+            return self
+        return self.model_copy(update={"execution": execution_of(execution).name})
+
+    @property
+    def items(self) -> ItemType:
+        """Bytes of an activation, and of a weight and its gradient."""
+        return execution_of(self.execution).items
 
     @cached_property
     def sha256(self) -> str:

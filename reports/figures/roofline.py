@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.measured_passes import MeasuredPass
 from calib.fitting.parameters.peaks import Peaks
+from calib.foundation.execution import execution_of
 from calib.foundation.statistics import median
 from calib.foundation.words import counted, number, percent
 from calib.reports.figures.basics import (
@@ -41,7 +42,10 @@ def roofline_plots(parameters: Parameters, passes: Sequence[MeasuredPass]) -> li
 
 def _is_under(of: MeasuredPass, peaks: Peaks) -> bool:
     """Whether the pass ran as the peaks did, and has a place on logarithmic axes."""
-    alike = (of.dtype, of.active_ranks) == (peaks.dtype, peaks.active_ranks)
+    if not of.execution:
+        return False
+    dtype = execution_of(of.execution).product_type
+    alike = (dtype, of.active_ranks) == (peaks.dtype, peaks.active_ranks)
     return alike and of.intensity is not None and of.flops_per_s is not None
 
 

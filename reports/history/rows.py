@@ -54,7 +54,7 @@ def work_of(accuracy: Accuracy) -> str:
             "layout": "" if alone else accuracy.layout,
             "library": "" if alone else accuracy.library,
             "optimizer": accuracy.optimizer,
-            "dtype": accuracy.dtype,
+            "execution": accuracy.execution,
             "threads_per_rank": accuracy.threads_per_rank,
             **stages,
             **until,
@@ -177,7 +177,7 @@ def _point(of: Accuracy) -> DatabaseRow:
         "iterations": of.n,
         "library": of.library,
         "optimizer": of.optimizer,
-        "dtype": of.dtype,
+        "execution": of.execution,
         "threads_per_rank": of.threads_per_rank,
     }
 

@@ -161,7 +161,7 @@ points = _part(
     _number("iterations"),
     _text("library"),
     _text("optimizer"),
-    _text("dtype"),
+    _text("execution"),
     _number("threads_per_rank"),
 )
 Index(

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from calib.foundation.division import Divided
+from calib.foundation.execution import ExecutionLabel
 from calib.foundation.names import (
-    DtypeName,
     Fingerprint,
     LibraryName,
     ModelName,
@@ -81,7 +81,7 @@ class Accuracy(Divided, Record):
     )
     # the circumstances that tell which runs did the same work
     optimizer: OptimizerName
-    dtype: DtypeName
+    execution: ExecutionLabel
     library: LibraryName
     threads_per_rank: CountOrNone = Field(description="0: not known")
     cluster_fingerprint: Fingerprint
@@ -106,7 +106,7 @@ class Accuracy(Divided, Record):
         """Equal for runs of the same work: on one rank every strategy is the serial one."""
         of = self.division
         how = (of.p, of.batch) if of.p == 1 else (of, self.layout, self.library)
-        where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
+        where = (self.optimizer, self.execution, self.threads_per_rank, self.cluster_fingerprint)
         return (self.model, *how, *where)
 
 

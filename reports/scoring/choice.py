@@ -97,7 +97,7 @@ def _group(point: Accuracy) -> tuple[object, ...]:
         point.p,
         point.division.batch,
         point.optimizer,
-        point.dtype,
+        point.execution,
         point.library,
         point.threads_per_rank,
         point.cluster_fingerprint,

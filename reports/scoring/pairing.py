@@ -148,10 +148,10 @@ def doubts(run: TrainingRun) -> list[str]:
 
 def _why_not_predicted(head: RunHeader) -> str | None:
     """One line that says what this run did that is not predicted, or None."""
-    if head.dtype == UNKNOWN:
+    if head.execution == UNKNOWN:
         return "does not say its item type; import it again with its dtype (and optimizer)"
-    if head.dtype != PREDICTED_DTYPE:
-        return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
+    if head.execution != PREDICTED_DTYPE:
+        return f"ran in {head.execution}; predictions are of {PREDICTED_DTYPE}"
     if head.synchronized_batch_norm and head.p > 1:
         return "synchronised its batch normalisation, which no prediction has"
     return None
@@ -201,7 +201,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         basis=total.basis,
         gradient_difference=head.gradient_difference,
         optimizer=head.optimizer,
-        dtype=head.dtype,
+        execution=head.execution,
         library=head.library,
         threads_per_rank=head.threads_per_rank,
         cluster_fingerprint=head.cluster_fingerprint,

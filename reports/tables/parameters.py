@@ -517,7 +517,7 @@ def loops(parameters: Parameters) -> Table:
     rows = (
         {
             "pass": loop.operation,
-            "device, items": f"{loop.device}, {loop.dtype}",
+            "device, items": f"{loop.device}, {loop.execution}",
             "ranks": str(loop.active_ranks),
             "call us": number(loop.call_s * 1e6),
             "us per tensor": number(loop.s_per_tensor * 1e6),

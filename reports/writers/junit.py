@@ -29,7 +29,7 @@ from calib.reports.words import case_words, ms_words
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NAME = "calib"
 DRIFT, MISSING, VERDICT = "drift", "missing or not scored", "verdict"
-CIRCUMSTANCES = ("optimizer", "dtype", "library", "threads_per_rank", "cluster_fingerprint")
+CIRCUMSTANCES = ("optimizer", "execution", "library", "threads_per_rank", "cluster_fingerprint")
 
 
 def junit_text(findings: Findings, least_accuracy: float) -> str:

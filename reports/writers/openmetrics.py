@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 PREFIX = "calib_"
 UNITS = ("seconds", "ratio", "bytes")
 # of PastPoint.work, what tells two points apart that are otherwise alike
-WORK_LABELS = ("library", "optimizer", "dtype", "threads_per_rank")
+WORK_LABELS = ("library", "optimizer", "execution", "threads_per_rank")
 POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] = (
     (
         "accuracy_ratio",

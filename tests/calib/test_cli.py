@@ -61,10 +61,10 @@ replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node
     --samples --output --json
 train: --model --strategy -p --batch-per-rank --batch --groups --inner --segments --schedule
     --boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan --backend
-    --dtype --optimizer --sync-batch-norm --ddp --iterations --precision --seed --output
+    --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed --output
     --launcher --hang-seconds --input --outputs --loss --train-function --json
 import-run: --output --model --strategy -p --batch --inner --segments --warmup --optimizer
-    --dtype --library --name --json
+    --execution --library --name --json
 report: --output --parameters --csv --markdown --junit --least-accuracy --history --no-history
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json

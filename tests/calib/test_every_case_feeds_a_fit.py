@@ -53,7 +53,7 @@ def of_layer(case: LayerCase, row: Sample, found: Parameters) -> bool:
         if case.layer.kind == "add":
             return any(of.nbytes == case.layer.moved_bytes(1) for of in peaks)
         flops = case.layer.forward_flops(case.batch)
-        return any((of.dtype, of.flops) == (case.dtype, flops) for of in peaks)
+        return any((of.dtype, of.flops) == (case.execution, flops) for of in peaks)
     if case.passes == "whole":
         return any((t.key, t.active_ranks) == (case.key, row.active_ranks) for t in found.layers)
     about = case.layer.kind, row.operation, row.active_ranks

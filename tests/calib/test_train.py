@@ -155,7 +155,7 @@ def test_a_rank_is_given_the_same_division(template: DivisionTemplate, p: int, b
 def assert_told(division: Division) -> None:
     """A rank has the job that it is told of."""
     own = Own((3, 32, 32), "mse", 10, "mine:step")
-    settings = Settings(dtype="float64", precision=0.01, seed=7, own=own)
+    settings = Settings(execution="float64", precision=0.01, seed=7, own=own)
     job = TrainingJob(
         model="mine:net", division=division, settings=settings, fingerprint="f" * 16, plan="0" * 64
     )
@@ -230,8 +230,8 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--ddp",), "DistributedDataParallel is for data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
-        (("--dtype", "float16"), "known: float32, tf32, bfloat16, float64"),
-        (("--dtype", "tf32"), "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs"),
+        (("--execution", "float16"), "known: float32, tf32, bfloat16, float64"),
+        (("--execution", "tf32"), "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs"),
         (("--optimizer", "lion"), "'lion' is not one of"),
         (("--precision", "1"), "is not a share"),
         (("--precision", "little"), "is not a share"),

@@ -34,7 +34,7 @@ ADD = LayerShape(kind="add", input_shapes=((4,), (4,)), output_shape=(4,))
 def test_round_trip(shape: LayerShape, needs_input_grad: bool) -> None:
     named = parse(shape.key(8, "bfloat16", needs_input_grad))
     assert named is not None and named.shape == shape
-    assert (named.batch, named.dtype) == (8, "bfloat16")
+    assert (named.batch, named.execution) == (8, "bfloat16")
     assert named.needs_input_grad == needs_input_grad
 
 
@@ -69,5 +69,5 @@ def test_what_is_no_key(text: str) -> None:
 def test_any_text_is_a_layer_or_none(text: str) -> None:
     named = parse(text)
     assert (
-        named is None or named.shape.key(named.batch, named.dtype, named.needs_input_grad) == text
+        named is None or named.shape.key(named.batch, named.execution, named.needs_input_grad) == text
     )

@@ -143,7 +143,7 @@ def headers() -> list[RunHeader]:
         RunHeader(
             model=point.model,
             optimizer="momentum",
-            dtype="float32",
+            execution="float32",
             seed=0,
             iterations=len(APART),
             warmup=1,

@@ -62,7 +62,7 @@ def test_id_does_not_depend_on_the_purpose(case: Any) -> None:
         (CASES[3], {"optimizer": "adam"}),
         (CASES[3], {"parts": 2}),
         (CASES[2], {"batch": 16}),
-        (CASES[2], {"dtype": "float64"}),
+        (CASES[2], {"execution": "float64"}),
         (CASES[2], {"needs_input_grad": False}),
         (CASES[2], {"layer": LAYER.model_copy(update={"output_shape": (2,)})}),
         (CASES[2], {"ranks": 1}),

@@ -215,7 +215,7 @@ def test_late_arrivals_are_known_with_a_clock() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("passes", ["whole", "parts"])
 def test_other_item_types(dtype: str, passes: Any) -> None:
-    case = LayerCase(ranks=1, layer=convolution(2), batch=2, dtype=dtype, passes=passes)
+    case = LayerCase(ranks=1, layer=convolution(2), batch=2, execution=dtype, passes=passes)
     (result,) = measure(case)
     assert all(result.seconds(name) for name in result.ranks)
     work, _ = start(case)
@@ -247,9 +247,9 @@ def test_everything_random_follows_the_seed() -> None:
 
 
 REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
-    "tf32 on a CPU": ({"dtype": "tf32"}, "tf32 is arithmetic of CUDA devices"),
+    "tf32 on a CPU": ({"execution": "tf32"}, "tf32 is arithmetic of CUDA devices"),
     "graph on a CPU": ({"mode": "graph"}, "graphs are of CUDA devices"),
-    "unknown dtype": ({"dtype": "float31"}, "unknown dtype 'float31'; known: float32, tf32"),
+    "unknown dtype": ({"execution": "float31"}, "unknown item type 'float31'; known: float32, tf32"),
     "no parts": ({"layer": RELU, "needs_input_grad": False, "passes": "parts"}, "no backward"),
     "channels_last of rows": ({"channels_last": True}, "2 or 3 spatial dimensions; .* have 0"),
     "channels_last of lines": (
@@ -281,7 +281,7 @@ def test_case_that_cannot_be_is_an_input_error(name: str) -> None:
     ],
 )
 def test_what_torch_cannot_do_is_one_line(shape: LayerShape, dtype: str, words: str) -> None:
-    case = LayerCase(ranks=1, layer=shape, batch=1, dtype=dtype)
+    case = LayerCase(ranks=1, layer=shape, batch=1, execution=dtype)
     (outcome,) = run_ranks(1, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5))
     assert isinstance(outcome, MeasurementError)
     assert case.label in str(outcome) and words in str(outcome) and "\n" not in str(outcome)

@@ -84,7 +84,7 @@ def test_a_rack_is_the_level_between() -> None:
 
 
 def test_columns_of_layers_and_tensors() -> None:
-    layer = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, dtype="bfloat16"))
+    layer = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, execution="bfloat16"))
     # x, y, w, b of two bytes each
     assert (layer.nbytes, layer.batch, layer.dtype) == (2 * (8 * 7 + 15), 8, "bfloat16")
     assert layer.key == LAYER.key(8, "bfloat16") and (layer.ranks, layer.active_ranks) == (4, 2)

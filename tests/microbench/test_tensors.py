@@ -199,11 +199,11 @@ def test_the_update_of_a_case_is_that_of_its_optimizer(optimizer: str, state: in
     ("operation", "more", "timed"),
     [
         ("pack", {}, {"pack", "unpack"}),
-        ("pack", {"dtype": "bfloat16"}, {"pack", "unpack"}),
+        ("pack", {"execution": "bfloat16"}, {"pack", "unpack"}),
         ("update", {"optimizer": "sgd"}, {"update"}),
-        ("update", {"optimizer": "adam", "dtype": "float64"}, {"update"}),
+        ("update", {"optimizer": "adam", "execution": "float64"}, {"update"}),
         ("concat", {"shapes": ((2, 6, 3),), "parts": 3}, {"concat"}),
-        ("split", {"shapes": ((2, 5, 3),), "parts": 2, "dtype": "float16"}, {"split"}),
+        ("split", {"shapes": ((2, 5, 3),), "parts": 2, "execution": "float16"}, {"split"}),
     ],
 )
 def test_rows_of_every_operation(operation: str, more: dict[str, Any], timed: set[str]) -> None:
@@ -249,7 +249,7 @@ def test_a_long_loop_of_packing_meets_no_denormals() -> None:
 @pytest.mark.parametrize(
     ("case", "error", "message"),
     [
-        (case_of("update", dtype="float7"), InputError, "unknown dtype 'float7'"),
+        (case_of("update", execution="float7"), InputError, "unknown item type 'float7'"),
         (case_of("concat"), InputError, "concat is of one tensor"),
         (case_of("split", shapes=((4,),)), InputError, "split is of one tensor"),
         (case_of("pack", shapes=((2**60,),)), MeasurementError, "torch says"),

@@ -54,7 +54,7 @@ def accuracy(
         "basis": "measured",
         "gradient_difference": None,
         "optimizer": "sgd",
-        "dtype": "float32",
+        "execution": "float32",
         "library": "torch_mpi",
         "threads_per_rank": 1,
         "cluster_fingerprint": "f" * 16,

@@ -95,7 +95,7 @@ def run(
         "p": p,
         "batch_per_rank": batch_per_rank,
         "optimizer": "sgd",
-        "dtype": "float32",
+        "execution": "float32",
         "seed": 1,
         "iterations": len(totals) if planned is None else planned,
         "warmup": 1,

@@ -23,7 +23,7 @@ CHECKS = [
     PastCheck(3, "network", 'all"reduce', "4 MiB", 2e-3, 1e-300),
     PastCheck(2, "kernels", "conv", "x", 1.0, 1.0),
 ]
-WORK = '{"library":"mpi","optimizer":"sgd","dtype":"float32","threads_per_rank":2}'
+WORK = '{"library":"mpi","optimizer":"sgd","execution":"float32","threads_per_rank":2}'
 LAST = [
     point(
         3,

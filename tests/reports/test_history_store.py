@@ -237,7 +237,7 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
         "overlap": False,
         "library": "mpi",
         "optimizer": "adam",
-        "dtype": "float64",
+        "execution": "float64",
         "threads_per_rank": 2,
     }
     other = [

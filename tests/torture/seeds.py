@@ -67,7 +67,7 @@ def make(home: Path) -> None:
     whole = filled.filled(
         collectives=[*map(filled.collective, (2, 4, 8)), filled.collective(2, operation="p2p")],
         work=[filled.work(), *laws.work],
-        tensor_loops=[*laws.tensor_loops, filled.loop(dtype="float64")],
+        tensor_loops=[*laws.tensor_loops, filled.loop(execution="float64")],
     )
     whole.write(home / "parameters.json")
     filled.filled(work=laws.work[:2], tensor_loops=[]).write(home / "other.json")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.training.equality_program import Case, of
 
-EXACT: Any = {"dtype": "float64"}
+EXACT: Any = {"execution": "float64"}
 LEADERS: Any = {"inner": 2, "grid": (2,)}
 
 TWO = [

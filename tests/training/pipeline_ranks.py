@@ -123,7 +123,7 @@ def run(case: Case, control: MpiCommunicator) -> float:
     division = Division("pipeline", case.p, BATCH, **of)
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
-    step = TrainingStep(about, division, SEED, teams, WorkerOptions(dtype=case.dtype))
+    step = TrainingStep(about, division, SEED, teams, WorkerOptions(execution=case.dtype))
     expected, found = watch(serial.program), watch(step.worker.module)
     for _ in range(STEPS):
         expected.clear()

@@ -38,7 +38,7 @@ from calib.training.teams import make_teams
 from calib.training.worker import WorkerOptions
 
 SEED, MIXES = 5, 6
-EXACT = WorkerOptions(dtype="float64")
+EXACT = WorkerOptions(execution="float64")
 Plan = tuple[Configuration, ...]
 
 

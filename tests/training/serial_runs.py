@@ -22,7 +22,7 @@ from calib.training.worker import Held, Task, WorkerOptions
 Ranges = tuple[tuple[int, int], ...]
 Batch = tuple[Tensor, Tensor]
 ONE_AT_A_TIME = threading.Lock()  # seeds are of the process, not of a thread
-F64 = WorkerOptions(dtype="float64")
+F64 = WorkerOptions(execution="float64")
 LR, MOMENTUM = 0.05, 0.9
 EXACT = 1e-10
 

@@ -62,7 +62,7 @@ def serial(about: ModelEntry, p: int, optimizer: str) -> list[dict[str, Tensor]]
 
 
 def make_step(division: Division, teams: Teams, **options: Any) -> TrainingStep:
-    return TrainingStep(SMALL, division, SEED, teams, WorkerOptions(dtype="float64", **options))
+    return TrainingStep(SMALL, division, SEED, teams, WorkerOptions(execution="float64", **options))
 
 
 @pytest.mark.parametrize("p", [2, 3])
@@ -170,7 +170,7 @@ for backend in ("mpi", "gloo"):
     teams = make_teams(control, Division("data", control.size, control.size * EACH), backend)
     for form in ("flat", "overlap", "one bucket"):
         division = Division("data", control.size, control.size * EACH, overlap=form == "overlap")
-        options = WorkerOptions(dtype="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
+        options = WorkerOptions(execution="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
         step = TrainingStep(WIDE, division, SEED, teams, options)
         rows, events, phases = [], [], []
         for held in step.worker.held:

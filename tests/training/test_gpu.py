@@ -78,12 +78,12 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
 @pytest.mark.parametrize("dtype", ["tf32", "bfloat16"])
 def test_a_model_trains_in_other_arithmetic(tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "run.jsonl"
-    line = [sys.executable, "-m", "calib", "train", "--model", "resnet50", "--dtype", dtype]
+    line = [sys.executable, "-m", "calib", "train", "--model", "resnet50", "--execution", dtype]
     more = words_of("--strategy serial --backend nccl --batch-per-rank 2 --iterations 6 -o")
     done = completed([*line, *more, str(path)])
     assert done.returncode == 0, done.stderr[-2000:]
     run = TrainingRun.read(path)
-    assert run.complete and run.header.dtype == dtype
+    assert run.complete and run.header.execution == dtype
     assert all(math.isfinite(iteration.loss) for iteration in run.iterations)
 
 

@@ -24,7 +24,7 @@ from calib.training.step import TrainingStep
 from calib.training.teams import Teams
 from calib.training.worker import WorkerOptions
 
-EXACT = WorkerOptions(dtype="float64")
+EXACT = WorkerOptions(execution="float64")
 
 
 def model(build: Callable[[], nn.Module], shape: tuple[int, ...], outputs: int) -> ModelEntry:

@@ -79,7 +79,7 @@ def test_the_first_iteration_then_the_warm_up_then_the_timed_ones(tmp_path: Path
 
 def test_a_run_is_in_the_arithmetic_that_it_names(tmp_path: Path) -> None:
     """A CPU has no TF32, and says so; on a GPU its items are of float32 (training/step.py)."""
-    job = Job(ABOUT, Division("serial", 1, 4), options=WorkerOptions(dtype="tf32"))
+    job = Job(ABOUT, Division("serial", 1, 4), options=WorkerOptions(execution="tf32"))
     with pytest.raises(InputError, match="tf32 is arithmetic of CUDA devices"):
         threads(job, tmp_path / "run.jsonl")
     assert DTYPES["tf32"] == torch.float32
@@ -400,8 +400,8 @@ def test_a_run_is_in_the_arithmetic_of_its_items(
     device = Precise()
     monkeypatch.setattr("calib.training.runner.take_device", lambda *_: device)
     monkeypatch.setattr(ThreadCommunicator, "device", device)
-    options = WorkerOptions(dtype=dtype)
+    options = WorkerOptions(execution=dtype)
     job = Job(ABOUT, Division("serial", 1, 4), options=options, stopping=Stopping(6), warmup=1)
     run = threads(job, tmp_path / "run.jsonl")
-    assert run.complete and run.header.dtype == dtype
+    assert run.complete and run.header.execution == dtype
     assert device.seen == [dtype] and device.now_in == []

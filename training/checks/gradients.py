@@ -68,7 +68,7 @@ def gradient_difference(
     """
     with torch.random.fork_rng(devices=[]):
         small = _small(about, division)
-        step = TrainingStep(about, small, seed, teams, replace(options, dtype="float64"))
+        step = TrainingStep(about, small, seed, teams, replace(options, execution="float64"))
         try:
             difference = _compare(step, seed, teams)
         finally:

@@ -62,7 +62,7 @@ class Circumstances:
     """What is known of a run beside its case, or UNKNOWN."""
 
     optimizer: str = UNKNOWN
-    dtype: str = UNKNOWN
+    execution: str = UNKNOWN
     library: str = UNKNOWN
     backend: str = ""
     device: str = UNKNOWN
@@ -166,7 +166,7 @@ def run_of(
             model=case.model,
             division=division_of(case, about.inner, about.segments),
             optimizer=about.optimizer,
-            dtype=about.dtype,
+            execution=about.execution,
             seed=None,
             iterations=len(timed),
             warmup=len(records) - len(timed),

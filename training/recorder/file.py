@@ -66,7 +66,7 @@ def header_of(
     inner: int,
     segments: int,
     optimizer: str,
-    dtype: str,
+    execution: str,
     warmup: int,
     iterations: int | None,
 ) -> RunHeader:
@@ -88,7 +88,7 @@ def header_of(
         model=case.model,
         division=division,
         optimizer=optimizer,
-        dtype=dtype,
+        execution=execution,
         seed=None,
         iterations=iterations or 0,
         warmup=warmup,

@@ -56,7 +56,7 @@ def calib_recorder(
     iterations: int | None = None,
     inner: int = 1,
     segments: int = 1,
-    dtype: str | None = None,
+    execution: str | None = None,
 ) -> Recorder:
     """Record the iterations of any PyTorch loop into a run.jsonl.
 
@@ -82,7 +82,7 @@ def calib_recorder(
         How many are planned after them.
     inner, segments
         p2 of a hybrid; micro-batches of a pipeline.
-    dtype
+    execution
         float32, bfloat16 or float64; by default that of the module.
 
     Returns
@@ -118,7 +118,7 @@ def calib_recorder(
         "inner": inner,
         "segments": segments,
         "optimizer": _name_of(optimizer),
-        "dtype": dtype or item,
+        "execution": execution or item,
         "warmup": warmup,
         "iterations": iterations,
     }

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.division import Divided, Division
 from calib.foundation.errors import MeasurementError
+from calib.foundation.execution import ExecutionLabel
 from calib.foundation.names import (
     DeviceKind,
-    DtypeName,
     Fingerprint,
     LibraryName,
     ModelName,
@@ -71,7 +71,7 @@ class RunHeader(Divided):
         default=False, description="whether batch norms have the statistics of all ranks"
     )
     optimizer: OptimizerName
-    dtype: DtypeName
+    execution: ExecutionLabel
     seed: Whole | None = Field(description="null: not known")
     iterations: CountOrNone = Field(description="planned at most, without the warm-up")
     precision: Ratio | None = Field(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from calib.foundation.execution import execution_of
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram
@@ -100,7 +101,7 @@ class PipelineWorker(Worker):
         model_input = torch.empty(
             (samples, *program.spec.input_shape), dtype=first.dtype, device="meta"
         )
-        if task.options.dtype == "bfloat16":
+        if execution_of(task.options.execution).items.mixed:
             types = item_types(program, model_input, first.device, self._cast())
 
         def example(name: str) -> Tensor:

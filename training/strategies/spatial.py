@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from calib.foundation.execution import execution_of
 from calib.foundation.layers import Shape
+from calib.microbench.item_types import activation_type
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
@@ -68,7 +70,8 @@ def make(task: Task) -> Worker:
 
 def _split(task: Task, program: LayerProgram, split: list[Layer], cell: ImageCell) -> None:
     """Put parts in the place of the layers that cannot run on a part as they are."""
-    dtype = torch.bfloat16 if task.options.dtype == "bfloat16" else None
+    execution = execution_of(task.options.execution)
+    dtype = activation_type(execution) if execution.items.mixed else None
     for layer in split:
         if layer.shape.kind == "conv":
             part = part_of(layer.shape, cell, program.module_of(layer.name), dtype)

@@ -44,7 +44,7 @@ def test_a_cpu_is_the_same_whatever_its_memory() -> None:
 
 
 def test_they_are_known_again() -> None:
-    product = square_product(64, ranks=2, dtype="bfloat16", purpose="peak", tier=1)
+    product = square_product(64, ranks=2, execution="bfloat16", purpose="peak", tier=1)
     added = sum_of_arrays(1000, ranks=2, device="cuda")
     assert is_square_product(product) and not is_sum_of_arrays(product)
     assert is_sum_of_arrays(added) and not is_square_product(added)

@@ -473,10 +473,10 @@ def test_layers_of_other_items_and_layouts(specs: dict[str, ModelSpec]) -> None:
     dtypes = ("float32", "bfloat16")
     plan = vgg(cluster(2), specs, (2,), dtypes=dtypes, channels_last=True, device="cuda").plan
     layers = [case for case in cases(plan, LayerCase) if not is_of_peaks(case)]
-    products = [case.dtype for case in cases(plan, LayerCase, purpose="peak of operations")]
+    products = [case.execution for case in cases(plan, LayerCase, purpose="peak of operations")]
     assert products == ["float32", "bfloat16"]
     assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
-    assert {case.dtype for case in layers} == {"float32", "bfloat16"}
+    assert {case.execution for case in layers} == {"float32", "bfloat16"}
 
 
 def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]) -> None:

@@ -171,7 +171,7 @@ def test_a_merged_file_is_as_new_as_the_part_that_a_law_is_of() -> None:
         ("peaks", f.peaks(), f.peaks(dtype="float16")),
         ("layers", f.layer(), f.layer(active_ranks=1)),
         ("work", f.work(), f.work(direction="backward")),
-        ("tensor_loops", f.loop(), f.loop(dtype="float16")),
+        ("tensor_loops", f.loop(), f.loop(execution="float16")),
         ("composition", f.composition(), f.composition(active_ranks=1)),
         ("memory", f.memory(), f.memory(family="serial")),
         ("overlap", f.overlap(), f.overlap(ranks=4)),

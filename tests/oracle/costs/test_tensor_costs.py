@@ -94,7 +94,7 @@ def test_pack_and_unpack_and_update_do_not_stand_in_for_each_other() -> None:
 
 
 def test_passes_on_a_gpu_or_of_other_items_are_not_those_of_training() -> None:
-    for changes in ({"device": "cuda"}, {"dtype": "float64"}):
+    for changes in ({"device": "cuda"}, {"execution": "float64"}):
         loop = tensor_loop("pack", 2).model_copy(update=changes)
         with pytest.raises(MissingParameter):
             costs_of(loop).passing("pack", LIST)

@@ -290,8 +290,8 @@ def test_a_prediction_of_another_division_is_none(
 @pytest.mark.parametrize(
     ("ran", "reason"),
     [
-        ({"dtype": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
-        ({"dtype": "unknown"}, r"does not say its item type; import it again with its dtype"),
+        ({"execution": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
+        ({"execution": "unknown"}, r"does not say its item type; import it again with its dtype"),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
         ({"optimizer": "unknown"}, "does not say its optimizer"),
     ],

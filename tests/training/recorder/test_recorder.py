@@ -123,7 +123,7 @@ def test_phases_and_rest_of_a_loop(path: Path) -> None:
     head, end = run.header, run.end
     assert (head.model, head.strategy, head.p, head.division.batch) == ("mine", "serial", 1, 3)
     assert (head.iterations, head.warmup, head.optimizer) == (11, 1, "slowsgd")
-    assert (head.dtype, head.seed, len(head.hosts), head.device) == ("float32", None, 1, "cpu")
+    assert (head.execution, head.seed, len(head.hosts), head.device) == ("float32", None, 1, "cpu")
     assert end is not None and end.wall_seconds == sum(i.total_seconds for i in run.timed)
     assert end.peak_rss_bytes[0] > 1 << 20 and end.clock_share is not None
 

@@ -32,7 +32,7 @@ def header(p: int, **more: Any) -> RunHeader:
         "p": p,
         "batch": 8 * p,
         "optimizer": "momentum",
-        "dtype": "float32",
+        "execution": "float32",
         "seed": 0,
         "iterations": N - 1,
         "warmup": 1,
@@ -188,7 +188,7 @@ def imported(p: int, ranks: int) -> Lines:
     """Somebody's training: times of some ranks."""
     steps = [TimedIteration(k, [0.1] * ranks) for k in range(N)]
     run = run_of(
-        ImportedCase("net", "data", p, 8 * p), steps, Circumstances(dtype="float32"), ["a note"]
+        ImportedCase("net", "data", p, 8 * p), steps, Circumstances(execution="float32"), ["a note"]
     )
     return [json.loads(line) for line in text_of(run).splitlines()]
 

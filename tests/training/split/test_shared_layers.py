@@ -281,7 +281,7 @@ def test_what_is_sent_is_what_is_predicted(
             return of and Noted(of, note)
 
         heard = {name: noted(name, getattr(teams, name)) for name in ("group", "across")}
-        options = WorkerOptions(dtype=dtype)
+        options = WorkerOptions(execution=dtype)
         teams = replace(teams, **heard)
         train(about, division, teams, batch, options=options, clock=clock, **SETTINGS)
         return sent, clock.end()
@@ -309,7 +309,7 @@ def test_what_is_sent_is_what_is_predicted(
 @pytest.mark.parametrize("strategy", ["filter", "channel"])
 def test_autocast_is_that_of_serial_training(strategy: str) -> None:
     """bfloat16 has 8 bits, and sums of parts are rounded once more; weights stay float32."""
-    about, options = entry_of(plain), WorkerOptions(dtype="bfloat16")
+    about, options = entry_of(plain), WorkerOptions(execution="bfloat16")
     batch = data(about, 4, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         alone = serial(about, batch, **SETTINGS).weight_gradients

@@ -231,7 +231,7 @@ def test_data_parallel_training_is_serial_training(p: int, synchronized: bool) -
     steps, each, seed = 3, 2, 4
 
     def program(teams: Teams) -> dict[str, Tensor]:
-        options = WorkerOptions(dtype="float64", synchronized_batch_norm=synchronized)
+        options = WorkerOptions(execution="float64", synchronized_batch_norm=synchronized)
         step = TrainingStep(NORMED, Division("data", p, p * each), seed, teams, options)
         for _ in range(steps):
             step.iterate()
