@@ -18,7 +18,9 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.reports.tables.parameters import absent, every_size, sections, slowest_passes
+from calib.reports.tables.collectives import every_size
+from calib.reports.tables.compute import slowest_passes
+from calib.reports.tables.parameters import absent, sections
 from calib.terminal.printing import check_targets, print_json, print_table, say
 
 

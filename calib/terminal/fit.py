@@ -6,7 +6,8 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.words import estimate_words, percent
-from calib.reports.tables.parameters import BANDWIDTHS, bandwidths, kinds
+from calib.reports.tables.collectives import BANDWIDTHS, bandwidths
+from calib.reports.tables.parameters import kinds
 from calib.reports.tables.table import Table, in_columns
 from calib.terminal.printing import print_table, say
 

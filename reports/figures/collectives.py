@@ -12,7 +12,8 @@ from calib.foundation.words import bytes_words, estimate_words, number, percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
-from calib.reports.tables.parameters import contention_name, span
+from calib.reports.tables.cells import span
+from calib.reports.tables.collectives import contention_name
 
 READING = (
     "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "

@@ -21,7 +21,7 @@ from calib.reports.figures.basics import (
     log_spaced,
     plot_text,
 )
-from calib.reports.tables.parameters import bandwidths
+from calib.reports.tables.collectives import bandwidths
 
 PIECES_COLOUR = "#3fa37c"
 # the axis of residuals shows this much, in percent, even where all are 0

@@ -23,7 +23,8 @@ from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import check_lines
-from calib.reports.tables.parameters import composition, every_size, slowest_passes
+from calib.reports.tables.collectives import every_size
+from calib.reports.tables.compute import composition, slowest_passes
 from calib.reports.tables.scores import memory, phases
 from calib.reports.tables.table import Table
 

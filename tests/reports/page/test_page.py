@@ -25,7 +25,7 @@ from calib.reports.page.report import ReportData, render, script_json
 from calib.reports.page.sections import passes_of_models
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import summary
-from calib.reports.tables.parameters import slowest_passes
+from calib.reports.tables.compute import slowest_passes
 
 
 def cluster_of(name: str, **versions: str) -> Cluster:

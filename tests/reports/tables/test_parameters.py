@@ -18,16 +18,10 @@ from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
-from calib.reports.tables.parameters import (
-    absent,
-    bandwidth,
-    every_size,
-    factor,
-    median_half_width,
-    sections,
-    slowest_passes,
-    span,
-)
+from calib.reports.tables.cells import bandwidth, factor, span
+from calib.reports.tables.collectives import every_size
+from calib.reports.tables.compute import median_half_width, slowest_passes
+from calib.reports.tables.parameters import absent, sections
 from calib.reports.tables.table import Table, table_text
 
 LISTS = [name for name, value in f.filled() if isinstance(value, list)]
