@@ -27,6 +27,7 @@ from calib.fitting.parameters.signature import (
 from calib.foundation.errors import FileError
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import check_version, first_error, write_json
+from calib.foundation.layer_keys import parse
 from calib.foundation.names import ClusterName, DeviceKind, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
@@ -91,6 +92,12 @@ class LayerTime(Record):
         default_factory=dict,
         description="forward, backward -> names of the kernels that ran, in order, on a GPU",
     )
+
+    @property
+    def execution(self) -> str:
+        """How it ran, as its key says; "" where that names no layer."""
+        named = parse(self.key)
+        return named.execution if named else ""
 
 
 class WorkModel(Record):

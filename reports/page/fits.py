@@ -1,7 +1,6 @@
 """The page of `calib show --plot`: every law over its measurements.
 
-Self-contained, as reports/page/report.py makes its pages; the tables of reports/tables/
-below.
+Self-contained, as reports/page/report.py makes its pages; the tables of reports/tables/ below.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ the times lie between 1/1.3 of the law and 1.3 times it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.execution import USUAL
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words, estimate_words, number, with_interval
 
@@ -55,3 +59,22 @@ def where(library: str, device: str, level: str) -> str:
 def two(first: str, second: str) -> str:
     """`first (second)`, or `first` alone where the second is none."""
     return first if second == NONE else f"{first} ({second})"
+
+
+def execution_column(parameters: Parameters) -> Callable[[str], dict[str, str]]:
+    """The cell of an execution by its name; none where all that the file has ran in float32."""
+    laws = (
+        *parameters.layers,
+        *parameters.work,
+        *parameters.tensor_loops,
+        *parameters.composition,
+        *parameters.memory,
+    )
+    if {law.execution for law in laws} <= {USUAL, ""}:
+        return lambda _: {}
+    return lambda name: {"execution": execution_words(name)}
+
+
+def execution_words(name: str) -> str:
+    """The name of an execution, which a table can break before its marks."""
+    return name.replace("+", " +")

@@ -7,28 +7,32 @@ from itertools import groupby
 
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_passes import MeasuredPass
+from calib.foundation.execution import USUAL
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
-from calib.reports.tables.cells import NONE, factor, rate, span
+from calib.reports.tables.cells import NONE, execution_column, execution_words, factor, rate, span
 from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import kernels_words, layer_words
+
+WORDS = ("layer", "pass", "execution", "kernels")  # columns of the slowest passes
 
 
 def layers(parameters: Parameters) -> Table:
     """How many layers of each kind were measured, and how well."""
 
-    def which(layer: LayerTime) -> tuple[str, int]:
-        return layer.kind, layer.active_ranks
+    def which(layer: LayerTime) -> tuple[str, str, int]:
+        return layer.kind, layer.execution, layer.active_ranks
 
-    rows = []
-    for (kind, active), group in groupby(sorted(parameters.layers, key=which), which):
+    execution, rows = execution_column(parameters), []
+    for (kind, how, active), group in groupby(sorted(parameters.layers, key=which), which):
         mine = list(group)
         forward = [layer.forward_s for layer in mine]
         backward = [layer.backward_s for layer in mine if layer.backward_s.value > 0]
         rows.append(
             {
                 "kind": kind,
+                **execution(how),
                 "ranks": str(active),
                 "layers": str(len(mine)),
                 "forward us": _range_us(forward),
@@ -58,10 +62,12 @@ def median_half_width(times: list[Estimate]) -> float | None:
 
 def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> Table:
     """A row for each pass (as `measured_passes` sorts them), or for the `most` slowest."""
+    usual = all(of.execution in ("", USUAL) for of in passes)
     rows = (
         {
             "layer": layer_words(of.key),
             "pass": of.direction,
+            **({} if usual else {"execution": execution_words(of.execution)}),
             "ranks": str(of.active_ranks),
             "ms": number(of.seconds.value * 1e3),
             "half-width": percent(of.seconds.half_width if of.seconds.has_interval else None),
@@ -79,7 +85,7 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
         "Layers measured alone, the slowest first",
         columns,
         cells,
-        numbers=[name for name in columns if name not in ("layer", "pass", "kernels")],
+        numbers=[name for name in columns if name not in WORDS],
         remarks=[
             f"{shown}{counted(len(passes), 'time')} of one call on the whole batch (batch * input -> "
             "output); ranks: of a node that work at once; half-width: of the 95% intervals "
@@ -88,7 +94,7 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
             "the least time by the device's peaks of operations and of memory / the time; over 100% is "
             "from a cache, a faster algorithm (Winograd) or better kernels than those of the peak",
         ],
-        split=2,
+        split=2 if usual else 3,
         folded=True,
     )
 
@@ -122,10 +128,12 @@ def peaks(parameters: Parameters) -> Table:
 
 def work(parameters: Parameters) -> Table:
     """The laws of layers that were not measured: what a call, an operation and a byte cost."""
+    execution = execution_column(parameters)
     rows = (
         {
             "kind": law.kind,
             "direction": law.direction,
+            **execution(law.execution),
             "ranks": str(law.active_ranks),
             "form": law.form,
             "call us": number(law.call_s * 1e6),
@@ -161,10 +169,12 @@ def _runner_up(law: WorkModel) -> str:
 
 def loops(parameters: Parameters) -> Table:
     """Passes over lists of tensors: optimizer update, packing of gradients, ..."""
+    execution = execution_column(parameters)
     rows = (
         {
             "pass": loop.operation,
-            "device, items": f"{loop.device}, {loop.execution}",
+            "device": loop.device,
+            **execution(loop.execution),
             "ranks": str(loop.active_ranks),
             "call us": number(loop.call_s * 1e6),
             "us per tensor": number(loop.s_per_tensor * 1e6),
@@ -182,9 +192,11 @@ def loops(parameters: Parameters) -> Table:
 
 def composition(parameters: Parameters) -> Table:
     """What the sum of isolated parts leaves out of an iteration in place."""
+    execution = execution_column(parameters)
     rows = (
         {
             "phase": law.phase,
+            **execution(law.execution),
             "ranks": str(law.active_ranks),
             "us per layer": number(law.s_per_layer * 1e6),
             "ns per byte": number(law.s_per_byte * 1e9),

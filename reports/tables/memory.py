@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.words import bytes_words, estimate_words, number, percent
-from calib.reports.tables.cells import two
+from calib.reports.tables.cells import execution_column, two
 from calib.reports.tables.table import Table, in_columns
 
 
 def memory(parameters: Parameters) -> Table:
     """gamma = measured peak / naive sum, and the refined form with a factor for each term."""
+    execution = execution_column(parameters)
     rows = (
         {
             "framework, device, family": f"{reuse.framework}, {reuse.device}, {reuse.family}",
+            **execution(reuse.execution),
             "gamma": estimate_words(reuse.gamma),
             "simple off": two(percent(reuse.gamma_error), percent(reuse.gamma_held_out_error)),
             "constant MiB": number(reuse.constant_bytes.value / 2**20),
@@ -37,9 +39,11 @@ def memory(parameters: Parameters) -> Table:
 
 def device_memory(parameters: Parameters) -> Table:
     """What a GPU holds for live tensors: the allocator's factor, and what is outside it."""
+    execution = execution_column(parameters)
     rows = (
         {
             "framework, device, family": f"{reuse.framework}, {reuse.device}, {reuse.family}",
+            **execution(reuse.execution),
             "workspace": ""
             if reuse.live is None
             else bytes_words(reuse.live.workspace_bytes.value),

@@ -59,6 +59,9 @@ def test_a_scalar_comes_back_as_one_item() -> None:
         "relu(a=x)|8*4->4|-|float32",
         "relu()|08*4->4|-|float32",
         "relu()|8*4->4|-|float32|x",
+        "relu()|8*4->4|-|int8",
+        "relu()|8*4->4|-|float32+unheard",
+        "relu()|8*4->4|-|float32+cuda_graph",  # which is of a program, not of a layer
     ],
 )
 def test_what_is_no_key(text: str) -> None:

@@ -188,6 +188,52 @@ def test_prices_are_rates() -> None:
     assert row[-3:] == ["12", "8.0%", "flop 10.0%"]
 
 
+HALF, GRAPH = "bfloat16-mixed+channels_last", "bfloat16-mixed+channels_last+cuda_graph"
+
+
+def _executions() -> dict[str, list[Any]]:
+    """Every law of float32 that an execution has, and the same of another."""
+    reuse = f.filled().memory[0]
+    return {
+        "layers": [f.layer(), f.layer(key=f.CONV_KEY.replace("float32", HALF))],
+        "work": [f.work(), f.work(execution=HALF)],
+        "tensor_loops": [f.loop(), f.loop(execution=HALF)],
+        "composition": [f.composition(), f.composition(execution=GRAPH)],
+        "memory": [reuse, reuse.model_copy(update={"execution": GRAPH})],
+    }
+
+
+@pytest.mark.parametrize("name", _executions())
+def test_tables_name_executions_where_one_is_not_float32(name: str) -> None:
+    titles = {
+        "layers": "Layers that",
+        "work": "Work laws",
+        "tensor_loops": "Passes over",
+        "composition": "Composition",
+        "memory": "Memory reuse",
+    }
+    of = _executions()[name]
+    file = f.filled(**{name: of})
+    table = section(file, titles[name])
+    at = table.columns.index("execution")
+    shown = {row[at].replace(" ", "") for row in table.rows}
+    assert shown == {"float32", GRAPH if name in ("composition", "memory") else HALF}
+    assert len(table.rows) == 2, "what ran otherwise is no part of a row"
+    for other in titles.values():
+        assert "execution" not in section(f.filled(), other).columns
+        assert "execution" in section(file, other).columns
+
+
+def test_tables_with_executions_keep_to_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    file = f.filled(**_executions())
+    passes = slowest_passes(measured_passes(file))
+    for each in [*sections(file), passes]:
+        assert max(map(len, table_text(each).splitlines())) <= 100, each.title
+    assert {row[2].replace(" ", "") for row in passes.rows} == {"float32", HALF}
+    assert "execution" not in slowest_passes(measured_passes(f.filled())).columns
+
+
 def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
     hostile = "x\x1b[31m\nred"
     file = f.filled(
