@@ -12,7 +12,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
 from calib.oracle.cost import total
-from calib.oracle.costs.machine import Machine
+from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
@@ -80,6 +80,16 @@ def project(
         return _possible(model, asked, division, machine, form, optimizer, samples, explain)
 
 
+def divided(model: ModelSpec, division: Division, machine: Machine) -> Division:
+    """What the measured form predicts for a possible division: with its grid, and stages by their times.
+
+    Raises MissingParameter where these are not known.
+    """
+    division = fitted(model, division)
+    # the optimizer's pass is no part of the balance
+    return placed(model, division, _costs(machine, division, "momentum"))
+
+
 def _possible(
     model: ModelSpec,
     asked: Division,
@@ -140,9 +150,13 @@ def _terms(
         paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
-    costs = machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)
+    costs = _costs(machine, division, optimizer)
     division = placed(model, division, costs)
     return chosen.measured(model, division, costs), division
+
+
+def _costs(machine: Machine, division: Division, optimizer: str) -> Costs:
+    return machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)
 
 
 def _about(model: ModelSpec, division: Division, form: Form, optimizer: str) -> dict[str, Any]:

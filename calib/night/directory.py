@@ -61,7 +61,8 @@ def night_of(options: NightOptions) -> Iterator[Begun]:
     known = _calibration(options)
     request, base = _requests(options, known)
     ranks = options.ranks or ranks_in(known)
-    points, left_out = points_of(request, ranks, options.launcher)
+    parameters = Parameters.read(options.calibration / PARAMETERS_FILE)
+    points, left_out = points_of(request, ranks, options.launcher, parameters)
     runs = ensure_directory(options.calibration.resolve().parent)
     with only_night(f"night of {options.calibration}"):
         findings = doctored(ranks, options.launcher, request.device)
@@ -185,12 +186,12 @@ def _gone_on_with(options: NightOptions, run: Path) -> Begun:
     calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
     ranks = options.ranks or ranks_in(calibrated_on)
     request = Request.read(options.plan or run / REQUEST_FILE)
-    points, _ = points_of(request, ranks, options.launcher)
+    parameters = Parameters.read(run / PARAMETERS_FILE)
+    points, _ = points_of(request, ranks, options.launcher, parameters)
     if [point.planned for point in points] != night.planned:
         raise InputError(
             f"{run} was begun with another plan; leave --plan out to go on, or choose another -o"
         )
-    parameters = Parameters.read(run / PARAMETERS_FILE)
     begun = Begun(run, night, points, parameters, cluster, calibrated_on, [], options.launcher)
     if not begun.missing():
         raise InputError(

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.driver.defaults import ranks_per_node
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.oracle.costs.machine import Machine
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
@@ -17,6 +19,7 @@ from calib.rundir import training_path
 from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training_runs.options import divided_layers, trained_division
+from calib.training_runs.stages import Balance
 
 # of a calibration, what `calib calibrate` trains
 CALIBRATED = ("serial", "data")
@@ -69,21 +72,23 @@ def of_calibration(request: Request, ranks: int) -> Request:
 
 
 def points_of(
-    request: Request, ranks: int, launcher: str
+    request: Request, ranks: int, launcher: str, parameters: Parameters
 ) -> tuple[list[NightPoint], list[Missing]]:
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
-    One rank runs serial and data parallelism, which says how well a run repeats. Raises InputError for
+    One rank runs serial and data parallelism, which says how well a run repeats. Stages of pipelines are
+    those that `parameters` predict. Raises InputError for
     what cannot be trained at all (an unknown model, more than `ranks` ranks, other items than float32),
     and where no point is left.
     """
     _refuse(request, ranks)
+    balance = Balance(Machine(parameters), "of the night")
     points: dict[str, NightPoint] = {}
     left_out: dict[str, Missing] = {}
     named = len(request.optimizers) > 1
     for model, strategy, p in _asked(request):
         try:
-            division = _division(request, model, strategy, p, launcher)
+            division = _division(request, model, strategy, p, launcher, balance)
         except InputError as error:
             what = f"{model} {strategy} p={p}"
             left_out[what] = Missing(what=what, why=str(error))
@@ -123,13 +128,16 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
                     yield model, strategy, p
 
 
-def _division(request: Request, model: str, strategy: str, p: int, launcher: str) -> Division:
+def _division(
+    request: Request, model: str, strategy: str, p: int, launcher: str, balance: Balance
+) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
     template = DivisionTemplate(strategy, segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_rank)
     layers = divided_layers(model, None, strategy, p)
     node = ranks_per_node(launcher, request.device)
-    return trained_division(template, p, batch, node, layers, Settings())
+    division = trained_division(template, p, batch, node, layers, Settings())
+    return division if layers is None else balance.cut(layers, division)[0]
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

@@ -10,7 +10,6 @@ from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.options import sample_shape
 from calib.oracle.layout.shards import fitted
-from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import require_taken
@@ -92,7 +91,7 @@ def trained_division(
     model: ModelSpec | None,
     settings: Settings,
 ) -> Division:
-    """The division of a strategy on p ranks, all of it said: grid, stages, groups.
+    """The division of a strategy on p ranks, its grid and groups said; stages are not (stages.py).
 
     `model` has the `divided_layers`. Raises InputError with the reason where training cannot run it.
     """
@@ -103,7 +102,7 @@ def trained_division(
     if model is not None:
         found = fitted(model, found)
     require_trained(found, settings, model)
-    return found if model is None else with_boundaries(model, found)
+    return found
 
 
 def require_trained(division: Division, settings: Settings, model: ModelSpec | None) -> None:

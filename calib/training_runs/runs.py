@@ -8,6 +8,7 @@ import socket
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -29,6 +30,7 @@ from calib.training.run.record import TrainingRun
 from calib.training.teams import BACKENDS
 from calib.training_runs.options import divided_layers, require_trained, trained_division
 from calib.training_runs.plan import PlanFile
+from calib.training_runs.stages import Balance
 
 RUN_FILE = Path("run.jsonl")
 RUNS_DIRECTORY = Path("runs/training")
@@ -95,9 +97,18 @@ class TrainingRequest:
                 named = str(error).startswith(strategy) or not self.several
                 words = template.division(self.p, self.batch, node).words
                 reasons.append(str(error) if named else f"{words}: {error}")
-            else:
-                found.append(division)
+                continue
+            if layers is not None and division.traits.stages:
+                run_as = layers.run_as(self.settings.execution)
+                division, line = self._balance.cut(run_as, division)
+                if line:
+                    say(line)
+            found.append(division)
         return found, reasons
+
+    @cached_property
+    def _balance(self) -> Balance:
+        return Balance.by(self.output, BACKENDS[self.settings.backend].device)
 
     def _layers(self, strategy: str) -> ModelSpec | None:
         return divided_layers(self.model, self.settings.own, strategy, self.p)

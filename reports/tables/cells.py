@@ -63,14 +63,14 @@ def two(first: str, second: str) -> str:
 
 def execution_column(parameters: Parameters) -> Callable[[str], dict[str, str]]:
     """The cell of an execution by its name; none where all that the file has ran in float32."""
-    laws = (
-        *parameters.layers,
-        *parameters.work,
-        *parameters.tensor_loops,
-        *parameters.composition,
-        *parameters.memory,
-    )
-    if {law.execution for law in laws} <= {USUAL, ""}:
+    names = {
+        *(layer.execution for layer in parameters.layers),
+        *(law.execution for law in parameters.work),
+        *(loop.execution for loop in parameters.tensor_loops),
+        *(law.execution for law in parameters.composition),
+        *(reuse.execution for reuse in parameters.memory),
+    }
+    if names <= {USUAL, ""}:
         return lambda _: {}
     return lambda name: {"execution": execution_words(name)}
 

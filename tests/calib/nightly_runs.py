@@ -159,7 +159,7 @@ def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def known_points(asked: Request, ranks: int = 1) -> list[NightPoint]:
-    return points_of(of_calibration(asked, ranks), ranks, "local")[0]
+    return points_of(of_calibration(asked, ranks), ranks, "local", filled.filled())[0]
 
 
 def trained(run: Path, point: NightPoint, seconds: float = 0.025, **header: object) -> TrainingRun:

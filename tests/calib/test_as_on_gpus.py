@@ -206,7 +206,7 @@ def test_nights(both: Both) -> None:
 
     def told(each: Calibrated) -> object:
         asked = of_calibration(each.request, RANKS)
-        points, _ = points_of(asked, RANKS, "local")
+        points, _ = points_of(asked, RANKS, "local", each.parameters)
         specs, known = specs_of(asked), Known(each.parameters)
         cases = chosen(planned_cases(asked, each.run.cluster, specs), points, known, specs)
         plan = Plan(cases=tuple(cases), launches=LAUNCHES, budget_seconds=1.0)

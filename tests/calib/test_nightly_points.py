@@ -16,13 +16,13 @@ from calib.planning.request import Request
 
 
 def points(ranks: int = 4, **content: object) -> list[NightPoint]:
-    return points_of(Request(**content), ranks, "mpiexec -n {n}")[0]
+    return points_of(Request(**content), ranks, "mpiexec -n {n}", filled())[0]
 
 
 def test_points_of_a_calibration() -> None:
     """Serial and data on one rank are the same work: how well a run repeats."""
     asked = Request(models=("vgg16-mini", "cosmoflow-mini"), strategies=("filter",), p=(1, 2, 8))
-    found = points_of(of_calibration(asked, 4), 4, "local")[0]
+    found = points_of(of_calibration(asked, 4), 4, "local", filled())[0]
     assert [point.label for point in found] == [
         "vgg16-mini serial p=1",
         "vgg16-mini data p=1",
@@ -93,7 +93,7 @@ def test_optimizers_have_files_of_their_own() -> None:
 
 def test_what_cannot_be_divided_is_said() -> None:
     asked = Request(models=("vgg16-mini",), strategies=("data", "data+filter"), p=(3,))
-    found, left_out = points_of(asked, 4, "local")
+    found, left_out = points_of(asked, 4, "local", filled())
     assert [point.label for point in found] == ["vgg16-mini data p=3"]
     assert [each.what for each in left_out] == ["vgg16-mini data+filter p=3"]
     assert "is not p1 x p2" in left_out[0].why
