@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from calib.foundation.errors import InputError
-from calib.foundation.execution import execution_of
 from calib.foundation.layers import Attribute, LayerShape, Shape
 
 _KEY = re.compile(
@@ -47,10 +45,9 @@ def parse(key: str) -> NamedLayer | None:
                 "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
             }
         )
-        how = execution_of(found["execution"]).kernels.name
-    except (ValidationError, ValueError, InputError):
+    except (ValidationError, ValueError):
         return None
-    layer = NamedLayer(shape, int(found["batch"]), how, not found["first"])
+    layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
     again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
     return layer if again == key else None
 

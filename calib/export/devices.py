@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calib.export.reference import POSSIBLE_S, steps
 from calib.export.target import ExportPoint
 from calib.fitting.parameters.file import Parameters, TensorLoop
+from calib.fitting.parameters.measured_passes import work_of_pass
 from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.oracle.costs.in_place import ranks_at_work
@@ -47,9 +48,8 @@ def forwards(parameters: Parameters) -> list[Kernel]:
         possible = POSSIBLE_S[0] <= row.forward_s.value <= POSSIBLE_S[1]
         if layer is None or layer.shape.is_free or row.active_ranks != active or not possible:
             continue
-        nbytes = layer.shape.moved_bytes(layer.batch)
+        flops, nbytes = work_of_pass(layer, "forward")
         if nbytes >= 1:
-            flops = layer.shape.forward_flops(layer.batch)
             dtype = execution_of(layer.execution).product_type
             found.append(Kernel(layer.shape.kind, dtype, flops, nbytes, row.forward_s.value))
     return found

@@ -1,4 +1,4 @@
-"""Where a pipeline that is trained without --boundaries is cut: as predictions cut it, where they can."""
+"""Where a pipeline that is trained without --boundaries is cut: as predictions cut it, if they can."""
 
 from __future__ import annotations
 
