@@ -18,6 +18,7 @@ from calib.foundation.errors import FileError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
 
 ReadRecord = TypeVar("ReadRecord", bound="BaseModel")
 
@@ -201,9 +202,39 @@ def first_error(error: ValidationError) -> str:
     """One line: where a record's first mistake is, what it is, and how many more there are."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
-    said, count = first["msg"].removeprefix("Value error, "), error.error_count() - 1
+    said, count = wording(first), error.error_count() - 1
     more = f" (and {count} more)" if count else ""
     return f"{place}: {said}{more}" if place else f"{said}{more}"
+
+
+# what pydantic says of Python's types, by how its types of errors begin
+WORDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "tuple": "must be a list",
+    "list": "must be a list",
+    "dict": "must have named fields",
+    "model": "must have named fields",
+    "dataclass": "must have named fields",
+}
+OF_TYPES = ("type", "parsing", "from_float")
+
+
+def wording(mistake: ErrorDetails) -> str:
+    """What is wrong with a field, for people who do not know what it is in Python."""
+    kind, _, what = mistake["type"].partition("_")
+    if what in OF_TYPES and kind in WORDS:
+        return WORDS[kind]
+    if mistake["type"] == "missing":
+        return "is missing"
+    if mistake["type"] == "too_short":
+        least = mistake["ctx"]["min_length"]
+        return "is empty" if least == 1 else f"must have at least {least} items"
+    said = mistake["msg"].removeprefix("Value error, ")
+    wanted = said.removeprefix("Input should be ")
+    return said if wanted == said else f"must be {wanted}"
 
 
 def check_version(content: Any, reads: int, what: str) -> None:

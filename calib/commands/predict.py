@@ -154,6 +154,8 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
         print_table(table)
     if explain:
         for projection in found:
+            if projection.total is None:
+                continue  # the table has the reasons
             typer.echo(f"{projection.model}, {projection.division.words}, p = {projection.p}:")
             for line in lines(projection):
                 typer.echo(f"  {line}")

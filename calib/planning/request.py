@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -25,7 +26,7 @@ from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
-from calib.foundation.files import read_bytes, write_whole
+from calib.foundation.files import read_bytes, wording, write_whole
 from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
 from calib.microbench.cases import DeviceName, Library
@@ -295,7 +296,16 @@ def request_of(effort: Effort, **content: Any) -> Request:
 
 def mistakes(error: ValidationError) -> str:
     """Every mistake of a request with its key, in one line."""
-    return "; ".join(_mistake(detail) for detail in error.errors())
+    found = error.errors()
+    wrong = {detail["loc"][:1] for detail in found if len(detail["loc"]) > 1}
+    return "; ".join(_mistake(detail) for detail in found if not _follows(detail, wrong))
+
+
+def _follows(detail: ErrorDetails, wrong: Container[tuple[int | str, ...]]) -> bool:
+    """Whether it is said only because an item of it (of `wrong` ones), or another key, is wrong."""
+    if detail["type"] == "too_short" and detail["loc"] in wrong:
+        return True  # a wrong item is not counted
+    return detail["type"] == "default_factory_not_called"
 
 
 def _mistake(detail: ErrorDetails) -> str:
@@ -305,9 +315,8 @@ def _mistake(detail: ErrorDetails) -> str:
         known = Sparse.model_fields if len(names) > 1 else Request.model_fields
         near = difflib.get_close_matches(names[-1], known, n=1)
         return f"unknown key {key}" + (f"; did you mean {near[0]}?" if near else "")
+    said = wording(detail)
     if detail["type"] == "missing":
-        return f"{key} is missing"
-    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    wanted = "must be " if detail["msg"].startswith("Input should be ") else ""
+        return f"{key} {said}"
     value = "" if not key or isinstance(detail["input"], dict) else f" = {detail['input']!r}"
-    return f"{key}{value}: {wanted}{text}" if key else text
+    return f"{key}{value}: {said}" if key else said

@@ -350,7 +350,7 @@ class Parameters(Record):
         if "provenance" not in content:  # cluster.json, manifest.json, ... have a version, too
             raise FileError(f"parameter file {where}: no provenance; not a parameter file")
         if not isinstance(content.get(SIGNATURE, ""), str):
-            raise FileError(f"parameter file {where}: {SIGNATURE}: Input should be a valid string")
+            raise FileError(f"parameter file {where}: {SIGNATURE}: must be text")
         try:
             return cls.model_validate({k: v for k, v in content.items() if k != SIGNATURE})
         except ValidationError as error:

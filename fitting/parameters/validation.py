@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from calib.fitting.parameters.file import read_signed
 from calib.fitting.parameters.laws import count_of
 from calib.foundation.errors import FileError
+from calib.foundation.files import wording
 
 Seal = Literal["signed", "edited"]
 
@@ -69,6 +70,6 @@ def _mistakes(error: FileError) -> list[Mistake]:
     if not isinstance(error.__cause__, ValidationError):
         return [Mistake("", str(error))]
     return [
-        Mistake(".".join(map(str, each["loc"])), " ".join(each["msg"].split()))
+        Mistake(".".join(map(str, each["loc"])), " ".join(wording(each).split()))
         for each in error.__cause__.errors(include_url=False, include_input=False)
     ]

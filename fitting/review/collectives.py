@@ -184,10 +184,12 @@ def _other_ranks(
         "train on",
     )
     if all(fit.level == "node" for fit in fits):
+        # who has one node cannot calibrate on two
+        advice = "" if parameters.nodes == 1 else "; calibrate on two nodes or more"
         yield note(
             BEYOND,
             f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
-            "predictions are a guess; calibrate on two nodes or more",
+            f"predictions are a guess{advice}",
         )
 
 

@@ -330,6 +330,12 @@ def test_explained_terms_sum_to_the_total(here: Path) -> None:
     assert "allreduce(p=4, W)" in done.stdout and "with W = " in done.stdout
 
 
+def test_what_cannot_run_has_no_heading_in_the_explanation(here: Path) -> None:
+    done = asked(here, "serial,data", "-p 2 --batch-per-rank 4 --explain")
+    assert "serial runs on 1 rank, not on 2" in done.stdout
+    assert "hand, data, p = 2:" in done.stdout and "hand, serial, p = 2:" not in done.stdout
+
+
 def test_a_page_of_the_phases(here: Path) -> None:
     done = asked(here, "data,filter", "-p 2 --batch-per-rank 4 --plot out.html")
     assert done.returncode == 0, done.stderr

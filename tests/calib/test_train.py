@@ -176,7 +176,7 @@ def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
         ("", "not JSON"),
         ("[]", "job .* valid dictionary"),
         ('{"format_version": 2}', "format"),
-        ('{"format_version": 1}', "model: Field required"),
+        ('{"format_version": 1}', "model: is missing"),
         ('{"format_version": 1, "model": "m", "division": {"nosuch": 1}}', "division"),
     ],
 )

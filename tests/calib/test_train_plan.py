@@ -139,7 +139,7 @@ def test_uneven_and_unknown_cuts_are_refused(tmp_path: Path) -> None:
     for degrees, words in (
         ({"channel": 3}, "cannot be cut by channel=3: 3 does not divide its"),
         ({"time": 2}, "unknown dimension 'time'"),
-        ({"sample": 0}, "degrees.sample: Input should be greater than or equal to 1"),
+        ({"sample": 0}, "degrees.sample: must be greater than or equal to 1"),
     ):
         content["layers"][0]["degrees"] = degrees
         content["devices_per_node"] = 3

@@ -456,7 +456,7 @@ def test_a_cluster_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["hosts"][0]["devices"][0]["memory_bytes"] = 10**400
     path.write_text(json.dumps(content))
-    with pytest.raises(FileError, match="memory_bytes: Input should be less") as caught:
+    with pytest.raises(FileError, match="memory_bytes: must be less") as caught:
         fit_runs([directory])
     assert len(str(caught.value).splitlines()) == 1
     content["hosts"][0]["devices"] = []

@@ -11,15 +11,17 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, ValidationError
 
 from calib.foundation.errors import CalibError, FileError, MeasurementError
 from calib.foundation.files import (
     ensure_directory,
+    first_error,
     read_bytes,
     read_json,
     sha256_of,
@@ -271,3 +273,36 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     write_json(path, {"name": name, "good": "\U0001f600 größer"})
     assert read_json(path, "file") == {"name": "log-?.txt", "good": "\U0001f600 größer"}
+
+
+class _Fields(BaseModel):
+    whole: int = 1
+    share: float = 1.0
+    flag: bool = True
+    name: str = "x"
+    several: tuple[int, ...] = Field(default=(1,), min_length=1)
+    pair: tuple[int, ...] = Field(default=(1, 2), min_length=2)
+    inner: dict[str, int] = {}
+    word: Literal["a", "b"] = "a"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("whole", "two", "must be a whole number"),
+        ("whole", 1.5, "must be a whole number"),
+        ("whole", None, "must be a whole number"),
+        ("share", "half", "must be a number"),
+        ("flag", 3, "must be true or false"),
+        ("name", 3, "must be text"),
+        ("several", 3, "must be a list"),
+        ("several", [], "is empty"),
+        ("pair", [1], "must have at least 2 items"),
+        ("inner", 3, "must have named fields"),
+        ("word", "c", "must be 'a' or 'b'"),
+    ],
+)
+def test_what_is_wrong_with_a_field(field: str, value: object, said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        _Fields.model_validate({field: value})
+    assert first_error(caught.value) == f"{field}: {said}"

@@ -45,7 +45,7 @@ def test_what_comes_out_beyond_is_one_line() -> None:
     class One(BaseModel):
         seconds: Seconds
 
-    message = r"^the sum is outside plausible bounds: seconds: Input should"
+    message = r"^the sum is outside plausible bounds: seconds: must be"
     with pytest.raises(InputError, match=message), possible("the sum"):
         One(seconds=1e10)
     with (

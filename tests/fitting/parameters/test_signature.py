@@ -213,7 +213,7 @@ def test_an_edited_file_that_is_written_again_still_says_so(path: Path, tmp_path
 @pytest.mark.parametrize("signature", [1, None, [], {"sha256": "ab"}, True])
 def test_a_signature_that_is_no_text_is_refused(path: Path, signature: Any) -> None:
     changed(path, lambda c: c.update(signature=signature))
-    with pytest.raises(FileError, match="signature: Input should be a valid string"):
+    with pytest.raises(FileError, match="signature: must be text"):
         read_signed(path)
 
 

@@ -58,6 +58,11 @@ def test_a_good_file_has_no_warning() -> None:
     assert "beyond 8 ranks predictions are a guess" in found[1].message
 
 
+def test_who_has_one_node_is_not_asked_to_calibrate_on_two() -> None:
+    several, unknown, alone = (check(f.filled(nodes=n))[1].message for n in (4, 0, 1))
+    assert several == unknown == f"{alone}; calibrate on two nodes or more"
+
+
 def test_warnings_come_first() -> None:
     found = check(
         f.filled(
