@@ -136,6 +136,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ("p = [1]\nbudget_s = nan", "budget_s = nan: "),
         ('p = [1]\nstrategies = ["dat"]', "strategies = 'dat': must be 'serial', 'data'"),
         ('p = [1]\ndtypes = ["int8"]', "dtypes = 'int8': unknown dtype 'int8'; known: float32"),
+        ('p = [1]\nexecutions = ["tf32"]', "tf32 is arithmetic of CUDA devices"),
         ('p = [1]\nlibraries = ["nccl"]', 'library nccl needs device = "cuda"'),
         ('p = [1]\nalgorithms = ["ring"]', "algorithms are told to library nccl, which"),
         ('p = [1]\nalgorithms = ["magic"]', "algorithms = 'magic': must be 'ring', 'tree'"),
