@@ -200,14 +200,14 @@ class Division:
             found.append(
                 f"{what} = {self.replicas} does not divide the batch of {self.batch} samples"
             )
+        elif self.batch % (self.replicas * self.accumulation):
+            found.append(
+                f"{self.accumulation} micro-batches do not divide the {self.batch // self.replicas} "
+                "samples of a rank"
+            )
         if self.traits.stages and self.batch % self.segments:
             found.append(
                 f"{self.segments} segments do not divide the batch of {self.batch} samples"
-            )
-        each, rest = divmod(self.batch, self.replicas)
-        if not rest and each % self.accumulation:
-            found.append(
-                f"{self.accumulation} micro-batches do not divide the {each} samples of a rank"
             )
         if self.boundaries and len(self.boundaries) != self.p - 1:
             found.append(f"{len(self.boundaries)} stage boundaries are not p - 1 = {self.p - 1}")
