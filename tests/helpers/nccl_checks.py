@@ -102,6 +102,7 @@ def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
         measure(f"{operation} ring/simple", operation, algorithm="ring", protocol="simple")
     measure("tree", "allreduce", algorithm="tree")
     measure("ring/ll128", "allreduce", algorithm="ring", protocol="ll128")
+    measure("ring/ll", "allreduce", algorithm="ring", protocol="ll")
     measure("nvls", "allreduce", algorithm="nvls", protocol="simple")
     measure("own", "allreduce")
     measure("all_to_all", "all_to_all")

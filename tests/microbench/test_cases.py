@@ -145,7 +145,8 @@ TOLD = {"library": "nccl", "device": "cuda", "algorithm": "tree", "protocol": "s
         ({"algorithm": "nvls", "protocol": "ll128"}, "NCCL has no nvls/ll128 for allreduce"),
         ({"operation": "allgather"}, "NCCL has no tree/simple for allgather"),
         ({"algorithm": ""}, "a protocol is told with an algorithm"),
-        ({"protocol": "ll"}, "Input should be"),
+        ({"algorithm": "nvls", "protocol": "ll"}, "NCCL has no nvls/ll for allreduce"),
+        ({"protocol": "ll64"}, "Input should be"),
     ],
 )
 def test_what_nccl_cannot_be_told_is_refused(fields: dict[str, Any], reason: str) -> None:
