@@ -4,8 +4,8 @@ Collectives really move data. What NCCL queues on a stream is done at once; what
 and group_end is done together at its end. A call without a stream is refused.
 
 Algorithms are told as libnccl 2.31.2 and 2.32.3 are told (config/algorithm_parser.cc): by beginnings of
-RING_LL128 and the like, in any case, with "," for or, "+" for and, "^" for not. This machine has rings and
-trees, and no NVLS.
+RING_LL128 and the like, in any case, with "," for or, "+" for and, "^" for not. This machine has rings
+and trees, and no NVLS.
 """
 
 from __future__ import annotations
