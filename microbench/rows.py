@@ -216,5 +216,6 @@ def case_end(
             "estimate_s": result.estimate_s,
             "memory": result.memory,
             "kernels": result.kernels,
+            "workspace": result.workspace,
         }
     )

@@ -36,6 +36,7 @@ COLD_BYTES_PER_S = 100e9  # beside that, for what a flush has evicted from L2
 ALPHA_S, BETA_S_PER_BYTE = 10e-6, 1 / 8e9
 NOISE = 0.004  # standard deviation of a time's logarithm
 CYCLES_PER_S = 1e9
+WORKSPACE_BYTES = 96 << 10  # of a convolution
 SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
 CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
 NCCL_BYTES = 40 << 20  # once ranks have talked
@@ -56,6 +57,7 @@ FREE = {
     aten.set_.source_Storage_storage_offset,
 }
 WAITS = {aten._local_scalar_dense.default}
+CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 
 
 def kernel_seconds(flops: float, nbytes: float) -> float:
@@ -169,6 +171,8 @@ class Kernels(LiveBytes):
         if nowhere or func in FREE or func.is_view:
             return result
         self.names.append(str(func))
+        if func in CONVOLUTIONS:
+            self.peak = max(self.peak, self.live + WORKSPACE_BYTES)
         nbytes = float(sum(x.numel() * x.element_size() for x in tensors))
         count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
