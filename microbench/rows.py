@@ -149,6 +149,7 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "stride": case.stride,
         "device": case.device,
         "cold": case.cold,
+        "mode": case.mode,
         "start": case.start,
         "key": _detail(case),
     }

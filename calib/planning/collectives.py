@@ -76,6 +76,8 @@ def collective_cases(
             start="window",
         )
     cases += maker.other_libraries(sizes)
+    if request.graphs:
+        cases += maker.graphs(sizes[-1])
     algorithms = USUAL_ALGORITHMS if request.algorithms is None else request.algorithms
     if "nccl" in request.libraries and algorithms:
         if is_told(machine.nccl):
@@ -291,6 +293,26 @@ class _Maker:
             for p in ([2] if operation in PAIRWISE else sizes)
             for case in self.coarse(
                 operation, p, 2, f"{library} beside {self.library}", library=library, device=device
+            )
+        ]
+
+    def graphs(self, p: int) -> list[Case]:
+        """Collectives of NCCL in CUDA graphs, which have no launch for each call."""
+        return [
+            case
+            for library in self.request.libraries
+            if library.endswith("nccl")
+            for operation in TOLD
+            if operation in self.request.collectives
+            for case in self.coarse(
+                operation,
+                p,
+                2,
+                f"{operation.replace('_', ' ')} in CUDA graphs",
+                COMPARED_FACTOR,
+                library=library,
+                device="cuda",
+                mode="graph",
             )
         ]
 

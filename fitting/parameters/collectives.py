@@ -130,7 +130,7 @@ class CollectiveFit(CollectiveLaw):
     def shape(self) -> AlgorithmShape:
         """(steps, volume) of the default algorithm; (1, 1) of an operation without a cost model."""
         try:
-            return steps_and_volume(self.operation, self.ranks)
+            return steps_and_volume(self.operation.removesuffix(" graph"), self.ranks)
         except InputError:
             return 1.0, 1.0
 

@@ -60,10 +60,14 @@ def measure_collective(
     together = setting.pool.control(members)
     exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
     expected_s = estimate_s(control, case, exercise)
+    if case.mode == "graph":
+        capture(control, case, exercise, 1)
     first_s = check(control, case, exercise)
     start = _start(setting, case, together)
     calls = _calls(setting, case, exercise, start)
-    block = _block(case, exercise, start, calls)
+    if case.mode == "graph":
+        capture(control, case, exercise, calls)
+    block = _block(case, exercise, start, 1 if case.mode == "graph" else calls)
     if len(members) < control.size:
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
@@ -86,6 +90,22 @@ def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> 
             "so it has no time"
         )
     return float(max(each[1] for each in found))
+
+
+def capture(control: Control, case: CollectiveCase, exercise: Exercise | None, number: int) -> None:
+    """Let the case's call be a CUDA graph of so many; collective.
+
+    Raises MeasurementError on all ranks where one cannot capture it.
+    """
+    problem = ""
+    try:
+        if exercise is not None:
+            exercise.capture(number)
+    except Exception as error:  # of PyTorch, or of NCCL
+        problem = next(iter(str(error).splitlines()), type(error).__name__)
+    problems = [text for text in control.allgather_object(problem) if text]
+    if problems:
+        raise MeasurementError(f"{case.label}: no CUDA graph of it: {problems[0]}")
 
 
 def _start(

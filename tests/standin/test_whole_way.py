@@ -164,9 +164,11 @@ def test_peaks_are_the_stand_ins(done: Calibration) -> None:
 
 def test_convolutions_have_the_workspace_of_the_stand_in(done: Calibration) -> None:
     found = {(of.kind, of.workspace_bytes) for of in measured_passes(done.parameters)}
-    assert found == {
-        (kind, WORKSPACE_BYTES if kind == "conv" else 0) for kind, _ in found
-    } and {"conv", "relu", "linear"} <= {kind for kind, _ in found}
+    assert found == {(kind, WORKSPACE_BYTES if kind == "conv" else 0) for kind, _ in found} and {
+        "conv",
+        "relu",
+        "linear",
+    } <= {kind for kind, _ in found}
 
 
 def expected_forward(time: LayerTime) -> float | None:

@@ -511,6 +511,23 @@ def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]
         assert not any(case.algorithm for case in collectives(untold))
 
 
+def test_graphs_are_planned_where_they_are_asked_for(specs: dict[str, ModelSpec]) -> None:
+    nccl: dict[str, Any] = {"libraries": ("torch_nccl", "nccl"), "device": "cuda"}
+    plain = vgg(cluster(4), specs, (2, 4), **nccl).plan
+    plan = vgg(cluster(4), specs, (2, 4), graphs=True, **nccl).plan
+    found = [case for case in collectives(plan) if case.mode == "graph"]
+    assert [case for case in plan.cases if case not in found] == list(plain.cases)
+    assert {(case.library, case.operation, case.group_size, case.tier) for case in found} == {
+        (library, operation, 4, 2)
+        for library in nccl["libraries"]
+        for operation in ("allreduce", "allgather", "reduce_scatter")
+    }
+    sizes = {case.nbytes for case in found if case.operation == "allreduce"}
+    assert sizes <= {case.nbytes for case in collectives(plain, operation="allreduce")}
+    with pytest.raises(InputError, match="graphs are of libraries nccl and torch_nccl"):
+        request_of(QUICK, p=(2,), graphs=True)
+
+
 @pytest.mark.parametrize(
     ("version", "is_left_out"), [("2.29.7", True), ("2.31.2", False), ("2.32.3", False)]
 )

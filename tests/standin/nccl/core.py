@@ -55,6 +55,11 @@ def _passes(
     """
 
 
+def _does(call: Callable[[], None]) -> None:
+    """Carries out a call, or keeps it: here a CUDA graph may capture it."""
+    call()
+
+
 class NcclRedOp(IntEnum):
     """How items are reduced."""
 
@@ -360,7 +365,7 @@ class Communicator:
             assert _group.collectives is not None
             _group.collectives.append(run)
         else:
-            run()
+            _does(run)
 
     def _message(
         self,
