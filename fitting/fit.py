@@ -123,7 +123,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
-    collectives, more = collective_fits(used, seed, estimates)
+    channels = {end.case_id: end.channels for end in ends if end.channels}
+    collectives, more = collective_fits(used, seed, estimates, channels)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)

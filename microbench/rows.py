@@ -218,5 +218,6 @@ def case_end(
             "memory": result.memory,
             "kernels": result.kernels,
             "workspace": result.workspace,
+            "channels": result.channels,
         }
     )

@@ -52,6 +52,10 @@ class CollectivePoint(Record):
     estimate_s: Seconds | None = Field(
         default=None, description="of a call, as NCCL itself expects it; null: it said nothing"
     )
+    channels: dict[str, CountOrNone] = Field(
+        default_factory=dict,
+        description="algorithm/protocol that NCCL took -> channels of a call, where its log says so",
+    )
 
 
 class HockneyPiece(Record):

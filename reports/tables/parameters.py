@@ -6,7 +6,7 @@ the times lie between 1/1.3 of the law and 1.3 times it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import get_args
@@ -261,8 +261,14 @@ def _measured_row(fit: CollectiveFit, size: MeasuredSize) -> dict[str, str]:
         **({} if size.estimate_s is None else {"NCCL expects us": number(size.estimate_s * 1e6)}),
         "off": off + "*" * size.outlier,
         **bandwidths(size),
+        **({"channels": channels_words(size.channels)} if size.channels else {}),
         "reps": str(size.n),
     }
+
+
+def channels_words(of: Mapping[str, int]) -> str:
+    """`16 ring/simple`: what NCCL took."""
+    return ", ".join(f"{count} {how}" for how, count in of.items())
 
 
 def bandwidths(size: MeasuredSize) -> dict[str, str]:
@@ -422,7 +428,9 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
             "GB/s": rate_words(of.bytes_per_s, 1e-9),
             "flop/B": NONE if of.intensity is None else number(of.intensity),
             "of peak": percent(of.peak_share),
-            **({} if of.workspace_bytes is None else {"workspace": bytes_words(of.workspace_bytes)}),
+            **(
+                {} if of.workspace_bytes is None else {"workspace": bytes_words(of.workspace_bytes)}
+            ),
             **({"kernels": kernels_words(of.kernels)} if of.kernels else {}),
         }
         for of in passes[:most]

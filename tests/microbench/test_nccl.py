@@ -90,7 +90,8 @@ def test_nccl_does_what_it_is_told(ranks: int) -> None:
             ("tree", "TREE_SIMPLE", 8.2),
             ("own", "RING_SIMPLE", 16.1),
         ]:
-            done, estimate_s, repetitions = found[name]
+            done, estimate_s, repetitions, channels = found[name]
+            assert channels == {algorithm.replace("_", "/").lower(): 4}, "on all ranks"
             assert estimate_s == pytest.approx(us * 1e-6), "from us"
             assert repetitions > 0
             assert done == ([algorithm] if works else [])
