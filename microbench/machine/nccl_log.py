@@ -1,8 +1,8 @@
 """What NCCL chose for calls, and its channels, from the debug log that a user asks it for.
 
 No call of nccl4py 0.6 or of NCCL says them (of a simulated group there is a time and no more). NCCL
-writes them with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING and NCCL_DEBUG_FILE: on the first rank of a
-communicator a line for each call (src/enqueue.cc), which takes its host some us.
+writes them with NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING and NCCL_DEBUG_FILE: on the first rank
+of a communicator a line for each call (src/enqueue.cc), which takes its host some us.
 """
 
 from __future__ import annotations
