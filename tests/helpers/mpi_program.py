@@ -148,6 +148,21 @@ def conformance(comm: MpiCommunicator, device: str, *libraries: str) -> dict[str
     return found
 
 
+def graphs(comm: MpiCommunicator, device: str, library: str) -> list[int]:
+    """Repetitions of an allreduce call by call and as a graph, whose results are checked first."""
+    pool, on = CommunicatorPool(comm), take_device(device, comm)
+    setting = CollectiveSetting(comm, pool, place(comm), on.events or measure_timer(200), None, on)
+    about = {"operation": "allreduce", "nbytes": 1 << 20, "library": library, "device": device}
+    found = []
+    for mode in ("eager", "graph"):
+        case = CollectiveCase.model_validate(
+            {**about, "ranks": comm.size, "group_size": comm.size, "mode": mode}
+        )
+        found.append(len(measure_collective(setting, case, 0.0, 0.5).ranks["allreduce"]))
+    pool.close()
+    return found
+
+
 def control(comm: MpiCommunicator) -> dict[str, Any]:
     """Words among a part of the ranks in reversed order; whether the quiet barrier was left early."""
     part = comm.part([2, 0] if comm.rank != 1 else None)
