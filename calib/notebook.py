@@ -209,7 +209,8 @@ class Run:
             `time_s` is the median of a call with its 95% interval (`low_s`, `high_s`); `flops` and
             `size_B` are the fewest that the pass needs, `intensity` their ratio (flop/B), `flops_per_s`
             and `bytes_per_s` what it achieves. `peak_share` is the least time by the device's peaks over
-            the time, `bound` which peak that is; `kernels` are the names of a GPU's kernels.
+            the time, `bound` which peak that is; `kernels` are the names of a GPU's kernels and
+            `workspace_B` what they had for themselves.
         """
         names = ("key", "kind", "batch", "execution", "active_ranks", "direction")
         work = ("flops", "size_B", "intensity", "flops_per_s", "bytes_per_s", "peak_share")
@@ -218,12 +219,12 @@ class Run:
                 *(of.key, of.kind, of.batch, of.execution, of.active_ranks, of.direction),
                 *(*value_and_ends(of.seconds), of.n, of.flops, of.nbytes, of.intensity),
                 *(x and x.value for x in (of.flops_per_s, of.bytes_per_s)),
-                *(of.peak_share, of.bound, of.kernels),
+                *(of.peak_share, of.bound, of.kernels, of.workspace_bytes),
             )
             for of in measured_passes(self.parameters_record)
         ]
-        table = _frame(rows, (*names, *TIMES, "n", *work, "bound", "kernels"))
-        return table.astype(dict.fromkeys((*TIMES, *work), float))
+        table = _frame(rows, (*names, *TIMES, "n", *work, "bound", "kernels", "workspace_B"))
+        return table.astype(dict.fromkeys((*TIMES, *work, "workspace_B"), float))
 
     def predictions(self) -> pd.DataFrame:
         """What was predicted before the training (predictions.json), a row per point.

@@ -123,7 +123,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
-    collectives, more = collective_fits(used, seed, estimates)
+    channels = {end.case_id: end.channels for end in ends if end.channels}
+    collectives, more = collective_fits(used, seed, estimates, channels)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)
@@ -131,7 +132,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     sparse, uncut = partitions(used, sparse_cases, seed)
     structural, extended = structural_fits(used, seed)
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
-    alone = layer_times(used, layer_cases, _kernels(ends))
+    alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends))
     loops = tensor_loops(used, seed)
     notes += more + _never_measured(ends)
     return Parameters(
@@ -170,6 +171,16 @@ def _kernels(ends: Sequence[CaseEnd]) -> dict[str, dict[str, list[str]]]:
         of_case = found.setdefault(end.case_id, {})
         for operation, names in end.kernels.items():
             of_case[operation] = list(dict.fromkeys([*of_case.get(operation, []), *names]))
+    return found
+
+
+def _workspace(ends: Sequence[CaseEnd]) -> dict[str, dict[str, int]]:
+    """Case -> operation -> the most bytes that its kernels had for themselves in any launch."""
+    found: dict[str, dict[str, int]] = {}
+    for end in ends:
+        of_case = found.setdefault(end.case_id, {})
+        for operation, nbytes in end.workspace.items():
+            of_case[operation] = max(nbytes, of_case.get(operation, 0))
     return found
 
 

@@ -1,8 +1,9 @@
 """What NCCL chooses for a call, by the names of its example tuner, and what it can be told to use.
 
-A call is told by a selection, from NCCL 2.31 on (ncclCollConfig_t). It is matched with the beginning of
-names such as RING_LL128, in any case: so LL128 and Simple can be told, but what begins with ring_ll is
-LL and LL128. Read from libnccl 2.31.2 and 2.32.3 (config/collconfig.cc, algRegistry).
+A call is told by a selection, from NCCL 2.31 on (ncclCollConfig_t): tags that are matched with the
+beginnings of names such as RING_LL128, in any case; "+" is and, "^" not. So ring_ll is LL and LL128, and
+LL alone is that without ring_ll128. Read from NCCL 2.31.2 (src/config/algorithm_parser.cc); ncclAlgParse
+of libnccl 2.31.2 and 2.32.3, called by itself, gives one algorithm for each selection here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple
 NcclAlgorithm = Literal[
     "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"
 ]
-NcclProtocol = Literal["ll128", "simple"]
+NcclProtocol = Literal["ll", "ll128", "simple"]
 
 # the rest is sends and receives, which NCCL chooses nothing for
 CHOSEN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
@@ -29,8 +30,8 @@ class Tellable(NamedTuple):
 
 
 TELLABLE: dict[NcclAlgorithm, Tellable] = {
-    "ring": Tellable(CHOSEN, ("ll128", "simple")),
-    "tree": Tellable(("allreduce",), ("ll128", "simple")),
+    "ring": Tellable(CHOSEN, ("ll", "ll128", "simple")),
+    "tree": Tellable(("allreduce",), ("ll", "ll128", "simple")),
     "nvls": Tellable(("allreduce", "allgather", "reduce_scatter")),
     "nvls_tree": Tellable(("allreduce",)),
     "collnet_direct": Tellable(("allreduce", "allgather", "reduce_scatter")),
@@ -42,7 +43,8 @@ _NAME = re.compile(r"(\w+)(?: algorithm=(\w+))?(?: protocol=(\w+))?")
 
 def selection(algorithm: str, protocol: str) -> str:
     """What a call is told: ring_ll128, or ring_ with any protocol (nvls without _ is nvlstree too)."""
-    return f"{algorithm.replace('nvls_tree', 'nvlstree')}_{protocol}"
+    name = f"{algorithm.replace('nvls_tree', 'nvlstree')}_{protocol}"
+    return f"{name}+^{name}128" if protocol == "ll" else name
 
 
 def told_key(algorithm: str, protocol: str) -> str:

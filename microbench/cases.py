@@ -109,6 +109,10 @@ class CollectiveCase(CaseBase):
     cold: bool = Field(
         default=False, description="whether caches are evicted before each repetition"
     )
+    mode: Literal["eager", "graph"] = Field(
+        default="eager",
+        description="of NCCL: calls one by one, or those of a timing as a CUDA graph",
+    )
     start: Literal["barrier", "window"] = Field(
         default="barrier",
         description="how a repetition begins: at a barrier, or in a window on synchronised clocks",
@@ -129,6 +133,8 @@ class CollectiveCase(CaseBase):
         hierarchical = self.operation == "hierarchical_allreduce"
         if hierarchical != bool(self.inner) or (hierarchical and self.group_size % self.inner):
             raise ValueError("a hierarchical allreduce needs inner, a divisor of its group_size")
+        if self.mode == "graph" and (not self.library.endswith("nccl") or self.cold):
+            raise ValueError("a CUDA graph is of warm calls of nccl or torch_nccl")
         self._check_told()
         return self
 
@@ -158,6 +164,7 @@ class CollectiveCase(CaseBase):
         marks = [
             *([f"by {self.told}"] if self.told else []),
             *(["cold"] if self.cold else []),
+            *(["as a graph"] if self.mode == "graph" else []),
             *(["in a window"] if self.start == "window" else []),
         ]
         suffix = f" ({', '.join(marks)})" if marks else ""

@@ -91,5 +91,11 @@ class Device(Protocol):
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """Names of the kernels that a call runs on a GPU, in order, without repeats; not timed."""
 
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        """A replay of so many calls as one CUDA graph; `call` is made once before, untimed.
+
+        The calls must be the same ones each time. Raises InputError on a CPU.
+        """
+
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """What the device says of itself; `ours` are pids of this session's ranks on it."""

@@ -149,6 +149,7 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "stride": case.stride,
         "device": case.device,
         "cold": case.cold,
+        "mode": case.mode,
         "start": case.start,
         "key": _detail(case),
     }
@@ -216,5 +217,7 @@ def case_end(
             "estimate_s": result.estimate_s,
             "memory": result.memory,
             "kernels": result.kernels,
+            "workspace": result.workspace,
+            "channels": result.channels,
         }
     )

@@ -26,7 +26,7 @@ BUDGET_S, BUDGET_SMALL_S, TARGET = 2.0, 0.3, 0.01
 PRODUCTS, PRODUCTS_SMALL = (512, 4096), (256,)
 COPIES, COPIES_SMALL = (4 << 20, 256 << 20), (1 << 20,)
 LAYERS = ("conv1", "bn1", "relu", "stages.0.0.conv2", "fc")  # of ResNet-50
-WAYS: dict[str, dict[str, Any]] = {"warm": {}, "cold": {"cold": True}, "graph": {"mode": "graph"}}
+WAYS: dict[str, dict[str, Any]] = {"warm": {}, "cold": {"cold": True}}
 BATCH, BATCH_SMALL = 32, 4
 DoBench = Callable[[Callable[[], object]], float]
 

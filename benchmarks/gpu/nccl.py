@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from shutil import rmtree
 
-import torch
-
 from benchmarks.gpu.steps import Found, Missing, Row, Setting
 from benchmarks.gpu.timing import PerCall, held, own_device, unheld
 from benchmarks.gpu.verbs import calib
@@ -94,22 +92,13 @@ def as_graph(
     for number in COUNTS:
         what = f"{about}, graph of {number}"
         try:
-            replay = captured(call, number)
+            replay = device.captured(call, number)
         except Exception as error:  # of PyTorch, or of NCCL
             yield Missing(what, (str(error).strip().splitlines() or ["no reason given"])[0])
             return
         found = held(control, device, replay, 1)
         host = f"its host took {seconds_words(found.host_s)} for the graph"
         yield Row(what, found.device_s / number, "s", host)
-
-
-def captured(call: Callable[[], object], number: int) -> Callable[[], None]:
-    """A replay of so many calls. NCCL's own threads may use CUDA meanwhile."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for _ in range(number):
-            call()
-    return graph.replay
 
 
 def ranks(setting: Setting) -> Iterator[Found]:

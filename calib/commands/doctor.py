@@ -5,7 +5,7 @@ Example: calib doctor --ranks 4
 
 from __future__ import annotations
 
-from calib.driver.defaults import default_device, default_ranks
+from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.microbench.doctor import examine, require_measurable
 from calib.options import DeviceOption, Json, Launcher, Output, RanksOption
 from calib.terminal.doctor import show
@@ -27,4 +27,5 @@ def command(
         print_json(content)
     else:
         show(findings)
+    require_device(device, launcher)
     require_measurable(findings)

@@ -13,7 +13,7 @@ import typer
 from calib.driver.probe import probe, probe_as_rank
 from calib.driver.ranks import as_rank
 from calib.foundation.files import destination
-from calib.options import Json, Launcher, Output, RanksOption
+from calib.options import DeviceOption, Json, Launcher, Output, RanksOption
 from calib.terminal.printing import print_json, say
 
 
@@ -21,6 +21,7 @@ def command(
     output: Output = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
     ranks: RanksOption = None,
+    device: DeviceOption = None,
     launcher: Launcher = "local",
     as_json: Json = False,
 ) -> None:
@@ -28,7 +29,7 @@ def command(
     if as_rank():
         probe_as_rank(path, name)
         return
-    cluster = probe(path, launcher, ranks, name)
+    cluster = probe(path, launcher, ranks, name, device)
     if as_json:
         print_json(cluster.model_dump())
         return

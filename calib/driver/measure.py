@@ -22,7 +22,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done, consolidate, remove_unfinished
 from calib.microbench.records.samples import read_run_table
-from calib.microbench.session import run_session
+from calib.microbench.session import is_on_gpu, run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
 from calib.planning.plan import plan_for_run
 from calib.planning.request import Request
@@ -39,10 +39,11 @@ def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan
         if not (run / PLAN_FILE).exists():
             raise FileError(f"{run} holds no {PLAN_FILE} to go on with; leave out --resume")
         plan = read_plan(run)
-        ranks = max(plan.sizes)
+        ranks, device = max(plan.sizes), "cuda" if any(map(is_on_gpu, plan.cases)) else "cpu"
     else:
-        require_device(request.device, launcher)
-        ranks = request.ranks or default_ranks(launcher, request.device)
+        device = request.device
+        ranks = request.ranks or default_ranks(launcher, device)
+    require_device(device, launcher)
     path = ensure_directory(run) / CLUSTER_FILE
     if not path.exists():
         probe(path, launcher, ranks)

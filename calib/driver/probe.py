@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calib.driver.defaults import default_ranks
+from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.ranks import join_ranks, run_ranks
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.probe import probe as probe_hosts
@@ -12,7 +12,11 @@ from calib.microbench.records.cluster import Cluster
 
 
 def probe(
-    path: Path, launcher: str = "local", ranks: int | None = None, name: str | None = None
+    path: Path,
+    launcher: str = "local",
+    ranks: int | None = None,
+    name: str | None = None,
+    device: str | None = None,
 ) -> Cluster:
     """Start the ranks, let them look at their hosts, and read what they wrote.
 
@@ -23,17 +27,23 @@ def probe(
     launcher
         local, slurm, or a template with {n}.
     ranks
-        By default one per physical core, or those of the Slurm allocation.
+        By default one per GPU or physical core, or those of the Slurm allocation.
     name
         Of the cluster; by default that of this host.
+    device
+        What ranks are for, cpu or cuda; by default what `default_device` finds.
 
     Raises
     ------
+    MachineError
+        The device is cuda, and no GPU is to be seen.
     RanksEnded
         A rank failed, or could not be started.
     """
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
-    ranks = ranks or default_ranks(launcher)
+    if device is not None:
+        require_device(device, launcher)
+    ranks = ranks or default_ranks(launcher, device or default_device())
     log = path.parent / LOG_FILE
     run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")
     return Cluster.read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calib.driver.defaults import require_device
 from calib.driver.probe import probe
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MachineError
@@ -20,7 +21,8 @@ def ranks_in(cluster: Cluster) -> int:
 
 
 def doctored(ranks: int, launcher: str, device: str) -> list[DoctorFinding]:
-    """What the doctor finds. Raises MachineError where nothing can be measured."""
+    """What the doctor finds. Raises MachineError where nothing can be measured, or without a GPU."""
+    require_device(device, launcher)
     findings = examine(ranks, launcher, device)
     require_measurable(findings)
     return findings

@@ -68,13 +68,20 @@ def collective_cases(
         cases += maker.cold_allreduces(sizes[-1])
     if request.windows:
         cases += maker.coarse(
-            "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"
+            "allreduce",
+            sizes[-1],
+            2,
+            "allreduce started by synchronised clocks",
+            COMPARED_FACTOR,
+            start="window",
         )
     cases += maker.other_libraries(sizes)
+    if request.graphs:
+        cases += maker.graphs(sizes[-1])
     algorithms = USUAL_ALGORITHMS if request.algorithms is None else request.algorithms
     if "nccl" in request.libraries and algorithms:
         if is_told(machine.nccl):
-            cases += maker.told(algorithms, sizes[-1])
+            cases += [case for p in sizes for case in maker.told(algorithms, p, p == sizes[-1])]
         else:
             left_out.append(
                 f"algorithms of NCCL: a call can name one from NCCL "
@@ -192,14 +199,21 @@ class _Maker:
         """The same over the coarse grid, by `p` ranks or as many as a node has."""
         inside = min(p, self.machine.ranks_per_node)
         why = "allreduce from cold caches"
-        cases = self.coarse("allreduce", inside, 2, why, cold=True) if inside > 1 else []
+        cases: list[CollectiveCase] = []
+        if inside > 1:
+            cases = self.coarse("allreduce", inside, 2, why, COMPARED_FACTOR, cold=True)
         return [case for case in cases if case.nbytes >= LEAST_EXCHANGE_BYTES]
 
     def coarse(
-        self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
+        self,
+        operation: Operation,
+        group_size: int,
+        tier: int,
+        why: str,
+        factor: int = COARSE_FACTOR,
+        **more: Any,
     ) -> list[CollectiveCase]:
         """The coarse grid of one operation; in tier 2 no larger than messages get."""
-        factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
         largest = LARGEST_BYTES if tier < 2 else self.enough
         sizes = size_grid(max(factor, self.request.grid_factor), largest)
         return [self.case(operation, nbytes, group_size, tier, why, **more) for nbytes in sizes]
@@ -282,8 +296,32 @@ class _Maker:
             )
         ]
 
-    def told(self, algorithms: Sequence[NcclAlgorithm], p: int) -> list[Case]:
-        """NCCL's own choice beside each algorithm and protocol, over the coarse grid."""
+    def graphs(self, p: int) -> list[Case]:
+        """Collectives of NCCL in CUDA graphs, which have no launch for each call."""
+        return [
+            case
+            for library in self.request.libraries
+            if library.endswith("nccl")
+            for operation in TOLD
+            if operation in self.request.collectives
+            for case in self.coarse(
+                operation,
+                p,
+                2,
+                f"{operation.replace('_', ' ')} in CUDA graphs",
+                COMPARED_FACTOR,
+                library=library,
+                device="cuda",
+                mode="graph",
+            )
+        ]
+
+    def told(self, algorithms: Sequence[NcclAlgorithm], p: int, largest: bool) -> list[Case]:
+        """NCCL's own choice beside each algorithm and protocol, over the coarse grid.
+
+        On another p than the `largest`, over that of what is only compared.
+        """
+        factor = COARSE_FACTOR if largest else COMPARED_FACTOR
         cases: list[Case] = []
         for operation in TOLD:
             if operation not in self.request.collectives:
@@ -299,6 +337,7 @@ class _Maker:
                     p,
                     2,
                     f"the fastest {operation.replace('_', ' ')}: {how}",
+                    factor,
                     library="nccl",
                     device="cuda",
                     algorithm=algorithm,

@@ -192,6 +192,11 @@ class Request(BaseModel):
         default=True,
         description="whether allreduces of buffers outside of the caches are measured, too",
     )
+    graphs: bool = Field(
+        default=False,
+        description="whether collectives of NCCL in CUDA graphs are measured, too: laws beside those "
+        "of calls, which no prediction uses",
+    )
     windows: bool = Field(
         default=False,
         description="whether starts in a window on synchronised clocks are measured, too: for "
@@ -245,6 +250,8 @@ class Request(BaseModel):
                 raise ValueError(str(error)) from error
         if self.algorithms and "nccl" not in self.libraries:
             raise ValueError("algorithms are told to library nccl, which libraries lacks")
+        if self.graphs and not gpu:
+            raise ValueError("graphs are of libraries nccl and torch_nccl")
         hosts = [name for name in OF_HOSTS if getattr(self, name)]
         if hosts and self.device != "cpu":
             raise ValueError(f'{hosts[0]} needs device = "cpu"')

@@ -52,6 +52,10 @@ class CollectivePoint(Record):
     estimate_s: Seconds | None = Field(
         default=None, description="of a call, as NCCL itself expects it; null: it said nothing"
     )
+    channels: dict[str, CountOrNone] = Field(
+        default_factory=dict,
+        description="algorithm/protocol that NCCL took -> channels of a call, where its log says so",
+    )
 
 
 class HockneyPiece(Record):
@@ -130,7 +134,7 @@ class CollectiveFit(CollectiveLaw):
     def shape(self) -> AlgorithmShape:
         """(steps, volume) of the default algorithm; (1, 1) of an operation without a cost model."""
         try:
-            return steps_and_volume(self.operation, self.ranks)
+            return steps_and_volume(self.operation.removesuffix(" graph"), self.ranks)
         except InputError:
             return 1.0, 1.0
 

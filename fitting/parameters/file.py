@@ -92,6 +92,10 @@ class LayerTime(Record):
         default_factory=dict,
         description="forward, backward -> names of the kernels that ran, in order, on a GPU",
     )
+    workspace_bytes: dict[str, WholeBytes] = Field(
+        default_factory=dict,
+        description="forward, backward -> B that they had for themselves at most, on a GPU",
+    )
 
     @property
     def execution(self) -> str:

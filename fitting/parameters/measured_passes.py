@@ -12,7 +12,7 @@ from calib.fitting.parameters.peaks import Peaks
 from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import NamedLayer, parse
 from calib.foundation.layers import Direction
-from calib.foundation.quantities import ActiveRanks, Count, Flops, Nbytes, Ranks
+from calib.foundation.quantities import ActiveRanks, Count, Flops, Nbytes, Ranks, WholeBytes
 from calib.foundation.records import Estimate, Record, TimeEstimate
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
@@ -52,6 +52,9 @@ class MeasuredPass(Record):
         description="which peak makes the least time; null with peak_share"
     )
     kernels: list[str] = Field(description="that ran, in order, on a GPU; else empty")
+    workspace_bytes: WholeBytes | None = Field(
+        description="that they had for themselves at most, B; null: not known"
+    )
 
 
 def measured_passes(parameters: Parameters) -> list[MeasuredPass]:
@@ -111,4 +114,5 @@ def _pass(
         peak_share=roof.seconds / seconds.value if roof else None,
         bound=roof.bound if roof else None,
         kernels=layer.kernels.get(direction, []),
+        workspace_bytes=layer.workspace_bytes.get(direction),
     )

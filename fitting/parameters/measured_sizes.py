@@ -6,7 +6,7 @@ from pydantic import Field
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
 from calib.foundation.collectives import algorithm_bandwidth, bus_bandwidth
-from calib.foundation.quantities import Count, KnownRanks, Ranks
+from calib.foundation.quantities import Count, CountOrNone, KnownRanks, Ranks
 from calib.foundation.records import Estimate, TimeEstimate
 
 
@@ -20,6 +20,9 @@ class MeasuredSize(CollectiveLaw):
     n: Count = Field(description="repetitions")
     law_seconds: float = Field(description="by the pieces, or the line where there are none, s")
     estimate_s: float | None = Field(description="as NCCL itself expects it, s; null: unknown")
+    channels: dict[str, CountOrNone] = Field(
+        description="algorithm/protocol that NCCL took -> channels of a call; empty: unknown"
+    )
     outlier: bool = Field(description="whether no law explains this size")
     algbw_bytes_per_s: Estimate | None = Field(
         description="nbytes / seconds, B/s; null where the time may be nothing"
@@ -45,6 +48,7 @@ def measured_sizes(fit: CollectiveFit) -> list[MeasuredSize]:
             n=point.n,
             law_seconds=fit.law_seconds(point.nbytes),
             estimate_s=point.estimate_s,
+            channels=point.channels,
             outlier=point.nbytes in outliers,
             algbw_bytes_per_s=algorithm_bandwidth(point.nbytes, point.seconds),
             busbw_bytes_per_s=bus_bandwidth(fit.operation, fit.ranks, point.nbytes, point.seconds),

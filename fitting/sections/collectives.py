@@ -35,16 +35,22 @@ from calib.microbench.importers.table import IMPORTED
 from calib.microbench.records.samples import Samples
 
 NO_ESTIMATES: Mapping[str, float] = MappingProxyType({})
+Channels = Mapping[str, Mapping[str, int]]  # case, algorithm/protocol, channels
+NO_CHANNELS: Channels = MappingProxyType({})
 MIN_SIZES = 2
 MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
 
 
 def collective_fits(
-    samples: Samples, seed: int, estimates: Mapping[str, float] = NO_ESTIMATES
+    samples: Samples,
+    seed: int,
+    estimates: Mapping[str, float] = NO_ESTIMATES,
+    channels: Channels = NO_CHANNELS,
 ) -> tuple[list[CollectiveFit], list[str]]:
     """The direct fits, sorted, and one note for every operation that none could be made of.
 
-    `estimates` has, by the ids of cases, NCCL's own estimate of a call in seconds.
+    `estimates` has, by the ids of cases, NCCL's own estimate of a call in seconds, `channels` what its
+    log says that it took.
     """
     fits, notes = [], []
     for key, every in sorted(grouped(samples).items()):
@@ -57,7 +63,7 @@ def collective_fits(
         notes += types_note(about, every, rows)
         try:
             with possible("its law"):
-                fits.append(_fit(key, rows, seed, estimates))
+                fits.append(_fit(key, rows, seed, estimates, channels))
         except InputError as error:
             notes.append(f"{about}: {error}")
     return fits, notes
@@ -68,7 +74,9 @@ def _words(key: Direct) -> str:
     return f"{key.operation} on {key.ranks} ranks{among}"
 
 
-def _fit(key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float]) -> CollectiveFit:
+def _fit(
+    key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float], channels: Channels
+) -> CollectiveFit:
     points = [
         CollectivePoint(
             nbytes=m,
@@ -76,6 +84,7 @@ def _fit(key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float]) 
             n=len(mine),
             calls=int(_calls(mine).min()),
             estimate_s=estimates.get(mine.first.case_id) if estimates else None,
+            channels=dict(channels.get(mine.first.case_id, {})) if channels else {},
         )
         for (m,), mine in sorted(rows.groups("nbytes").items())
     ]

@@ -28,10 +28,14 @@ BOOTSTRAPS = 100
 
 
 Kernels = Mapping[str, Mapping[str, list[str]]]  # case, operation, names
+Workspace = Mapping[str, Mapping[str, int]]  # case, operation, bytes
 
 
 def layer_times(
-    samples: Samples, cases: Mapping[str, LayerCase], kernels: Kernels = MappingProxyType({})
+    samples: Samples,
+    cases: Mapping[str, LayerCase],
+    kernels: Kernels = MappingProxyType({}),
+    workspace: Workspace = MappingProxyType({}),
 ) -> list[LayerTime]:
     """One LayerTime for every measured (layer key, active ranks), sorted."""
     groups = samples.where(kind="layer").groups("case_id", "operation")
@@ -54,6 +58,7 @@ def layer_times(
                 backward_s=slowest_rank(backward) if backward else ZERO,
                 n=len(forward),
                 kernels=dict(kernels.get(case_id, {})),
+                workspace_bytes=dict(workspace.get(case_id, {})),
             )
         )
     return sorted(times, key=lambda time: (time.active_ranks, time.key))

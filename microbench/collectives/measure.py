@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -16,6 +17,7 @@ from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.groups import layout
+from calib.microbench.machine.nccl_log import NcclLog, log_file
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, merge_ranks, repeat
@@ -59,15 +61,24 @@ def measure_collective(
     members = sorted(rank for group in groups for rank in group)
     together = setting.pool.control(members)
     exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
+    log = NcclLog(log_file(os.environ))
     expected_s = estimate_s(control, case, exercise)
+    if case.mode == "graph":
+        capture(control, case, exercise, 1)
     first_s = check(control, case, exercise)
     start = _start(setting, case, together)
     calls = _calls(setting, case, exercise, start)
-    block = _block(case, exercise, start, calls)
+    if case.mode == "graph":
+        capture(control, case, exercise, calls)
+    block = _block(case, exercise, start, 1 if case.mode == "graph" else calls)
     if len(members) < control.size:
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
     result.first_s, result.estimate_s = first_s, expected_s
+    if exercise is not None and exercise.comm.queues:
+        result.channels = log.channels(case.operation)
+    everyone = control.allgather_object(result.channels)  # of a group its first rank knows
+    result.channels = next(filter(None, everyone), {})
     if setting.device.events is not None and case.library != "mpi":  # which hosts time
         result.resolution_s = setting.timer.resolution_s / calls
     if exercise is not None:
@@ -86,6 +97,22 @@ def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> 
             "so it has no time"
         )
     return float(max(each[1] for each in found))
+
+
+def capture(control: Control, case: CollectiveCase, exercise: Exercise | None, number: int) -> None:
+    """Let the case's call be a CUDA graph of so many; collective.
+
+    Raises MeasurementError on all ranks where one cannot capture it.
+    """
+    problem = ""
+    try:
+        if exercise is not None:
+            exercise.capture(number)
+    except Exception as error:  # of PyTorch, or of NCCL
+        problem = next(iter(str(error).splitlines()), type(error).__name__)
+    problems = [text for text in control.allgather_object(problem) if text]
+    if problems:
+        raise MeasurementError(f"{case.label}: no CUDA graph of it: {problems[0]}")
 
 
 def _start(

@@ -52,12 +52,14 @@ class Exercise(ABC):
     """One operation of one case on one rank of a group.
 
     `call` is what is timed. `timed` says whether this rank times it, and `halves` by what a timing
-    is divided: a ping-pong is two messages. Subclasses give `inputs` (buffer and its values for the
-    check) and `outputs` (buffer and what must arrive; empty where nothing does).
+    is divided: a ping-pong is two messages; `in_graph` is the calls of a CUDA graph. Subclasses give
+    `inputs` (buffer and its values for the check) and `outputs` (buffer and what must arrive; empty
+    where nothing does).
     """
 
     timed = True
     halves = 1
+    in_graph = 1
 
     def __init__(self, case: CollectiveCase, communicator: Communicator) -> None:
         self.case = case
@@ -71,6 +73,7 @@ class Exercise(ABC):
         self.parts: list[Communicator] = []
         self.call: Callable[[], None]
         self.build()
+        self._alone = self.call
 
     @abstractmethod
     def build(self) -> None:
@@ -96,6 +99,10 @@ class Exercise(ABC):
         self.inputs = [(buffer, NOTHING) for buffer, _ in self.inputs]
         self.outputs = []
         return right, seconds
+
+    def capture(self, number: int) -> None:
+        """Let `call` be a replay of a CUDA graph of so many calls, from now on."""
+        self.call, self.in_graph = self.comm.device.captured(self._alone, number), number
 
     def close(self) -> None:
         """Free the communicators that were made for this operation alone."""

@@ -41,6 +41,8 @@ def exercise_block(
 ) -> TimedBlock:
     """Seconds of one call, or None on a rank that takes part without timing.
 
+    A timing holds `calls` calls, or as many in a CUDA graph.
+
     On a GPU that queues the calls, all GPUs first meet in an allreduce of one item: what follows is
     free of the lateness of hosts and launches.
     """
@@ -59,7 +61,9 @@ def exercise_block(
     def of_one(seconds: SecondsByName) -> SecondsByName:
         return {
             name: [
-                each / exercise.halves if exercise.timed and each is not None else None
+                each / (exercise.halves * exercise.in_graph)
+                if exercise.timed and each is not None
+                else None
                 for each in rows
             ]
             for name, rows in seconds.items()

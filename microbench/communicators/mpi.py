@@ -91,14 +91,9 @@ class MpiCommunicator:
 
     def quiet_barrier(self) -> None:
         """MPI_Ibarrier, looked at every 0.5 ms."""
-        arrived = self.start_barrier()
-        while not arrived():
+        arrived = self.comm.Ibarrier()
+        while not arrived.Test():
             sleep(QUIET_S)
-
-    def start_barrier(self) -> Callable[[], bool]:
-        """MPI_Ibarrier; what is returned is its MPI_Test."""
-        arrived: Callable[[], bool] = self.comm.Ibarrier().Test
-        return arrived
 
     def allreduce(self, buffer: Any) -> None:
         """MPI_Allreduce with MPI_SUM, in place."""

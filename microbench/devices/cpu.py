@@ -83,6 +83,10 @@ class CpuDevice:
         """A CPU's have no names."""
         return []
 
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        """A CPU has none."""
+        raise InputError("CUDA graphs are of GPUs")
+
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """Nothing."""
         return {}

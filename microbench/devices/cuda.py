@@ -146,6 +146,17 @@ class CudaDevice:
         ordered = sorted(events, key=lambda event: event.time_range.start)
         return list(dict.fromkeys(event.name for event in ordered))
 
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        """By torch.cuda.graph, on its own stream; other threads, as NCCL's, may use CUDA meanwhile."""
+        call()  # connections cannot be made in a capture
+        self.synchronize()
+        graph = self.cuda.CUDAGraph()
+        with self.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(number):
+                call()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
     def telemetry(self, ours: Sequence[int]) -> Mapping[str, Any]:
         """NVML's readings."""
         return snapshot(self.identity.uuid, ours)

@@ -33,8 +33,8 @@ def measure_layer(
     what that left. The very first call is part of the budget and kept as `first_s`, the maximum over
     ranks.
 
-    On a GPU `ranks` are the device's seconds, `host` the host's, and one more run is profiled for the
-    kernels' names (none where that fails).
+    On a GPU `ranks` are the device's seconds, `host` the host's, and one more run each is made for the
+    kernels' names and their workspace (none where that fails).
 
     Raises InputError for a case that cannot be, MeasurementError on every rank where torch fails on
     any (no such kernel for the dtype, out of memory).
@@ -48,6 +48,11 @@ def measure_layer(
         stretches: list[CallStretch] = []
         attempts.run(lambda: stretches.extend(work.stretches(case.passes)))
         attempts.agree(communicator)
-        return measure_calls(
+        result = measure_calls(
             communicator, device, case.label, stretches, first_s, budget_s, target, case.cold, clock
         )
+        if device.events is not None:
+            Attempts(case.label).run(
+                lambda: result.workspace.update(work.workspace(case.passes, device))
+            )
+        return result

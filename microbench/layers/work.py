@@ -62,6 +62,27 @@ class RunnableLayer:
         assert self.output is not None
         return torch.autograd.grad(self.output, leaves, self.gradient, retain_graph=keep)
 
+    def workspace(self, passes: str, device: Device) -> dict[str, int]:
+        """Bytes that each pass of a GPU had at most beside all that is live before or after it.
+
+        By the allocator: what cuDNN chose its kernel for, and what PyTorch makes in between. What
+        cuBLAS took at its first call and keeps is not among it.
+        """
+        parts = self.leaves()
+        if passes == "whole":
+            leaves = [leaf for leaves in parts.values() for leaf in leaves]
+            parts = {"backward": leaves} if leaves else {}
+        self.drop()
+        with device.watch(()) as memory:
+            self.forward()
+        found = {"forward": memory.peak - memory.live} if passes == "whole" else {}
+        for name, leaves in parts.items():
+            with device.watch(()) as memory:
+                kept = self.gradients(leaves, keep=True)
+            found[name] = memory.peak - memory.live
+            del kept
+        return found
+
     def stretches(self, passes: str) -> list[CallStretch]:
         """What a repetition times, by LayerCase.passes.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from calib.microbench.control import Control
 from calib.microbench.machine.boards import peers_of, state_of
 from calib.microbench.machine.loaded import loaded_versions
+from calib.microbench.machine.nccl_log import communicator_channels, log_file
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.settings import BoardState, RankSoftware
 
@@ -36,6 +37,7 @@ def software_of(control: Control) -> list[RankSoftware]:
     mine = {
         "libraries": loaded_versions(),
         "environment": relevant(os.environ),
+        "nccl_channels": communicator_channels(log_file(os.environ)),
         "gpudirect_rdma": gpudirect_rdma(),
     }
     found: list[RankSoftware] = []

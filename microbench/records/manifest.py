@@ -62,6 +62,14 @@ class CaseEnd(BaseModel):
     kernels: dict[str, list[str]] = Field(
         default_factory=dict, description="operation -> kernels that ran, on a GPU"
     )
+    workspace: dict[str, WholeBytes] = Field(
+        default_factory=dict,
+        description="operation of a layer -> B that its kernels had for themselves at most, on a GPU",
+    )
+    channels: dict[str, CountOrNone] = Field(
+        default_factory=dict,
+        description="algorithm/protocol that NCCL took -> channels of a call, where its log says so",
+    )
     gpu_before: list[dict[str, Any]] = Field(
         default_factory=list, description="of each rank: microbench/machine/telemetry.py"
     )

@@ -20,6 +20,11 @@ class RankSoftware(BaseModel):
     environment: dict[str, str] = Field(
         description="the variables that are set of those of NCCL, UCX, CUDA and PyTorch"
     )
+    nccl_channels: dict[str, CountOrNone] = Field(
+        default_factory=dict,
+        description="coll, collnet, nvls, p2p, p2p per peer -> the most of a communicator, where "
+        "NCCL's log says so",
+    )
     gpudirect_rdma: str = Field(
         default="",
         description='kernel module for it, nvidia_peermem or nv_peer_mem; "" none is loaded (RDMA '

@@ -56,7 +56,8 @@ class Repetitions:
 
     The first `warmup` repetitions are kept and marked. `stopped_by` is "interval" or "budget".
     `late` is, per repetition, how much later than the first rank the last one began; `host` is like
-    `ranks`; `first_s`, `estimate_s`, `memory` and `kernels` are kept with the case's end (manifest.py).
+    `ranks`; `first_s`, `estimate_s`, `memory`, `kernels`, `workspace` and `channels` are kept with the
+    case's end (manifest.py).
     `resolution_s` is what the clock of a GPU cannot tell in a time; NaN where that is next to nothing.
     """
 
@@ -67,6 +68,8 @@ class Repetitions:
     estimate_s: float | None = None
     memory: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, list[str]] = field(default_factory=dict)
+    workspace: dict[str, int] = field(default_factory=dict)
+    channels: dict[str, int] = field(default_factory=dict)
     warmup: int = 0
     stopped_by: str = ""
     half_width: float = math.inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -132,8 +132,14 @@ def _measured_row(fit: CollectiveFit, size: MeasuredSize) -> dict[str, str]:
         **({} if size.estimate_s is None else {"NCCL expects us": number(size.estimate_s * 1e6)}),
         "off": off + "*" * size.outlier,
         **bandwidths(size),
+        **({"channels": channels_words(size.channels)} if size.channels else {}),
         "reps": str(size.n),
     }
+
+
+def channels_words(of: Mapping[str, int]) -> str:
+    """`16 ring/simple`: what NCCL took."""
+    return ", ".join(f"{count} {how}" for how, count in of.items())
 
 
 def bandwidths(size: MeasuredSize) -> dict[str, str]:

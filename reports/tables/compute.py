@@ -75,6 +75,9 @@ def slowest_passes(passes: Sequence[MeasuredPass], most: int | None = None) -> T
             "GB/s": rate_words(of.bytes_per_s, 1e-9),
             "flop/B": NONE if of.intensity is None else number(of.intensity),
             "of peak": percent(of.peak_share),
+            **(
+                {} if of.workspace_bytes is None else {"workspace": bytes_words(of.workspace_bytes)}
+            ),
             **({"kernels": kernels_words(of.kernels)} if of.kernels else {}),
         }
         for of in passes[:most]

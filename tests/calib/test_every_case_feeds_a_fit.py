@@ -95,6 +95,7 @@ FEEDS: dict[str, Callable[[Any, Sample, Parameters], bool]] = {
     "sparse": of_variable,
 }
 ALL = {"models": ("vgg16-mini", "cosmoflow-mini"), "strategies": tuple(STRATEGIES)}
+GRAPHS = {"libraries": ("torch_nccl", "nccl"), "graphs": True}
 ADAM = {
     "models": ("vgg16-mini",),
     "optimizers": ("momentum", "adam"),
@@ -108,6 +109,7 @@ ADAM = {
         ("cuda", 2, 1, FULL, {}),
         ("cuda", 2, 1, QUICK, {}),
         ("cuda", 2, 2, FULL, ALL),
+        ("cuda", 2, 1, QUICK, GRAPHS),
         ("cpu", 4, 1, FULL, {}),
         ("cpu", 4, 1, QUICK, {}),
         ("cpu", 4, 1, FULL, ADAM),

@@ -11,6 +11,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -147,8 +148,23 @@ def conformance(comm: MpiCommunicator, device: str, *libraries: str) -> dict[str
     return found
 
 
+def graphs(comm: MpiCommunicator, device: str, library: str) -> list[int]:
+    """Repetitions of an allreduce call by call and as a graph, whose results are checked first."""
+    pool, on = CommunicatorPool(comm), take_device(device, comm)
+    setting = CollectiveSetting(comm, pool, place(comm), on.events or measure_timer(200), None, on)
+    about = {"operation": "allreduce", "nbytes": 1 << 20, "library": library, "device": device}
+    found = []
+    for mode in ("eager", "graph"):
+        case = CollectiveCase.model_validate(
+            {**about, "ranks": comm.size, "group_size": comm.size, "mode": mode}
+        )
+        found.append(len(measure_collective(setting, case, 0.0, 0.5).ranks["allreduce"]))
+    pool.close()
+    return found
+
+
 def control(comm: MpiCommunicator) -> dict[str, Any]:
-    """Words among a part of the ranks in reversed order, and the barriers that do not block."""
+    """Words among a part of the ranks in reversed order; whether the quiet barrier was left early."""
     part = comm.part([2, 0] if comm.rank != 1 else None)
     about = None
     if part is not None:
@@ -160,19 +176,13 @@ def control(comm: MpiCommunicator) -> dict[str, Any]:
             part.broadcast_object(comm.rank),
         ]
         part.close()
-    token, early = comm.buffer(1), False
-    comm.fill(token, 1.0)
-    if comm.rank == 0:
-        arrived = comm.start_barrier()
-        early = arrived()  # the others still wait for the token
-        for other in range(1, comm.size):
-            comm.send(token, other)
-    else:
-        comm.receive(token, 0)
-        arrived = comm.start_barrier()
-    while not arrived():
-        pass
-    return {"part": about, "early": early, "after": arrived()}
+    if comm.rank == comm.size - 1:
+        sleep(0.05)  # the others are in the barrier by now
+    came = monotonic()
+    comm.quiet_barrier()
+    left = monotonic()
+    last = max(comm.allgather_object(came))
+    return {"part": about, "early": left < last}
 
 
 def run_check(comm: MpiCommunicator, words: str) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
@@ -20,6 +22,7 @@ from calib.microbench.collectives.operations import EXERCISES
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.machine.nccl_log import FUNCTIONS
 from calib.microbench.machine.placement import place
 from calib.microbench.timing.timer import measure_timer
 
@@ -82,8 +85,21 @@ def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
     On all ranks but the last of three, which is in no group. Or the reason why there are none.
     """
     done: set[str] = set()
-    core._passes = lambda *about: done.add(about[-1])
     size = min(comm.size, 2)
+    log = Path(mkdtemp()) / "nccl.log"
+    os.environ |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
+
+    def passes(_: object, operation: str, nbytes: int, of: Any, algorithm: str) -> None:
+        done.add(algorithm)
+        if of.Get_rank() == 0 and operation in FUNCTIONS:
+            name = FUNCTIONS[operation]
+            how = algorithm.replace("_", " proto ")
+            with log.open("a") as file:  # as libnccl 2.31 does
+                file.write(
+                    f"NCCL INFO {name}: {nbytes} Bytes -> Algo {how} channel{{Lo..Hi}}={{0..3}}\n"
+                )
+
+    core._passes = passes
     pool = CommunicatorPool(comm)
     setting = CollectiveSetting(comm, pool, place(comm), measure_timer(200), device=NamedGpu())
     found: dict[str, Any] = {}
@@ -96,12 +112,14 @@ def nccl_told(comm: MpiCommunicator) -> dict[str, Any]:
         except Unavailable as error:
             found[name] = str(error)
         else:
-            found[name] = [sorted(done), result.estimate_s, len(result.ranks[operation])]
+            repetitions = len(result.ranks[operation])
+            found[name] = [sorted(done), result.estimate_s, repetitions, result.channels]
 
     for operation in ("allreduce", "allgather", "reduce_scatter"):
         measure(f"{operation} ring/simple", operation, algorithm="ring", protocol="simple")
     measure("tree", "allreduce", algorithm="tree")
     measure("ring/ll128", "allreduce", algorithm="ring", protocol="ll128")
+    measure("ring/ll", "allreduce", algorithm="ring", protocol="ll")
     measure("nvls", "allreduce", algorithm="nvls", protocol="simple")
     measure("own", "allreduce")
     measure("all_to_all", "all_to_all")

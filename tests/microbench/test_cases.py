@@ -145,7 +145,8 @@ TOLD = {"library": "nccl", "device": "cuda", "algorithm": "tree", "protocol": "s
         ({"algorithm": "nvls", "protocol": "ll128"}, "NCCL has no nvls/ll128 for allreduce"),
         ({"operation": "allgather"}, "NCCL has no tree/simple for allgather"),
         ({"algorithm": ""}, "a protocol is told with an algorithm"),
-        ({"protocol": "ll"}, "Input should be"),
+        ({"algorithm": "nvls", "protocol": "ll"}, "NCCL has no nvls/ll for allreduce"),
+        ({"protocol": "ll64"}, "Input should be"),
     ],
 )
 def test_what_nccl_cannot_be_told_is_refused(fields: dict[str, Any], reason: str) -> None:
@@ -155,6 +156,18 @@ def test_what_nccl_cannot_be_told_is_refused(fields: dict[str, Any], reason: str
     )
     with pytest.raises(ValidationError, match=reason):
         CollectiveCase.model_validate(content | fields)
+
+
+@pytest.mark.parametrize("fields", [{"library": "torch_mpi"}, {"library": "nccl", "cold": True}])
+def test_graphs_are_of_warm_calls_of_nccl(fields: dict[str, Any]) -> None:
+    content = {"ranks": 2, "group_size": 2, "operation": "allreduce", "nbytes": 8, "device": "cuda"}
+    good = CollectiveCase.model_validate(content | {"library": "torch_nccl", "mode": "graph"})
+    assert good.label == "torch_nccl allreduce 8 B on 2 ranks (as a graph)"
+    assert good.id != good.model_copy(update={"mode": "eager"}).id
+    with pytest.raises(
+        ValidationError, match="a CUDA graph is of warm calls of nccl or torch_nccl"
+    ):
+        CollectiveCase.model_validate(content | {"mode": "graph"} | fields)
 
 
 def test_id_does_not_depend_on_the_order_of_attributes() -> None:

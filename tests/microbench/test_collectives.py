@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from calib.microbench.collectives.measure import CollectiveSetting, measure_coll
 from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block
+from calib.microbench.devices.cpu import CpuDevice
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
@@ -328,3 +330,85 @@ def test_times_are_per_call(monkeypatch: pytest.MonkeyPatch, calls: int) -> None
         what = case(operation, 2)
         (found,) = results(run_ranks(1, lambda c, w=what: timed(w, c, calls, 3), Ticking))
         assert found.seconds == {operation: [1.0] * 3}
+
+
+GRAPH = case("allreduce", 2, library="torch_nccl", device="cuda", mode="graph")
+
+
+class Capturing(CpuDevice):
+    """Its graphs are calls one after another; it knows of how many each was."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        self.sizes.append(number)
+
+        def replay() -> None:
+            for _ in range(number):
+                call()
+
+        return replay
+
+
+class Forgetting(Capturing):
+    """The replays of its graphs do nothing."""
+
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        return lambda: None
+
+
+class Refusing(Capturing):
+    """It captures nothing on one of the ranks."""
+
+    def captured(self, call: Callable[[], object], number: int) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing\nat line 7")
+
+
+def graph_on(devices: list[CpuDevice]) -> Any:
+    class OnDevices(ThreadCommunicator):
+        @property
+        def device(self) -> Any:
+            return devices[self.rank]
+
+    return measured(GRAPH, OnDevices)
+
+
+def test_a_timing_is_a_replay_of_one_graph() -> None:
+    """Of one call for the check and the trial, then of as many as a timing holds."""
+    devices = [Capturing(), Capturing()]
+    for result in results(graph_on([*devices])):
+        assert devices[0].sizes == devices[1].sizes == [1, result.calls]
+        assert len(result.ranks["allreduce"]) >= FEWEST_REPETITIONS
+
+
+def test_the_seconds_of_a_graph_are_divided_by_its_calls() -> None:
+    calls: list[int] = []
+
+    def program(comm: Any) -> list[float]:
+        comm.device = Capturing()
+        exercise = EXERCISES["allreduce"](GRAPH, comm)
+        exercise.call = exercise._alone = lambda: calls.append(comm.rank)
+        ends = []
+        for number in (1, 1000):
+            exercise.capture(number)
+            exercise.halves = 1 if number == 1 else 10**9  # what is divided by it is divided at all
+            ends.append(exercise_block("x", exercise, Start(comm))(1).seconds["allreduce"][0])
+        return ends
+
+    for one, many in results(run_ranks(2, program)):
+        assert one > 0 and many < 1e-9
+    assert len(calls) == 2 * 1001
+
+
+def test_what_a_graph_brings_is_checked() -> None:
+    for outcome in graph_on([Forgetting(), Forgetting()]):
+        assert isinstance(outcome, MeasurementError) and "wrong result on rank 0" in str(outcome)
+
+
+def test_ranks_fail_together_where_one_captures_nothing() -> None:
+    for outcome in graph_on([Capturing(), Refusing()]):
+        assert isinstance(outcome, MeasurementError)
+        assert str(outcome) == (
+            f"{GRAPH.label}: no CUDA graph of it: operation not permitted when stream is capturing"
+        )

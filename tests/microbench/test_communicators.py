@@ -211,9 +211,11 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
         if nccl_version() < (2, 30):
             pytest.skip("NCCL before 2.30 refuses several ranks on one GPU")
         variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-    check = f"conformance,cuda,{library}"
-    for rank, of in enumerate(run([check], ranks, variables=variables)[check]):
+    check, graphs = f"conformance,cuda,{library}", f"graphs,cuda,{library}"
+    found = run([check, graphs], ranks, variables=variables)
+    for rank, of in enumerate(found[check]):
         assert_conforms(of[library], rank, ranks)
+    assert all(min(repetitions) > 0 for repetitions in found[graphs])
 
 
 @pytest.mark.gpu

@@ -55,7 +55,20 @@ def test_every_kind_of_layer_is_timed(name: str, passes: Any) -> None:
             assert len(rows) >= result.warmup + FEWEST_REPETITIONS
             assert all(len(row) == 2 and min(row) > 0 for row in rows)
         assert result.first_s is not None and 0 < result.first_s < math.inf
-        assert result.host == {} and result.kernels == {}
+        assert result.host == {} and result.kernels == {} and result.workspace == {}
+
+
+def test_workspace_is_what_is_live_neither_before_nor_after() -> None:
+    """Of y = x 2 3 w 5, by hand: each pass has one product of its own beside all that stays."""
+    x, w = (torch.rand(1000, requires_grad=True) for _ in range(2))
+    work = RunnableLayer(BuiltLayer(lambda of: of * 2 * 3 * w * 5, [w]), [x])
+    work.gradient = torch.rand(1000)
+    assert work.workspace("whole", CPU) == {"forward": 4000, "backward": 4000}
+    # dx alone: its product by 5, w, 3 and 2 in turn; dw: that by 5
+    assert work.workspace("parts", CPU) == {"backward_data": 4000, "backward_weight": 4000}
+    plain = RunnableLayer(BuiltLayer(lambda of: of + w, [w]), [x])
+    plain.gradient = torch.rand(1000)
+    assert plain.workspace("whole", CPU) == {"forward": 0, "backward": 0}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +262,10 @@ def test_everything_random_follows_the_seed() -> None:
 REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
     "tf32 on a CPU": ({"execution": "tf32"}, "tf32 is arithmetic of CUDA devices"),
     "graph on a CPU": ({"mode": "graph"}, "graphs are of CUDA devices"),
-    "unknown dtype": ({"execution": "float31"}, "unknown item type 'float31'; known: float32, tf32"),
+    "unknown dtype": (
+        {"execution": "float31"},
+        "unknown item type 'float31'; known: float32, tf32",
+    ),
     "no parts": ({"layer": RELU, "needs_input_grad": False, "passes": "parts"}, "no backward"),
     "channels_last of rows": ({"channels_last": True}, "2 or 3 spatial dimensions; .* have 0"),
     "channels_last of lines": (

@@ -83,7 +83,6 @@ def test_words_among_a_part_and_barriers_that_do_not_block() -> None:
         assert found[rank]["part"] == [position, 2, [2, 0], 2]
     assert found[1]["part"] is None
     assert [about["early"] for about in found] == [False] * 3
-    assert [about["after"] for about in found] == [True] * 3
 
 
 def test_abort_ends_ranks_that_wait() -> None:

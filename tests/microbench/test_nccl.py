@@ -86,10 +86,12 @@ def test_nccl_does_what_it_is_told(ranks: int) -> None:
             ("allgather ring/simple", "RING_SIMPLE", 16.1),
             ("reduce_scatter ring/simple", "RING_SIMPLE", 16.1),
             ("ring/ll128", "RING_LL128", 16.1),
+            ("ring/ll", "RING_LL", 16.1),
             ("tree", "TREE_SIMPLE", 8.2),
             ("own", "RING_SIMPLE", 16.1),
         ]:
-            done, estimate_s, repetitions = found[name]
+            done, estimate_s, repetitions, channels = found[name]
+            assert channels == {algorithm.replace("_", "/").lower(): 4}, "on all ranks"
             assert estimate_s == pytest.approx(us * 1e-6), "from us"
             assert repetitions > 0
             assert done == ([algorithm] if works else [])
@@ -138,19 +140,19 @@ def test_the_made_up_nccl_has_the_signatures_of_nccl4py(made_up: ModuleType) -> 
 
 
 def test_a_selection_names_one_algorithm_and_protocol(made_up: ModuleType) -> None:
-    """By the names of libnccl, which a selection must be the beginning of; with any protocol all."""
+    """By the names of libnccl, as its ncclAlgParse takes a selection; with any protocol all."""
 
     def named(algorithm: str, protocol: str) -> dict[str, tuple[str, ...]]:
-        beginning = selection(algorithm, protocol).upper()
-        return {name: of for name, of in made_up.NAMES.items() if name.startswith(beginning)}
+        left = made_up.selected(selection(algorithm, protocol))
+        return {name: made_up.NAMES[name] for name in left}
 
     for algorithm, (operations, protocols) in TELLABLE.items():
         for protocol in protocols:
             ((name, of),) = named(algorithm, protocol).items()
-            assert name.endswith(protocol.upper()) and set(of) == set(operations)
+            assert name.endswith(f"_{protocol.upper()}") and set(of) == set(operations)
         words = {name.rpartition("_")[0] for name in named(algorithm, "")}
         assert words == {algorithm.upper().replace("NVLS_TREE", "NVLSTREE")}
-    assert len(named("ring", "ll")) == 2, "so LL alone cannot be told"
+    assert set(made_up.selected("ring_ll")) == {"RING_LL", "RING_LL128"}, "so LL needs more words"
 
 
 def test_nccl4py_has_these_signatures() -> None:

@@ -88,8 +88,8 @@ def test_columns_of_layers_and_tensors() -> None:
     # x, y, w, b of two bytes each
     assert (layer.nbytes, layer.batch, layer.dtype) == (2 * (8 * 7 + 15), 8, "bfloat16")
     assert layer.key == LAYER.key(8, "bfloat16") and (layer.ranks, layer.active_ranks) == (4, 2)
-    graph = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, device="cuda", mode="graph"))
-    assert (graph.device, graph.mode) == ("cuda", "graph")
+    on_gpu = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, device="cuda"))
+    assert (on_gpu.device, on_gpu.mode) == ("cuda", "eager")
     pack = first_row(TensorsCase(ranks=4, operation="pack", key="k", shapes=((3, 4), (3,))))
     assert (pack.key, pack.ntensors, pack.nbytes) == ("k", 2, 60)
     concat = TensorsCase(ranks=4, operation="concat", key="k", shapes=((2, 8, 5),), parts=4)
@@ -151,11 +151,13 @@ def test_how_a_case_ended() -> None:
         estimate_s=2e-6,
         memory={"peak": 7},
         kernels={"forward": ["k"]},
+        workspace={"forward": 8},
     )
     end = case_end(collective(), 2, 1.23456, result, gpus=([{"power_w": 1.0}], [{}]))
     assert (end.repetitions, end.half_width, end.stopped_by) == (6, 0.012346, "interval")
     assert end.estimate_s == 2e-6
     assert (end.first_s, end.memory, end.kernels) == (0.5, {"peak": 7}, {"forward": ["k"]})
+    assert end.workspace == {"forward": 8}
     assert (end.launch, end.elapsed_s, end.gpu_before) == (2, 1.2346, [{"power_w": 1.0}])
     assert (end.mean_power_w, end.again) == ([None], 0)
     counted = tuple([{"energy_j": 50.0 * t, "clock_s": t}, {}] for t in (1.0, 3.0))

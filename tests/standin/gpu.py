@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ COLD_BYTES_PER_S = 100e9  # beside that, for what a flush has evicted from L2
 ALPHA_S, BETA_S_PER_BYTE = 10e-6, 1 / 8e9
 NOISE = 0.004  # standard deviation of a time's logarithm
 CYCLES_PER_S = 1e9
+WORKSPACE_BYTES = 96 << 10  # of a convolution
 SEGMENT_BYTES = 2 << 20  # that the caching allocator reserves at once
 CONTEXT_BYTES = 300 << 20  # of CUDA and its libraries
 NCCL_BYTES = 40 << 20  # once ranks have talked
@@ -56,6 +58,7 @@ FREE = {
     aten.set_.source_Storage_storage_offset,
 }
 WAITS = {aten._local_scalar_dense.default}
+CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 
 
 def kernel_seconds(flops: float, nbytes: float) -> float:
@@ -106,6 +109,8 @@ class Machine:
         self.outside_bytes = CONTEXT_BYTES  # the allocator
         self.cold_bytes = 0.0
         self.mode: Kernels | None = None
+        self.recorded: list[Callable[[], None]] | None = None  # calls of NCCL that a graph captures
+        self.call_s = LAUNCH_S  # of the host, for a call of NCCL
         self._noise = random.Random(0)
 
     def take(self, index: int) -> None:
@@ -140,6 +145,13 @@ class Machine:
         begin = max(self.current.ready_s, self.host_s)
         self.current.ready_s = begin + self.worked(self.noisy(seconds), begin)
 
+    def do(self, work: Callable[[], None]) -> None:
+        """Do a call of NCCL; while a graph is captured, at its replays."""
+        if self.recorded is None:
+            work()
+        else:
+            self.recorded.append(work)
+
     def worked(self, seconds: float, begin: float) -> float:
         """Seconds of work, longer while it is hot; NVML's counters grow."""
         hot = HOT_FROM_S <= begin < HOT_UNTIL_S
@@ -169,6 +181,8 @@ class Kernels(LiveBytes):
         if nowhere or func in FREE or func.is_view:
             return result
         self.names.append(str(func))
+        if func in CONVOLUTIONS:
+            self.peak = max(self.peak, self.live + WORKSPACE_BYTES)
         nbytes = float(sum(x.numel() * x.element_size() for x in tensors))
         count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
@@ -227,6 +241,30 @@ def reserved_bytes(live: int) -> int:
     return -(-live // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
+class Graph:
+    """What torch.cuda.CUDAGraph is, of calls of NCCL alone: one launch for all of them."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+
+    def replay(self) -> None:
+        MACHINE.host_s += LAUNCH_S
+        MACHINE.call_s = 0.0
+        for work in self.work:
+            work()
+        MACHINE.call_s = LAUNCH_S
+
+
+@contextmanager
+def _capture(graph: Graph, capture_error_mode: str = "global") -> Iterator[None]:
+    assert capture_error_mode == "thread_local", "NCCL's threads use CUDA, too"
+    MACHINE.recorded = graph.work
+    try:
+        yield
+    finally:
+        MACHINE.recorded = None
+
+
 # what the program uses of torch.cuda
 CUDA = SimpleNamespace(
     is_available=lambda: True,
@@ -246,6 +284,8 @@ CUDA = SimpleNamespace(
     max_memory_allocated=lambda _: _watch().peak,
     max_memory_reserved=_reserved,
     memory_reserved=_reserved,
+    CUDAGraph=Graph,
+    graph=_capture,
 )
 
 
@@ -274,7 +314,7 @@ def together(comm: Any, operation: str, nbytes: int, stream: Stream | None = Non
     MACHINE.join()
     if comm.Get_size() > 1:
         MACHINE.outside_bytes = CONTEXT_BYTES + NCCL_BYTES
-    MACHINE.host_s += LAUNCH_S
+    MACHINE.host_s += MACHINE.call_s
     of = MACHINE.current if stream is None else stream
     mine = max(MACHINE.current.ready_s, of.ready_s, MACHINE.host_s)
     # one noise for all: the first rank's

@@ -86,10 +86,16 @@ class StandInGroup(MpiProcessGroup):
     ) -> dist.Work:
         beside = bool(opts.asyncOp)
         opts.asyncOp = False  # data travels now
-        with torch.utils._python_dispatch._disable_current_modes():
-            run(opts)
         stream: Stream | None = MACHINE.messages if beside else None
-        return Queued(result, together(self._comm, operation, nbytes, stream))
+        ends = [0.0]
+
+        def work() -> None:
+            with torch.utils._python_dispatch._disable_current_modes():
+                run(opts)
+            ends.append(together(self._comm, operation, nbytes, stream))
+
+        MACHINE.do(work)
+        return Queued(result, ends[-1])
 
     def allreduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         call = super().allreduce
@@ -162,6 +168,7 @@ def passes(stream: object, operation: str, nbytes: int, comm: MPI.Comm, algorith
 
 
 core._passes = passes
+core._does = MACHINE.do
 
 
 def _create(options: Any, _: object) -> StandInGroup:

@@ -25,6 +25,7 @@ from tests.standin.gpu import (
     KERNEL_S,
     NCCL_BYTES,
     TICK_S,
+    WORKSPACE_BYTES,
     collective_seconds,
     reserved_bytes,
 )
@@ -159,6 +160,15 @@ def test_peaks_are_the_stand_ins(done: Calibration) -> None:
     assert kernels["relu"] in (["aten.relu.default"], ["aten.threshold_backward.default"])
     found = [of.peak_share for of in measured_passes(parameters) if of.direction == "forward"]
     assert all(share is None or share < 1 + WITHIN for share in found)
+
+
+def test_convolutions_have_the_workspace_of_the_stand_in(done: Calibration) -> None:
+    found = {(of.kind, of.workspace_bytes) for of in measured_passes(done.parameters)}
+    assert found == {(kind, WORKSPACE_BYTES if kind == "conv" else 0) for kind, _ in found} and {
+        "conv",
+        "relu",
+        "linear",
+    } <= {kind for kind, _ in found}
 
 
 def expected_forward(time: LayerTime) -> float | None:

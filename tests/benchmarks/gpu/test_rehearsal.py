@@ -107,7 +107,7 @@ def test_products_and_copies(rehearsal: dict[str, Any]) -> None:
 
 
 def test_layers(rehearsal: dict[str, Any]) -> None:
-    """A ReLU reads and writes its tensor; the stand-in has no graphs, and says so of each layer."""
+    """A ReLU reads and writes its tensor."""
     shapes = {layer.name: layer.shape for layer in spec("resnet50-mini").layers}
     nbytes = 2.0 * 4 * 4 * math.prod(shapes["relu"].output_shape)
     warm, about = kernel_seconds(0.0, nbytes), "relu of resnet50-mini, batch 4"
@@ -116,7 +116,7 @@ def test_layers(rehearsal: dict[str, Any]) -> None:
     assert found[f"{about}, warm, forward"] == near(warm)
     assert found[f"{about}, cold, forward"] == near(cold)
     assert len(found) == 5 * 2 * 2
-    assert len(missing(rehearsal, "layers")) == 5
+    assert not missing(rehearsal, "layers")
 
 
 def test_counters(rehearsal: dict[str, Any]) -> None:
@@ -131,12 +131,13 @@ def test_counters(rehearsal: dict[str, Any]) -> None:
 @pytest.mark.parametrize("library", ["nccl", "torch_nccl"])
 @pytest.mark.parametrize("call", ["allreduce of 4 B", "allgather of 256 KiB"])
 def test_what_a_call_of_nccl_costs(rehearsal: dict[str, Any], library: str, call: str) -> None:
-    """On one rank it takes the device no time, and its host one launch."""
+    """On one rank it takes the device no time, and its host one launch, or one for a whole graph."""
     found, about = rows(rehearsal, "launch"), f"{library} {call}"
     assert collective_seconds("allreduce", 1, 2.0**18) == 0.0
     for number in (3, 20):
         assert found[f"{about}, N = {number}, held"] == 0.0
+        assert found[f"{about}, graph of {number}"] == 0.0
         paced = LAUNCH_S + EVENT_S / number
         assert found[f"{about}, N = {number}, not held"] == near(paced, 1 / number)
     assert found[f"{about}, one call more, not held"] == near(LAUNCH_S, 2 / 17)
-    assert f"{about}, graph of 3" in missing(rehearsal, "launch")
+    assert not missing(rehearsal, "launch")

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.nightly_runs import calibration, here, own_lock, request
 
 from calib.calibrate import calibrate
-from calib.driver import defaults
+from calib.driver import defaults, launches
+from calib.driver import probe as driver_probe
 from calib.driver.defaults import default_device, default_ranks, ranks_per_node, visible_gpus
 from calib.foundation.errors import MachineError
+from calib.foundation.files import ensure_directory, write_whole
+from calib.foundation.run_files import PLAN_FILE
+from calib.microbench.cases import CollectiveCase, Plan
 from calib.microbench.records.cluster import Device
 
 GPU = Device(kind="cuda", name="Some GPU", count=1, memory_bytes=2**34)
@@ -78,3 +83,59 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
         assert "no GPU is to be seen" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+NO_GPU = "device cuda: no GPU is to be seen on this machine"
+
+
+@pytest.mark.parametrize(
+    "line", ["probe --device cuda -o cluster.json", "measure --resume -o run", "nightly"]
+)
+def test_a_gpu_is_asked_for_before_ranks_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str
+) -> None:
+    listed(monkeypatch, 0)
+    for of in (driver_probe, launches):
+        monkeypatch.setattr(of, "run_ranks", lambda *_: pytest.fail("ranks were started"))
+    case = CollectiveCase(
+        operation="allreduce", nbytes=8, ranks=2, group_size=2, library="torch_nccl", device="cuda"
+    )
+    made = Plan(cases=(case,), budget_seconds=1.0)
+    write_whole(ensure_directory(tmp_path / "run") / PLAN_FILE, made.model_dump_json())
+    calibration(tmp_path / "runs/latest", request(device="cuda", libraries=("torch_nccl",)))
+    own_lock(monkeypatch, tmp_path / "locks")
+    before = sorted(tmp_path.rglob("*"))
+    ended = calib(tmp_path, line)
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
+    assert NO_GPU in ended.stderr
+    assert [
+        p for p in sorted(tmp_path.rglob("*")) if p not in before and "lock" not in str(p)
+    ] == []
+
+
+def test_the_doctor_says_all_it_found_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    listed(monkeypatch, 0)
+    ended = calib(tmp_path, "doctor --device cuda --ranks 1")
+    assert ended.returncode == 2 and "none visible" in ended.stdout
+    assert NO_GPU in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "option", "ranks"), [(2, "", 2), (2, "--device cpu", 3), (0, "", 3), (2, "-n 1", 1)]
+)
+def test_a_probe_starts_a_rank_for_each_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, option: str, ranks: int
+) -> None:
+    listed(monkeypatch, gpus)
+    monkeypatch.setattr(defaults, "torch_cuda", lambda: "13.0")
+    started = []
+
+    def run_ranks(launcher: str, p: int, *_: object) -> None:
+        started.append(p)
+        here().write(tmp_path / "cluster.json")
+
+    monkeypatch.setattr(driver_probe, "run_ranks", run_ranks)
+    assert calib(tmp_path, f"probe -o cluster.json {option}").returncode == 0
+    assert started == [ranks]

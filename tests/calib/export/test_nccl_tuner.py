@@ -186,8 +186,8 @@ def test_predictions_do_not_take_forced_runs(here: Path, fitted: Parameters) -> 
 
 def test_calls_that_were_told_are_compared_as_logs_are() -> None:
     """From cases of `calib measure`, with NCCL's estimate of each: the same lines, no logs."""
-    tables, estimates = [], {}
-    told = words_of("tree/ll128 ring/ll128 ring/simple")  # LL alone cannot be told
+    tables, estimates, channels = [], {}, {}
+    told = words_of("tree/ll ring/ll128 ring/simple")
     for how, law in zip(told, LAWS.values(), strict=True):
         algorithm, protocol = how.split("/")
         for m in SIZES:
@@ -208,7 +208,10 @@ def test_calls_that_were_told_are_compared_as_logs_are() -> None:
                 to_table(case, times, Placement(["a"] * 4, [[0]] * 4, 4, False), 0, 0.0, [])
             )
             estimates[case.id] = m * 1e-9
-    fits, _ = collective_fits(Samples(pa.concat_tables(tables)), 0, estimates)
+            channels[case.id] = {how: 4}
+    fits, _ = collective_fits(Samples(pa.concat_tables(tables)), 0, estimates, channels)
+    for fit, how in zip(fits, sorted(told), strict=True):
+        assert all(point.channels == {how: 4} for point in fit.points)
     lines = read(exported(of(*fits)).files[""])
     assert [f"{line.algorithm}/{line.protocol}" for line in lines] == told
     assert [line.low for line in lines[1:]] == pytest.approx([FIRST, SECOND], rel=0.01)

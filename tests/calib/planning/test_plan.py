@@ -480,24 +480,27 @@ def test_layers_of_other_items_and_layouts(specs: dict[str, ModelSpec]) -> None:
 
 
 def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]) -> None:
-    """On the largest p: every algorithm with every protocol, on the sizes of NCCL's own choice."""
+    """On every p: every algorithm with every protocol, on the sizes of NCCL's own choice."""
     nccl: dict[str, Any] = {"libraries": ("torch_mpi", "nccl"), "device": "cuda"}
     plan = vgg(cluster(4), specs, (2, 4), **nccl).plan
     told = [case for case in collectives(plan) if case.algorithm]
-    assert {(case.group_size, case.tier, case.device) for case in told} == {(4, 2, "cuda")}
-    rest = {"ring/ll128", "ring/simple", "nvls/simple"}
+    assert {(case.tier, case.device, case.ranks) for case in told} == {(2, "cuda", 4)}
+    rest = {"ring/ll", "ring/ll128", "ring/simple", "nvls/simple"}
     expected = {
-        "allreduce": rest | {"tree/ll128", "tree/simple"},
+        "allreduce": rest | {"tree/ll", "tree/ll128", "tree/simple"},
         "allgather": rest,
         "reduce_scatter": rest,
     }
-    own = {"library": "nccl", "group_size": 4, "algorithm": "", "cold": False}
-    for operation, choices in expected.items():
-        assert {case.told for case in told if case.operation == operation} == choices
-        beside = {case.nbytes for case in collectives(plan, operation=operation, **own)}
-        for how in choices:
-            mine = [case for case in told if (case.operation, case.told) == (operation, how)]
-            assert len(mine) > 5 and {case.nbytes for case in mine} <= beside
+    for p, fewest in ((2, 4), (4, 6)):
+        own = {"library": "nccl", "group_size": p, "algorithm": "", "cold": False}
+        of_p = [case for case in told if case.group_size == p]
+        for operation, choices in expected.items():
+            assert {case.told for case in of_p if case.operation == operation} == choices
+            beside = {case.nbytes for case in collectives(plan, operation=operation, **own)}
+            for how in choices:
+                mine = [case for case in of_p if (case.operation, case.told) == (operation, how)]
+                assert len(mine) >= fewest and {case.nbytes for case in mine} <= beside
+    assert len(told) < 300
     pat = vgg(cluster(4), specs, (4,), algorithms=("pat",), **nccl).plan
     assert {case.operation for case in collectives(pat, algorithm="pat")} == {
         "allgather",
@@ -506,6 +509,23 @@ def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]
     for none in ({**nccl, "algorithms": ()}, {**nccl, "libraries": ("torch_nccl",)}):
         untold = vgg(cluster(4), specs, (4,), **none).plan
         assert not any(case.algorithm for case in collectives(untold))
+
+
+def test_graphs_are_planned_where_they_are_asked_for(specs: dict[str, ModelSpec]) -> None:
+    nccl: dict[str, Any] = {"libraries": ("torch_nccl", "nccl"), "device": "cuda"}
+    plain = vgg(cluster(4), specs, (2, 4), **nccl).plan
+    plan = vgg(cluster(4), specs, (2, 4), graphs=True, **nccl).plan
+    found = [case for case in collectives(plan) if case.mode == "graph"]
+    assert [case for case in plan.cases if case not in found] == list(plain.cases)
+    assert {(case.library, case.operation, case.group_size, case.tier) for case in found} == {
+        (library, operation, 4, 2)
+        for library in nccl["libraries"]
+        for operation in ("allreduce", "allgather", "reduce_scatter")
+    }
+    sizes = {case.nbytes for case in found if case.operation == "allreduce"}
+    assert sizes <= {case.nbytes for case in collectives(plain, operation="allreduce")}
+    with pytest.raises(InputError, match="graphs are of libraries nccl and torch_nccl"):
+        request_of(QUICK, p=(2,), graphs=True)
 
 
 @pytest.mark.parametrize(

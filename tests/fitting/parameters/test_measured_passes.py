@@ -71,7 +71,7 @@ def test_the_slowest_first_and_no_pass_without_time() -> None:
         f.filled(
             layers=[
                 layer(RELU, forward_s=f.near(1e-5), backward_s=Estimate.exactly(0.0)),
-                f.layer(kernels={"backward": ["a_kernel"]}),
+                f.layer(kernels={"backward": ["a_kernel"]}, workspace_bytes={"backward": 64}),
             ]
         )
     )
@@ -80,3 +80,4 @@ def test_the_slowest_first_and_no_pass_without_time() -> None:
         ("conv", "forward", []),
         ("relu", "forward", []),
     ]
+    assert [of.workspace_bytes for of in found] == [64, None, None]

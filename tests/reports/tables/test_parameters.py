@@ -118,13 +118,19 @@ def test_what_nccl_expects_stands_beside_what_it_took() -> None:
     assert "NCCL expects us" not in every_size(f.filled(collectives=[law])).columns
     first, *rest = law.points
     told = law.model_copy(
-        update={"points": [first.model_copy(update={"estimate_s": 7.5e-6}), *rest]}
+        update={
+            "points": [
+                first.model_copy(update={"estimate_s": 7.5e-6, "channels": {"ring/ll": 4}}),
+                *rest,
+            ]
+        }
     )
     table = every_size(f.filled(collectives=[told]))
     assert [row[table.columns.index("NCCL expects us")] for row in table.rows] == [
         "7.50",
         *[""] * 7,
     ]
+    assert [row[table.columns.index("channels")] for row in table.rows] == ["4 ring/ll", *[""] * 7]
 
 
 def _told(start: float, per_byte: float, operation: str, **more: Any) -> CollectiveFit:

@@ -3,8 +3,9 @@
 Collectives really move data. What NCCL queues on a stream is done at once; what is between group_start
 and group_end is done together at its end. A call without a stream is refused.
 
-Algorithms are named as libnccl 2.31.2 and 2.32.3 name them (config/collconfig.cc): any beginning of
-RING_LL128 and the like, in any case. This machine has rings and trees, and no NVLS.
+Algorithms are told as libnccl 2.31.2 and 2.32.3 are told (config/algorithm_parser.cc): by beginnings of
+RING_LL128 and the like, in any case, with "," for or, "+" for and, "^" for not. This machine has rings
+and trees, and no NVLS.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def _passes(
 
     `nbytes` is the whole buffer (of a message, the message); `algorithm` as in NAMES, "" for messages.
     """
+
+
+def _does(call: Callable[[], None]) -> None:
+    """Carries out a call, or keeps it: here a CUDA graph may capture it."""
+    call()
 
 
 class NcclRedOp(IntEnum):
@@ -170,12 +176,23 @@ def _selected(operation: str, config: NCCLCollConfig | None) -> str:
         return OWN_CHOICE
     if Version(VERSION) < Version("2.31"):
         raise NotImplementedError("this NCCL has no ncclAllReduceConfig")
-    asked = config.alg_selection.strip().upper()
-    possible = [name for name, of in NAMES.items() if name.startswith(asked) and operation in of]
+    possible = [name for name in selected(config.alg_selection) if operation in NAMES[name]]
     here = [name for name in possible if name.partition("_")[0] in EXPECTED]
     if not here:
         raise NCCLError(INVALID_USAGE if possible else INVALID_ARGUMENT)
     return here[-1]
+
+
+def selected(selection: str) -> list[str]:
+    """The names of NAMES that a selection leaves."""
+    left: set[str] = set()
+    for term in selection.upper().split(","):
+        of_term = set(NAMES)
+        for factor in term.split("+"):
+            named = {name for name in NAMES if name.startswith(factor.removeprefix("^"))}
+            of_term = of_term - named if factor.startswith("^") else of_term & named
+        left |= of_term
+    return [name for name in NAMES if name in left]
 
 
 def _numbers(buffer: Buffer) -> np.ndarray[Any, Any]:
@@ -348,7 +365,7 @@ class Communicator:
             assert _group.collectives is not None
             _group.collectives.append(run)
         else:
-            run()
+            _does(run)
 
     def _message(
         self,
