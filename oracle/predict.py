@@ -140,7 +140,8 @@ def _terms(
         paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
-    costs = machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)
+    active = min(division.p, machine.parameters.ranks_per_node)
+    costs = machine.costs(active, optimizer, model.execution)
     division = placed(model, division, costs)
     return chosen.measured(model, division, costs), division
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.execution import USUAL
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.layers import LayerCosts
@@ -31,23 +32,29 @@ class Machine:
         return CollectiveCosts(self.parameters)
 
     @once
-    def tables(self, active_ranks: int) -> tuple[LayerCosts, TensorCosts]:
+    def tables(self, active_ranks: int, execution: str) -> tuple[LayerCosts, TensorCosts]:
         """Costs of layers and tensor passes; they do not depend on the optimizer."""
-        return LayerCosts(self.parameters, active_ranks), TensorCosts(self.parameters, active_ranks)
+        about = self.parameters, active_ranks, execution
+        return LayerCosts(*about), TensorCosts(*about)
 
     @once
-    def costs(self, active_ranks: int, optimizer: str = "momentum") -> Costs:
-        """The costs with `active_ranks` busy ranks per node; equal arguments give the same object."""
-        return Costs(self, active_ranks, optimizer)
+    def costs(
+        self, active_ranks: int, optimizer: str = "momentum", execution: str = USUAL
+    ) -> Costs:
+        """The costs with `active_ranks` busy ranks per node; equal arguments give the same object.
+
+        `execution` is the full name, with the mark of CUDA graphs.
+        """
+        return Costs(self, active_ranks, optimizer, execution)
 
 
 class Costs:
     """The look-ups of one prediction: `layers`, `tensors`, `network`."""
 
-    def __init__(self, machine: Machine, active_ranks: int, optimizer: str) -> None:
-        self.layers, self.tensors = machine.tables(active_ranks)
+    def __init__(self, machine: Machine, active_ranks: int, optimizer: str, execution: str) -> None:
+        self.layers, self.tensors = machine.tables(active_ranks, execution)
         self.network = machine.network
-        self.optimizer = optimizer
+        self.optimizer, self.execution = optimizer, execution
         self.cache: dict[Any, Any] = {}
 
     def update(self, weights: Tensors, share: int = 1) -> Cost:

@@ -105,7 +105,7 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     p = request.devices.p
     division = Division("data", p, request.samples)
     active = min(p, request.devices.per_node)
-    costs = request.machine.costs(active, request.optimizer)
+    costs = request.machine.costs(active, request.optimizer, model.execution)
     of, batch = workload(model, division), division.local_batch
     phases = by_phase(compute_terms(model, division, costs))
     shares = {

@@ -69,5 +69,6 @@ def test_what_is_no_key(text: str) -> None:
 def test_any_text_is_a_layer_or_none(text: str) -> None:
     named = parse(text)
     assert (
-        named is None or named.shape.key(named.batch, named.execution, named.needs_input_grad) == text
+        named is None
+        or named.shape.key(named.batch, named.execution, named.needs_input_grad) == text
     )
