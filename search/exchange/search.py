@@ -300,6 +300,7 @@ SPACE = Space(
         "order": "whole tensors, those that the next forward needs first go first",
     },
     find=find,
+    any_execution=True,
     options={
         "slice": "items of a slice (the paper: 50000); default the best of `sizes`",
         "sizes": "items of slices to try, as 1000,50000; default 1, 2 and 5 times powers of ten",
