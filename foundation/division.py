@@ -149,7 +149,6 @@ class Division:
             "(ParaDL section 4.5), or all ranks, each a 1/p2 of them"
         ),
     ] = "leaders"
-
     accumulation: Annotated[
         Count,
         Field(
@@ -205,10 +204,10 @@ class Division:
             found.append(
                 f"{self.segments} segments do not divide the batch of {self.batch} samples"
             )
-        if self.batch % (self.replicas * self.accumulation):
+        each, rest = divmod(self.batch, self.replicas)
+        if not rest and each % self.accumulation:
             found.append(
-                f"{self.accumulation} micro-batches do not divide the {self.batch // self.replicas} "
-                "samples of a rank"
+                f"{self.accumulation} micro-batches do not divide the {each} samples of a rank"
             )
         if self.boundaries and len(self.boundaries) != self.p - 1:
             found.append(f"{len(self.boundaries)} stage boundaries are not p - 1 = {self.p - 1}")
