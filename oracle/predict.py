@@ -98,7 +98,7 @@ def _possible(
     parts = chosen.memory(model, division, optimizer)
     parameters = machine.parameters
     count = partial(live_bytes, model, division, optimizer)
-    peak, live, about = peak_bytes(parameters, division, parts, count)
+    peak, live, about = peak_bytes(parameters, division, parts, count, model.execution)
     naive = sum(parts.values())
     reasons = why_no_room(parameters, naive, peak)
     room = room_used(parameters, naive, peak)

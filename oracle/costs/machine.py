@@ -15,8 +15,14 @@ from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.tensors import TensorCosts
+from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
+
+# operations that add up; MPI does so in no narrower type than float32's
+SUMS = ("allreduce", "reduce_scatter", "hierarchical_allreduce")
+WIDE = 4
+WIDENED = "MPI adds up half precision as float32: sums travel as such; converting is not counted"
 
 
 class Machine:
@@ -55,7 +61,15 @@ class Costs:
         self.layers, self.tensors = machine.tables(active_ranks, execution)
         self.network = machine.network
         self.optimizer, self.execution = optimizer, execution
+        self._widens = machine.parameters.device_kind == "cpu"
         self.cache: dict[Any, Any] = {}
+
+    def sent(self, message: Message, item_bytes: int) -> Cost:
+        """An operation among ranks. MPI adds up items of 2 bytes as float32 (torch_mpi.py)."""
+        if not self._widens or item_bytes >= WIDE or message.operation not in SUMS:
+            return self.network.time(message)
+        wide = message._replace(nbytes=message.nbytes * WIDE // item_bytes)
+        return self.network.time(wide).noted(WIDENED)
 
     def update(self, weights: Tensors, share: int = 1) -> Cost:
         """The optimizer's pass over weights, or over a `share`-th of them."""

@@ -112,7 +112,8 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     # an iteration adds overhead to the exchange of W once, however many messages it has
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
-        cost = costs.tensors.exchanging(costs.network.time(message), share)
+        alone = costs.sent(message, model.items.weight_bytes)
+        cost = costs.tensors.exchanging(alone, share)
         sent.append(
             Term(
                 "exchange",
@@ -134,9 +135,8 @@ def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
 def _flow_term(model: ModelSpec, flow: Flow, division: Division, costs: Costs) -> Term:
     """A flow, with the cost of waiting for each other where it was measured in place."""
     message = flow_message(model, flow, division)
-    cost = costs.tensors.meeting(
-        flow.phase, costs.network.time(message).times(flow.count), flow.count
-    )
+    one = costs.sent(message, model.items.activation_bytes)
+    cost = costs.tensors.meeting(flow.phase, one.times(flow.count), flow.count)
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
     what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
     return Term(
