@@ -27,7 +27,7 @@ SGD_AS_MOMENTUM = (
 )
 ADDED_AS_MOMENTUM = (
     "adding up gradients was not measured: the update of SGD with momentum is its upper bound; "
-    'a plan with "accumulation" over 1 measures it'
+    "calibrate a plan of serial or data training to measure it"
 )
 ADDED_ALONE = "adding up gradients was measured alone; in an iteration it may take longer"
 OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from calib.foundation.execution import USUAL
 from calib.foundation.words import estimate_words, number, seconds_words
@@ -41,6 +41,12 @@ def words_of(projection: Projection) -> str:
     return projection.division.words + _run(projection)
 
 
+def namer(projections: Sequence[Projection]) -> Callable[[Projection], str]:
+    """What tells them apart: divisions, and executions where there are several."""
+    alike = len({x.execution for x in projections}) == 1
+    return (lambda x: x.division.words) if alike else words_of
+
+
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
     """Those with a time: feasible ones first, the fastest first; equal ones keep their order."""
     timed = [x for x in projections if x.total is not None]
@@ -54,7 +60,7 @@ def _seconds(projection: Projection) -> float:
 def ranking(projections: Sequence[Projection]) -> Table:
     """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
     first, order = projections[0], ranked(projections)
-    same = len({x.execution for x in projections}) == 1
+    name, same = namer(projections), len({x.execution for x in projections}) == 1
     title = (
         f"{first.model} on p = {first.p}, B = {first.division.batch} samples "
         f"({_each(first)} per rank){_run(first) if same else ''}{_form(first)}"
@@ -62,19 +68,17 @@ def ranking(projections: Sequence[Projection]) -> Table:
     feasible = [x for x in order if x.feasible]
     remarks = [fastest(feasible), *refused(projections)]
     rank = {id(x): str(k) for k, x in enumerate(feasible, 1)}
-    lead = [
-        {"#": rank.get(id(x), "-"), "strategy": x.division.words if same else words_of(x)}
-        for x in order
-    ]
+    lead = [{"#": rank.get(id(x), "-"), "strategy": name(x)} for x in order]
     return _table(title, lead, order, remarks)
 
 
 def refused(projections: Sequence[Projection]) -> list[str]:
     """Every reason once, with those that it keeps from running."""
     reasons: dict[str, list[str]] = {}
+    name = namer(projections)
     for x in projections:
         for reason in x.limits:
-            reasons.setdefault(reason, []).append(words_of(x))
+            reasons.setdefault(reason, []).append(name(x))
     return [
         f"{'All' if len(names) == len(projections) > 1 else '; '.join(names)}: {reason}"
         for reason, names in reasons.items()
@@ -120,16 +124,17 @@ def fastest(order: Sequence[Projection]) -> str:
     if not order:
         return "None of them can run."
     first, *others = order
+    name = namer(order)
     if first.p == 1 and len({(x.execution, x.division.accumulation) for x in order}) == 1:
         return "On one rank every strategy is serial training."
     if not others:
-        return f"Only {words_of(first)} can run."
-    near = [words_of(x) for x in others if may_be_faster(x, first)]
+        return f"Only {name(first)} can run."
+    near = [name(x) for x in others if may_be_faster(x, first)]
     if not near:
-        return f"Fastest: {words_of(first)}."
+        return f"Fastest: {name(first)}."
     which = "all others" if len(near) == len(others) > 2 else "; ".join(near)
     return (
-        f"Fastest: {words_of(first)}, but the intervals of what differs overlap with {which}: they "
+        f"Fastest: {name(first)}, but the intervals of what differs overlap with {which}: they "
         "cannot be told apart."
     )
 

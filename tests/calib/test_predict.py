@@ -590,6 +590,7 @@ def test_executions_side_by_side(here: Path) -> None:
     assert done.stdout.startswith("hand, data, bfloat16")
     done = asked(here, "all", "-p 2 --batch-per-rank 4 --execution bfloat16")
     assert "(4 per rank), bfloat16: predicted" in " ".join(done.stdout.split())
+    assert done.stdout.count("bfloat16") == 1  # what all have in common is said once
     rows = list(csv.DictReader(io.StringIO(asked(here, "data", f"{options} --csv -").stdout)))
     assert [row["execution"] for row in rows] == ["float32", "bfloat16"]
 
