@@ -111,9 +111,8 @@ class LayerPrices:
             return link.hockney(0.0, 2.0 * (of.input - 1) * nbytes / of.input)
         met, found = self._costs(of).tensors.meeting, []
         for name in GATHERING:
-            found.append(
-                met("layerwise", self._network.time(Message(name, nbytes, of.input, 1, groups)), 1)
-            )
+            sent = self._costs(of).sent(Message(name, nbytes, of.input, 1, groups), self.item_bytes)
+            found.append(met("layerwise", sent, 1))
         return total([*found, self.copy(nbytes).times(len(found))])
 
     def synchronize(self, index: int, of: Configuration) -> Cost:
@@ -186,8 +185,9 @@ class LayerPrices:
         stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
         whole = model_weights(self.model).nbytes if self.flat else nbytes
         message = Message("allreduce", whole, group.size, stride, group.groups)
-        exchange = self._costs(of).tensors.exchanging
-        return exchange(self._network.time(message), whole).times(nbytes / whole)
+        costs = self._costs(of)
+        sent = costs.sent(message, self.model.items.weight_bytes)
+        return costs.tensors.exchanging(sent, whole).times(nbytes / whole)
 
     def _pass(self, name: LoopKind, weights: Tensors, of: Configuration) -> Cost:
         """A layer's share of one pass over all weights."""
