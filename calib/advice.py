@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import CalibError
+from calib.foundation.execution import USUAL
 from calib.oracle.projection import Projection
 
 MOST_RANKS = 16  # in a command
@@ -24,6 +25,8 @@ WORDS = {
 
 def words_of(want: str) -> str:
     """What to type."""
+    if want.startswith("execution "):
+        return f"`calib calibrate --execution {want.split()[1]}` measures them"
     return WORDS.get(want) or f"give --{want.replace('_', '-')}"
 
 
@@ -50,5 +53,7 @@ def plan_of(models: str, points: Sequence[Projection]) -> str:
     strategies = "all" if {*names} == {*STRATEGIES} else ",".join(names)
     ranks = ",".join(map(str, sorted({x.p for x in points})[:MOST_RANKS]))
     cut = [f" --segments {x.division.segments}" for x in points if traits_of(x.strategy).stages][:1]
-    options = f"--strategies {strategies} -p {ranks} {batch}{''.join(cut)} -o plan.toml"
+    run = {x.execution for x in points} - {USUAL}
+    how = f" --execution {','.join(dict.fromkeys(x.execution for x in points))}" if run else ""
+    options = f"--strategies {strategies} -p {ranks} {batch}{''.join(cut)}{how} -o plan.toml"
     return f"`calib plan --models {shlex.quote(models)} {options}`"

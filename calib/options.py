@@ -11,6 +11,7 @@ import typer
 
 from calib.foundation.division import Gradients, Schedule
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.foundation.layers import Shape
 
 MOST = 10_000_000  # ranks or samples: beyond any machine, and safe to multiply
@@ -133,6 +134,16 @@ MOST_NUMBERS = 100_000
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
+PredictedExecutions = Annotated[
+    str,
+    typer.Option(
+        "--execution",
+        help="How layers run, a comma-separated list of: float32, tf32, float64, float16, bfloat16, "
+        "bfloat16-mixed (autocast); behind each +channels_last, +cuda_graph.",
+    ),
+]
+
+
 def model_list(text: str | None) -> list[str]:
     """The names in a comma-separated option. Raises InputError when there is none."""
     if text is None:
@@ -141,6 +152,14 @@ def model_list(text: str | None) -> list[str]:
     if not names:
         raise InputError("--models names no model")
     return names
+
+
+def execution_list(text: str) -> list[str]:
+    """The canonical names in a comma-separated option, each once. Raises InputError."""
+    words = [word for word in text.split(",") if word.strip()]
+    if not words:
+        raise InputError("--execution names none")
+    return list(dict.fromkeys(execution_of(word).name for word in words))
 
 
 def numbers(text: str | None, option: str) -> list[int]:

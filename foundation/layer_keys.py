@@ -52,6 +52,12 @@ def parse(key: str) -> NamedLayer | None:
     return layer if again == key else None
 
 
+def execution_in(key: str) -> str:
+    """The execution that a key names, without parsing the rest; "" where it names none."""
+    fields = key.split("|", 4)
+    return fields[3] if len(fields) > 3 else ""
+
+
 def _dims(text: str) -> Shape:
     return tuple(map(int, text.split("x")))
 

@@ -87,7 +87,7 @@ def divided(model: ModelSpec, division: Division, machine: Machine) -> Division:
     """
     division = fitted(model, division)
     # the optimizer's pass is no part of the balance
-    return placed(model, division, _costs(machine, division, "momentum"))
+    return placed(model, division, _costs(model, machine, division, "momentum"))
 
 
 def _possible(
@@ -108,7 +108,7 @@ def _possible(
     parts = chosen.memory(model, division, optimizer)
     parameters = machine.parameters
     count = partial(live_bytes, model, division, optimizer)
-    peak, live, about = peak_bytes(parameters, division, parts, count)
+    peak, live, about = peak_bytes(parameters, division, parts, count, model.execution)
     naive = sum(parts.values())
     reasons = why_no_room(parameters, naive, peak)
     room = room_used(parameters, naive, peak)
@@ -150,13 +150,14 @@ def _terms(
         paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
-    costs = _costs(machine, division, optimizer)
+    costs = _costs(model, machine, division, optimizer)
     division = placed(model, division, costs)
     return chosen.measured(model, division, costs), division
 
 
-def _costs(machine: Machine, division: Division, optimizer: str) -> Costs:
-    return machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)
+def _costs(model: ModelSpec, machine: Machine, division: Division, optimizer: str) -> Costs:
+    active = min(division.p, machine.parameters.ranks_per_node)
+    return machine.costs(active, optimizer, model.execution)
 
 
 def _about(model: ModelSpec, division: Division, form: Form, optimizer: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
+from calib.foundation.execution import USUAL
 from calib.foundation.quantities import possible
 from calib.oracle.costs.machine import Machine
 from calib.search.nominal import NOTE
@@ -95,6 +96,8 @@ def search(
         if option not in chosen.options:
             known = ", ".join(chosen.options) or "none"
             raise InputError(f"the space {space} has no option {option!r}; known: {known}")
+    if getattr(model, "execution", USUAL) != USUAL and not chosen.any_execution:
+        raise InputError(f"the space {space} prices {USUAL} alone")
     machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
     if batch is None and not getattr(model, "own_batch", False):
         batch = SAMPLES_PER_DEVICE * cluster.p

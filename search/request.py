@@ -265,7 +265,8 @@ class Space:
     """A space of plans: one module of search/, and one line in its registry.
 
     `methods` and `options` say by name what each does; the first method is the default. `model_of`
-    finds one of the space's own models by its name or file; None for any other name.
+    finds one of the space's own models by its name or file; None for any other name. `any_execution`:
+    it prices layers in whatever execution was measured, not in float32 alone.
     """
 
     name: str
@@ -275,3 +276,4 @@ class Space:
     options: Mapping[str, str] = field(default_factory=dict)
     model_of: Callable[[str], Any] = lambda name: None
     models: tuple[str, ...] = ()
+    any_execution: bool = False

@@ -16,6 +16,7 @@ import typer
 from calib.advice import plan_of
 from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import InputError
+from calib.foundation.execution import USUAL
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
@@ -30,6 +31,7 @@ from calib.options import (
     Output,
     OverlapOption,
     ParameterFile,
+    PredictedExecutions,
     RankCounts,
     SamplesOption,
     ScheduleName,
@@ -37,6 +39,7 @@ from calib.options import (
     SettingsOption,
     Sharded,
     SplitUntil,
+    execution_list,
     numbers,
 )
 from calib.oracle.costs.machine import Machine
@@ -45,7 +48,7 @@ from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import batches, check_layers, refuse_two_batches, templates
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
-from calib.reports.tables.predictions import legend, like_notes, ranking, scaling
+from calib.reports.tables.predictions import legend, like_notes, ranking, scaling, words_of
 from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.explained import lines
@@ -74,6 +77,10 @@ def command(
     batch: GlobalBatch = None,
     inner: Inner = None,
     segments: Segments = None,
+    accumulate: Annotated[
+        str | None,
+        typer.Option(help="Micro-batches whose gradients are added up; a list as for -p."),
+    ] = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
@@ -81,6 +88,7 @@ def command(
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     optimizer: OptimizerOption = "momentum",
+    execution: PredictedExecutions = USUAL,
     samples: SamplesOption = None,
     form: FormName = "measured",
     settings: SettingsOption = None,
@@ -103,6 +111,7 @@ def command(
         strategy,
         inner=given(inner),
         segments=given(segments),
+        accumulation=numbers(accumulate, "--accumulate"),
         schedule=schedule,
         boundaries=boundaries,
         grid=grid,
@@ -119,7 +128,8 @@ def command(
     layers = spec(model)
     check_layers(chosen[0], layers)
     scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
-    found = list(predictor.points([(layers, scales)], ranks, chosen))
+    runs = [(layers.run_as(name), scales) for name in execution_list(execution)]
+    found = list(predictor.points(runs, ranks, chosen))
     predictor.require_some(model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)
@@ -156,7 +166,7 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
         for projection in found:
             if projection.total is None:
                 continue  # the table has the reasons
-            typer.echo(f"{projection.model}, {projection.division.words}, p = {projection.p}:")
+            typer.echo(f"{projection.model}, {words_of(projection)}, p = {projection.p}:")
             for line in lines(projection):
                 typer.echo(f"  {line}")
             typer.echo()
@@ -184,15 +194,20 @@ def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[li
     groups: dict[int, list[Projection]] = {}
     for projection in found:
         groups.setdefault(projection.p, []).append(projection)
-    for alone in groups.get(1, []):
-        if not traits_of(alone.strategy).parallel:
-            groups[1] = [alone]
+    if 1 in groups:
+        groups[1] = _one_rank(groups[1])
     if {template.strategy for template in chosen} < set(STRATEGIES):
         return list(groups.values())
     return [
         [x for x in group if p == 1 or traits_of(x.strategy).parallel]
         for p, group in groups.items()
     ]
+
+
+def _one_rank(found: list[Projection]) -> list[Projection]:
+    """Serial training for each execution, and as often as gradients are accumulated otherwise."""
+    serial = [x for x in found if not traits_of(x.strategy).parallel]
+    return serial or found
 
 
 def write_csv(found: list[Projection], where: str) -> None:

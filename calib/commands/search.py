@@ -17,10 +17,12 @@ from typing import Annotated, Any
 import typer
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
     BatchPerRank,
+    ExecutionOption,
     FormName,
     Json,
     OptimizerOption,
@@ -94,6 +96,7 @@ def command(
         typer.Option("--option", "-O", metavar="NAME=VALUE", help="Of the space; repeatable."),
     ] = None,
     optimizer: OptimizerOption = "momentum",
+    execution: ExecutionOption = USUAL,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Of random starts.")] = 0,
     form: FormName = "measured",
     settings: SettingsOption = None,
@@ -124,7 +127,7 @@ def command(
     spent = Budget(DEFAULT_SECONDS if budget is None else budget, evaluations)
     machine = machine_of(parameters, nominal, settings)
     devices = devices_of(machine, cluster, memory)
-    found = model_of(chosen, model)
+    found = run_as(model_of(chosen, model), execution)
     samples = batch_of(model, found, devices.p, batch, batch_per_rank)
     check_targets({"-o": output, "--plot": plot}, parameters)
     with Watched(f"search {model}", as_json) as progress:
@@ -236,6 +239,16 @@ def model_of(space: Space, name: str) -> Any:
         if space.models and not isinstance(error, FileError) and name not in model_names():
             raise InputError(f"{error}; of {space.name}: {', '.join(space.models)}") from error
         raise
+
+
+def run_as(found: Any, execution: str) -> Any:
+    """The model in an execution. Raises InputError for one whose layers are not known."""
+    name = execution_of(execution).name
+    if isinstance(found, ModelSpec):
+        return found.run_as(name)
+    if name != USUAL:
+        raise InputError(f"--execution {name} is of models whose layers are known")
+    return found
 
 
 def batch_of(

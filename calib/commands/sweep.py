@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.execution import USUAL
 from calib.foundation.garbage import rare_collections
 from calib.options import (
     Boundaries,
@@ -20,12 +21,14 @@ from calib.options import (
     OptimizerOption,
     OverlapOption,
     ParameterFile,
+    PredictedExecutions,
     RankCounts,
     SamplesOption,
     ScheduleName,
     SettingsOption,
     Sharded,
     SplitUntil,
+    execution_list,
     model_list,
     numbers,
 )
@@ -62,6 +65,10 @@ def command(
     segments: Annotated[
         str | None, typer.Option(help="Micro-batches of a pipeline, a list as for -p; default 4.")
     ] = None,
+    accumulate: Annotated[
+        str | None,
+        typer.Option(help="Micro-batches whose gradients are added up; a list as for -p."),
+    ] = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
@@ -69,6 +76,7 @@ def command(
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     optimizer: OptimizerOption = "momentum",
+    execution: PredictedExecutions = USUAL,
     samples: SamplesOption = None,
     form: FormName = "measured",
     settings: SettingsOption = None,
@@ -84,6 +92,7 @@ def command(
         strategies,
         inner=numbers(inner, "--inner"),
         segments=numbers(segments, "--segments"),
+        accumulation=numbers(accumulate, "--accumulate"),
         schedule=schedule,
         boundaries=boundaries,
         grid=grid,
@@ -100,7 +109,8 @@ def command(
     machine = Machine(parameters_of(parameters, settings))
     predictor = Predictor(machine, form, optimizer, samples)
     names = model_list(models)
-    sizes = [(spec(name), batches(name, *scales)) for name in names]
+    runs = execution_list(execution)
+    sizes = [(spec(name).run_as(x), batches(name, *scales)) for name in names for x in runs]
     for model, _ in sizes:
         check_layers(chosen[0], model)
     target = file_of(output, "-o", parameters) if output is not None else None

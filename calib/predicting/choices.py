@@ -13,12 +13,16 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import EVERY, DivisionTemplate
 from calib.planning.points import batch_of
 
+# fields of Division whose option has another name
+OPTIONS = {"accumulation": "--accumulate"}
+
 
 def templates(
     strategies: str,
     *,
     inner: Sequence[int] = (),
     segments: Sequence[int] = (),
+    accumulation: Sequence[int] = (),
     schedule: Schedule | None = None,
     boundaries: str | None = None,
     grid: str | None = None,
@@ -27,7 +31,7 @@ def templates(
     sharded_optimizer: bool = False,
     gradients: Gradients | None = None,
 ) -> list[DivisionTemplate]:
-    """Every strategy with its options, once for each p2 and number of segments that it takes.
+    """Every strategy with its options, once for each p2 and number of micro-batches that it takes.
 
     "all" has data in its three variants; in the fourth too, where both options of it are given.
 
@@ -45,7 +49,7 @@ def templates(
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     marks: dict[str, Any] = {"overlap": overlap, "sharded_optimizer": sharded_optimizer}
-    lists = {"inner": inner, "segments": segments}
+    lists = {"inner": inner, "segments": segments, "accumulation": accumulation}
     words = list(dict.fromkeys(word.strip() for word in strategies.split(",") if word.strip()))
     if words == ["all"]:
         both = [DivisionTemplate("data", **marks)] if overlap and sharded_optimizer else []
@@ -54,12 +58,13 @@ def templates(
         chosen = [DivisionTemplate(_known(word, strategies), **marks) for word in words or [""]]
     for name, value in {**options, **marks, **lists}.items():
         if value:
-            require_taken(f"--{name.replace('_', '-')}", name, chosen)
+            require_taken(OPTIONS.get(name, f"--{name.replace('_', '-')}"), name, chosen)
     return [
-        replace(template, **options, inner=p2, segments=cut)
+        replace(template, **options, inner=p2, segments=cut, accumulation=turns)
         for template in chosen
         for p2 in _values(template, "inner", inner)
         for cut in _values(template, "segments", segments)
+        for turns in _values(template, "accumulation", accumulation)
     ]
 
 

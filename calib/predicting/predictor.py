@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from calib.advice import plan_of
+from calib.advice import advised, plan_of
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
@@ -67,7 +67,7 @@ class Predictor:
                 model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
             )
         except MissingParameter as error:
-            without = self._without_time(model, division, f"{NOT_PREDICTED}{error}")
+            without = self._without_time(model, division, f"{NOT_PREDICTED}{advised(error)}")
             self.missing = self.missing or (error, without)
             return without
         self.predicted += found.total is not None
@@ -96,7 +96,7 @@ class Predictor:
         if self.missing is not None and not self.predicted:
             error, first = self.missing
             plan = plan_of(models, points or [first])
-            raise MissingParameter(f"{error}; {plan} plans it") from error
+            raise MissingParameter(f"{advised(error)}; {plan} plans it") from error
 
 
 def parameters_of(path: Path, settings: Sequence[str] | None, instead: str = "") -> Parameters:

@@ -27,12 +27,13 @@ TEXT = (
     "schedule",
     "grid",
     "optimizer",
+    "execution",
     "basis",
     "bottleneck",
     "reason",
 )
 TRUTH = ("overlap", "sharded_optimizer", "feasible")
-WHOLE = ("p", "inner", "batch", "segments", "limit_ranks", "bytes_per_rank")
+WHOLE = ("p", "inner", "batch", "segments", "accumulation", "limit_ranks", "bytes_per_rank")
 COLUMNS = (
     "model",
     "strategy",
@@ -42,11 +43,13 @@ COLUMNS = (
     "batch",
     "batch_per_rank",
     "segments",
+    "accumulation",
     "schedule",
     "grid",
     "overlap",
     "sharded_optimizer",
     "optimizer",
+    "execution",
     "feasible",
     *Estimate.columns("total", "s"),
     "basis",
@@ -74,11 +77,13 @@ def row_of(of: Projection) -> list[Cell]:
         division.batch,
         float(division.batch_per_rank),
         division.segments,
+        division.accumulation,
         division.schedule if division.traits.stages else "",
         "x".join(map(str, division.cells)),
         division.overlap,
         division.sharded_optimizer,
         of.optimizer,
+        of.execution,
         of.feasible,
         *((*total.numbers, total.basis) if total else (None,) * 4),
         *(phases[phase].value if phase in phases else None for phase in PHASES),

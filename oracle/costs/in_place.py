@@ -7,18 +7,26 @@ filled by another layer, buffers just written, ranks that arrive late.
 from __future__ import annotations
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import MissingParameter
+from calib.foundation.execution import USUAL
+from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING, Cost, widened
 
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
 
 
-def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple[str, ...]]:
+def ranks_at_work(
+    parameters: Parameters, active_ranks: int, kernels: str = USUAL
+) -> tuple[int, tuple[str, ...]]:
     """The measured number of active ranks per node to use, with a note if it is not `active_ranks`.
 
-    The next higher number is the safe choice; a single rank neither packs nor exchanges.
+    Of layers in an execution (without its graph). The next higher number is the safe choice; a single
+    rank neither packs nor exchanges.
     """
-    measured = {row.active_ranks for row in parameters.layers or parameters.work}
+    layers = {row.active_ranks for row in parameters.layers if execution_in(row.key) == kernels}
+    work = {row.active_ranks for row in parameters.work if row.execution == kernels}
+    measured = layers or work
     if not measured or active_ranks in measured:
         return active_ranks, ()
     above = [number for number in measured if number > active_ranks]
@@ -30,13 +38,32 @@ def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple
     return taken, (note,)
 
 
-class InPlaceLaws:
-    """The composition laws for a number of active ranks per node (see `ranks_at_work`)."""
+def executions_of(parameters: Parameters) -> list[str]:
+    """The executions (without graphs) that the file has times or laws of layers for."""
+    of_layers = {execution_in(row.key) for row in parameters.layers}
+    return sorted({*of_layers, *(law.execution for law in parameters.work)} - {""})
 
-    def __init__(self, parameters: Parameters, active_ranks: int) -> None:
-        self._laws = {
-            law.phase: law for law in parameters.composition if law.active_ranks == active_ranks
-        }
+
+def require_measured(parameters: Parameters, kernels: str) -> None:
+    """Raise MissingParameter where the file has layers, but none in this execution."""
+    known = executions_of(parameters)
+    if known and kernels not in known:
+        raise MissingParameter(
+            f"the parameters hold no times of layers in {kernels}, only in {', '.join(known)}",
+            wants=f"execution {kernels}",
+        )
+
+
+class InPlaceLaws:
+    """The composition laws for a number of active ranks per node (see `ranks_at_work`).
+
+    `execution` is the full name: a CUDA graph changes what lies between the layers.
+    """
+
+    def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
+        of = [law for law in parameters.composition if law.execution == execution]
+        self.any_measured = bool(of)  # with whatever number of ranks
+        self._laws = {law.phase: law for law in of if law.active_ranks == active_ranks}
 
     def knows(self, phase: str) -> bool:
         """Whether this phase has a law."""

@@ -19,10 +19,12 @@ from calib.fitting.parameters.work import (
     price_of,
 )
 from calib.foundation.errors import MissingParameter
+from calib.foundation.execution import USUAL, execution_of
+from calib.foundation.layer_keys import execution_in
 from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.records import Estimate
 from calib.oracle.cost import MACHINE, NOTHING, Cost, counted
-from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work
+from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work, require_measured
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.once import once
@@ -51,18 +53,34 @@ class Prices(dict[LayerPiece, Cost]):
 
 
 class LayerCosts:
-    """Looks up forward and backward times with `active_ranks` busy ranks per node."""
+    """Looks up forward and backward times with `active_ranks` busy ranks per node.
 
-    def __init__(self, parameters: Parameters, active_ranks: int) -> None:
-        self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
+    Raises MissingParameter where other executions were measured, but not this one.
+    """
+
+    def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
+        run = execution_of(execution)
+        self._kernels = kernels = run.kernels.name
+        require_measured(parameters, kernels)
+        self.active_ranks, self._about = ranks_at_work(parameters, active_ranks, kernels)
         active = self.active_ranks
-        self._times = {t.key: t for t in parameters.layers if t.active_ranks == active}
+        self._times = {
+            t.key: t
+            for t in parameters.layers
+            if t.active_ranks == active and execution_in(t.key) == kernels
+        }
         self._batches = {t.batch for t in self._times.values()}
-        self._laws = {(w.kind, w.direction): w for w in parameters.work if w.active_ranks == active}
+        self._laws = {
+            (w.kind, w.direction): w
+            for w in parameters.work
+            if w.active_ranks == active and w.execution == kernels
+        }
+        # times in place are of kernels that were launched one by one, not by a graph
+        self._launched = not run.cuda_graph
         # PyTorch keeps a GPU's memory for itself, so that no page of it is fresh
         self._fresh_pages = parameters.device_kind == "cpu"
         self._has_none = not parameters.layers and not parameters.work
-        self._in_place = InPlaceLaws(parameters, active)
+        self._in_place = InPlaceLaws(parameters, active, run.name)
         self._from_law = (*self._about, FROM_LAW)
         self._unpriced = (*self._about, FROM_LAW, UNPRICED)
         self.cache: dict[Any, Any] = {}
@@ -98,7 +116,7 @@ class LayerCosts:
         chosen = [
             (work.pieces[number], count)
             for number, count in counts.items()
-            if _in_place_of(self._time(work.pieces[number], batch), direction) is None
+            if self._in_place_of(self._time(work.pieces[number], batch), direction) is None
         ]
         if not chosen:
             return NOTHING, 0, 0.0
@@ -115,7 +133,7 @@ class LayerCosts:
         time = self._time(piece, batch)
         if time is None:
             return self._by_law(piece, batch, direction)
-        found = _in_place_of(time, direction)
+        found = self._in_place_of(time, direction)
         if found is None:
             found = time.forward_s if direction == "forward" else time.backward_s
         value = found.value
@@ -123,7 +141,15 @@ class LayerCosts:
         return Cost(value, basis, ((MACHINE, value - found.low, found.high - value),), self._about)
 
     def _time(self, piece: LayerPiece, batch: int) -> LayerTime | None:
-        return self._times.get(_key(piece, batch)) if batch in self._batches else None
+        return (
+            self._times.get(_key(piece, batch, self._kernels)) if batch in self._batches else None
+        )
+
+    def _in_place_of(self, time: LayerTime | None, direction: Direction) -> Estimate | None:
+        """The time measured inside an iteration, if there is one that holds."""
+        if time is None or not self._launched:
+            return None
+        return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
 
     def _by_law(self, piece: LayerPiece, batch: int, direction: Direction) -> Cost:
         shape, needs = piece.shape, piece.needs_input_grad
@@ -163,19 +189,13 @@ class LayerCosts:
             )
         inputs = "+".join("x".join(map(str, x)) or "1" for x in shape.input_shapes)
         output = "x".join(map(str, shape.output_shape)) or "1"
+        run = "" if self._kernels == USUAL else f" in {self._kernels}"
         return (
-            f"the parameters hold no {direction} time of {shape.kind} layers (such as {inputs} -> "
+            f"the parameters hold no {direction} time{run} of {shape.kind} layers (such as {inputs} -> "
             f"{output}) with {self.active_ranks} active rank(s) per node"
         )
 
 
 @lru_cache(maxsize=1 << 14)  # a long text
-def _key(piece: LayerPiece, batch: int) -> str:
-    return piece.shape.key(batch, "float32", piece.needs_input_grad)
-
-
-def _in_place_of(time: LayerTime | None, direction: Direction) -> Estimate | None:
-    """The time measured inside an iteration, if there is one."""
-    if time is None:
-        return None
-    return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
+def _key(piece: LayerPiece, batch: int, execution: str) -> str:
+    return piece.shape.key(batch, execution, piece.needs_input_grad)

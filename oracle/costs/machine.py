@@ -10,12 +10,19 @@ from functools import cached_property
 from typing import Any
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.execution import USUAL
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.tensors import TensorCosts
+from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
+
+# operations that add up; MPI does so in no narrower type than float32's
+SUMS = ("allreduce", "reduce_scatter", "hierarchical_allreduce")
+WIDE = 4
+WIDENED = "MPI adds up half precision as float32: sums travel as such; converting is not counted"
 
 
 class Machine:
@@ -31,24 +38,38 @@ class Machine:
         return CollectiveCosts(self.parameters)
 
     @once
-    def tables(self, active_ranks: int) -> tuple[LayerCosts, TensorCosts]:
+    def tables(self, active_ranks: int, execution: str) -> tuple[LayerCosts, TensorCosts]:
         """Costs of layers and tensor passes; they do not depend on the optimizer."""
-        return LayerCosts(self.parameters, active_ranks), TensorCosts(self.parameters, active_ranks)
+        about = self.parameters, active_ranks, execution
+        return LayerCosts(*about), TensorCosts(*about)
 
     @once
-    def costs(self, active_ranks: int, optimizer: str = "momentum") -> Costs:
-        """The costs with `active_ranks` busy ranks per node; equal arguments give the same object."""
-        return Costs(self, active_ranks, optimizer)
+    def costs(
+        self, active_ranks: int, optimizer: str = "momentum", execution: str = USUAL
+    ) -> Costs:
+        """The costs with `active_ranks` busy ranks per node; equal arguments give the same object.
+
+        `execution` is the full name, with the mark of CUDA graphs.
+        """
+        return Costs(self, active_ranks, optimizer, execution)
 
 
 class Costs:
     """The look-ups of one prediction: `layers`, `tensors`, `network`."""
 
-    def __init__(self, machine: Machine, active_ranks: int, optimizer: str) -> None:
-        self.layers, self.tensors = machine.tables(active_ranks)
+    def __init__(self, machine: Machine, active_ranks: int, optimizer: str, execution: str) -> None:
+        self.layers, self.tensors = machine.tables(active_ranks, execution)
         self.network = machine.network
-        self.optimizer = optimizer
+        self.optimizer, self.execution = optimizer, execution
+        self._widens = machine.parameters.device_kind == "cpu"
         self.cache: dict[Any, Any] = {}
+
+    def sent(self, message: Message, item_bytes: int) -> Cost:
+        """An operation among ranks. MPI adds up items of 2 bytes as float32 (torch_mpi.py)."""
+        if not self._widens or item_bytes >= WIDE or message.operation not in SUMS:
+            return self.network.time(message)
+        wide = message._replace(nbytes=message.nbytes * WIDE // item_bytes)
+        return self.network.time(wide).noted(WIDENED)
 
     def update(self, weights: Tensors, share: int = 1) -> Cost:
         """The optimizer's pass over weights, or over a `share`-th of them."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.execution import USUAL, execution_of
 from calib.oracle.cost import NOTHING, Cost, measured, total, widened
 from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
@@ -17,12 +18,18 @@ from calib.oracle.projection import Basis
 
 # names of the optimizers' passes in samples and parameter files (microbench/rows.py)
 UPDATES = {"momentum": "update", "adam": "update_adam", "sgd": "update_sgd"}
+ACCUMULATE = "accumulate"
 # momentum reads w, g and v and writes w and v; without v three of the five remain
 SGD_SHARE_OF_MOMENTUM = 3.0 / 5.0
 SGD_AS_MOMENTUM = (
     "the update of plain SGD was not measured: that of SGD with momentum is its upper bound; "
     'optimizers = ["momentum", "sgd"] in a plan.toml measures it'
 )
+ADDED_AS_MOMENTUM = (
+    "adding up gradients was not measured: the update of SGD with momentum is its upper bound; "
+    "calibrate a plan of serial or data training to measure it"
+)
+ADDED_ALONE = "adding up gradients was measured alone; in an iteration it may take longer"
 OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"
 CUT_ALONE = "concat and split of shards were measured alone; in an iteration they may take longer"
 
@@ -30,15 +37,20 @@ CUT_ALONE = "concat and split of shards were measured alone; in an iteration the
 class TensorCosts:
     """Looks up tensor passes with `active_ranks` busy ranks per node."""
 
-    def __init__(self, parameters: Parameters, active_ranks: int) -> None:
-        self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
+    def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
+        run = execution_of(execution)
+        self._kernels = run.kernels.name
+        self.active_ranks, self._about = ranks_at_work(parameters, active_ranks, self._kernels)
         self._loops = {
             loop.operation: loop
             for loop in parameters.tensor_loops
-            if loop.of_training(parameters.device_kind) and loop.active_ranks == self.active_ranks
+            if loop.of_training(parameters.device_kind, self._kernels)
+            and loop.active_ranks == self.active_ranks
         }
-        self._in_place = InPlaceLaws(parameters, self.active_ranks)
-        self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)
+        self._in_place = InPlaceLaws(parameters, self.active_ranks, run.name)
+        in_place = self._in_place.any_measured
+        self._cut_note = (CUT_ALONE if in_place else NOT_IN_PLACE,)
+        self._added_note = (ADDED_ALONE if in_place else NOT_IN_PLACE,)
         self.cache: dict[Any, Any] = {}
 
     @once
@@ -55,6 +67,16 @@ class TensorCosts:
         if optimizer != "momentum" and self._in_place.knows("update"):
             extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
         return total([alone, extra])
+
+    @once
+    def accumulating(self, gradients: Tensors) -> Cost:
+        """Add gradients to those of earlier micro-batches. Raises MissingParameter.
+
+        Not measured, it is bounded by the update of SGD with momentum, which reads and writes more.
+        """
+        if ACCUMULATE not in self._loops and "update" in self._loops:
+            return self._at_most_momentum(gradients, ADDED_AS_MOMENTUM)
+        return self._alone(self._loop(ACCUMULATE), gradients, self._added_note)
 
     @once
     def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
@@ -102,16 +124,16 @@ class TensorCosts:
     def _update(self, tensors: Tensors, optimizer: str) -> Cost:
         operation = UPDATES[optimizer]
         if optimizer == "sgd" and operation not in self._loops and "update" in self._loops:
-            return self._at_most_momentum(tensors)
+            return self._at_most_momentum(tensors, SGD_AS_MOMENTUM)
         return self._alone(self._loop(operation), tensors)
 
-    def _at_most_momentum(self, tensors: Tensors) -> Cost:
-        """Plain SGD: at most momentum's time, at least that of moving w and g."""
+    def _at_most_momentum(self, tensors: Tensors, note: str) -> Cost:
+        """A pass that reads two lists and writes one: at most momentum's time, at least its share."""
         law = self._loops["update"]
         most = self._alone(law, tensors)
         least = SGD_SHARE_OF_MOMENTUM * tensors.nbytes * law.s_per_byte
-        down = ("sgd as momentum", max(0.0, most.seconds - least), 0.0)
-        notes = (*most.notes, SGD_AS_MOMENTUM)
+        down = ("as momentum", max(0.0, most.seconds - least), 0.0)
+        notes = (*most.notes, note)
         return Cost(most.seconds, "extrapolated", (*most.errors, down), notes)
 
     def _loop(self, operation: str) -> TensorLoop:
@@ -125,8 +147,9 @@ class TensorCosts:
         elif operation in ("update_adam", "update_sgd"):
             name = operation.removeprefix("update_")
             how = f'a plan.toml with optimizers = ["momentum", "{name}"] measures it'
+        run = "" if self._kernels == USUAL else f" in {self._kernels}"
         raise MissingParameter(
-            f"the parameters hold no {operation} time with {self.active_ranks} active rank(s) per "
+            f"the parameters hold no {operation} time{run} with {self.active_ranks} active rank(s) per "
             f"node; {how}"
         )
 

@@ -18,7 +18,6 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -159,7 +158,8 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
     """The number of weight tensors before each border, and their bytes."""
     shapes = [layer.shape.parameter_shapes for layer in model.layers]
     counts = accumulate([len(of) for of in shapes], initial=0)
-    kinds = {of: ITEM_BYTES * sum(map(math.prod, of)) for of in set(shapes)}
+    each = model.items.weight_bytes
+    kinds = {of: each * sum(map(math.prod, of)) for of in set(shapes)}
     nbytes = accumulate([kinds[of] for of in shapes], initial=0)
     return list(counts), list(nbytes)
 
@@ -168,7 +168,7 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
 def weights_of(model: ModelSpec, first: int, end: int) -> Tensors:
     """The weights of layers `first` to `end` - 1."""
     layers = model.layers[first:end]
-    return tensors(tuple(s for x in layers for s in x.shape.parameter_shapes))
+    return tensors(tuple(s for x in layers for s in x.shape.parameter_shapes), model.items)
 
 
 @once

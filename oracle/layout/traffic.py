@@ -77,15 +77,13 @@ class Sending:
         return Flow(self.operation, items, self.phase, self.direction, why, count)
 
 
-def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[Message]:
+def messages(model: ModelSpec, division: Division) -> list[Message]:
     """List every message of one iteration: forward, backward, then gradients; none on one rank.
 
     Parameters
     ----------
     model, division
-        A model, and how its training is divided.
-    item_bytes
-        Bytes per item of the activations; gradients are always float32.
+        A model, whose execution says how many bytes an item has, and how its training is divided.
 
     Returns
     -------
@@ -101,8 +99,8 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
     if division.p == 1:
         return []
     if division.traits.stages:
-        return _pipeline(model, division, item_bytes)
-    inside = [flow_message(flow, division, item_bytes) for flow in layer_flows(model, division)]
+        return _pipeline(model, division)
+    inside = [flow_message(model, flow, division) for flow in layer_flows(model, division)]
     return inside + gradient_messages(model, division)
 
 
@@ -119,11 +117,11 @@ def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
     ]
 
 
-def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
+def flow_message(model: ModelSpec, flow: Flow, division: Division) -> Message:
     """One operation of a flow as a message."""
     return Message(
         flow.operation,
-        message_bytes(flow.items * division.local_batch, item_bytes),
+        message_bytes(flow.items * division.local_batch, model.items.activation_bytes),
         division.parts,
         groups=division.replicas,
         grid=division.cells if flow.operation == "halo" else (),
@@ -157,13 +155,14 @@ def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
     return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
-def message_bytes(items: int, item_bytes: int = 4) -> int:
+def message_bytes(items: int, item_bytes: int) -> int:
     """Bytes of a message, rounded up to whole float32 items; at least one."""
     return max(MULTIPLE, -(-items * item_bytes // MULTIPLE) * MULTIPLE)
 
 
-def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Message]:
+def _pipeline(model: ModelSpec, division: Division) -> list[Message]:
     """|y| of a micro-batch from stage to stage; dL/dy returns with the same size."""
+    item_bytes = model.items.activation_bytes
     return [
         Message(
             "p2p",
@@ -290,7 +289,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     p, parts = division.p, division.parts
     if p == 1 or (division.replicas == 1 and not division.traits.replicated):
         return []
-    nbytes = max(MULTIPLE, workload(model, division).weights.nbytes)
+    nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
     if division.sharded_optimizer:
         return [
             Message("reduce_scatter", nbytes, p, why="gradients"),

@@ -15,7 +15,8 @@ from typing import Literal
 
 from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
+from calib.foundation.execution import DTYPES, USUAL, ItemType
+from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -58,11 +59,12 @@ class LayerPiece:
 
     shape: LayerShape
     needs_input_grad: bool
+    items: ItemType = DTYPES[USUAL]
 
     @cached_property
     def work(self) -> LayerWork:
         """Its work at any batch."""
-        return LayerWork(self.shape, self.needs_input_grad)
+        return LayerWork(self.shape, self.needs_input_grad, self.items)
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class Tensors:
     @cached_property
     def largest_bytes(self) -> int:
         """Bytes of the largest tensor; 0 if the shapes are unknown."""
-        shapes = () if isinstance(self.named, str) else self.named
-        return ITEM_BYTES * max(map(math.prod, shapes), default=0)
+        items = [] if isinstance(self.named, str) else [*map(math.prod, self.named)]
+        return self.nbytes * max(items) // sum(items) if any(items) else 0
 
     def __hash__(self) -> int:
         """By two numbers, as hashing hundreds of shapes is slow."""
@@ -129,7 +131,8 @@ def workload(model: ModelSpec, division: Division) -> Workload:
             continue
         part = whole
         if is_split:
-            part = LayerPiece(largest_part(whole.shape, division), whole.needs_input_grad)
+            shape = largest_part(whole.shape, division)
+            part = LayerPiece(shape, whole.needs_input_grad, model.items)
         piece = number[kind] = pieces.setdefault(
             (contents(part.shape), part.needs_input_grad), len(distinct)
         )
@@ -144,7 +147,11 @@ def workload(model: ModelSpec, division: Division) -> Workload:
         index=tuple([number[kind] for kind in kinds]),
         split=split,
         counts=counts,
-        weights=tensors(rank_parameters(model, division)) if shared else model_weights(model),
+        weights=(
+            tensors(rank_parameters(model, division), model.items)
+            if shared
+            else model_weights(model)
+        ),
         layers=sum(counts["all"].values()),
         output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
     )
@@ -153,18 +160,19 @@ def workload(model: ModelSpec, division: Division) -> Workload:
 @once
 def _whole(model: ModelSpec, place: int) -> LayerPiece:
     """A whole layer, one object for all workloads."""
-    return LayerPiece(model.layers[place].shape, model.layers[place].needs_input_grad)
+    layer = model.layers[place]
+    return LayerPiece(layer.shape, layer.needs_input_grad, model.items)
 
 
 @once
 def model_weights(model: ModelSpec) -> Tensors:
     """All weights and biases."""
-    return tensors(model.parameter_shapes)
+    return tensors(model.parameter_shapes, model.items)
 
 
-def tensors(shapes: tuple[Shape, ...]) -> Tensors:
-    """A list of float32 tensors of these shapes."""
-    return Tensors(shapes, len(shapes), ITEM_BYTES * sum(map(math.prod, shapes)))
+def tensors(shapes: tuple[Shape, ...], items: ItemType = DTYPES[USUAL]) -> Tensors:
+    """Weights, or their gradients, of these shapes."""
+    return Tensors(shapes, len(shapes), items.weight_bytes * sum(map(math.prod, shapes)))
 
 
 def activation_items(layers: Iterable[Layer]) -> int:

@@ -38,10 +38,13 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     weights, walk = workload(model, division).weights, _walked(model, division)
     share = division.p if division.sharded_optimizer else 1
     held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
-    samples = division.local_batch
+    samples, turns = division.local_batch, division.accumulation
     after = update_bytes(weights, optimizer, share)
-    given = walk.given.of(samples) if after else 0
+    given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
+    if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others
+        later = max(line.of(samples) for line in _walked_again(model, division).peaks)
+        peak = max(peak, weights.nbytes + later) + (turns - 1) * walk.given.of(samples)
     return round(held + round(walk.buffers) + max(peak, given + after))
 
 
@@ -56,13 +59,24 @@ class Walk(NamedTuple):
 @once_per_geometry
 def _walked(model: ModelSpec, division: Division) -> Walk:
     """The highest peaks on any rank."""
+    return _walk(model, division, again=False)
+
+
+@once_per_geometry
+def _walked_again(model: ModelSpec, division: Division) -> Walk:
+    """The same where the weights already have gradients, which are not in it."""
+    return _walk(model, division, again=True)
+
+
+def _walk(model: ModelSpec, division: Division, again: bool) -> Walk:
     cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
     ranks = [parts_of(model, division, cell) for cell in cells]
     given = [batch_line(model, parts) for parts in ranks]
     peaks: list[ByteLine] = []
     for parts, batch in zip(ranks, given, strict=True):
-        peaks += forward_and_back(model, parts, batch.plus(parts.landing))
-    return Walk(given[0], buffers(layer.shape for layer in model.layers).fixed, peaks)
+        peaks += forward_and_back(model, parts, batch.plus(parts.landing), again)
+    shapes = [layer.shape for layer in model.layers]
+    return Walk(given[0], buffers(shapes, model.items.weight_bytes).fixed, peaks)
 
 
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:

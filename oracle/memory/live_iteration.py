@@ -1,8 +1,8 @@
 """The peak of a rank's live bytes: a walk through an iteration, tensor by tensor (liveness.py).
 
 It counts what training counts (microbench/memory.py): weights, gradients, the optimizer's state,
-buffers, the batch, what autograd keeps, and the copies that a strategy makes. Everything is float32,
-and in-place ReLUs count like others.
+buffers, the batch, what autograd keeps, and the copies that a strategy makes. In-place ReLUs count
+like others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.layers import LayerShape
 from calib.oracle.layout.workload import Tensors
-from calib.oracle.memory.live_layers import SCALAR, line
+from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 
 INT64 = 8
+STEP_BYTES = 4  # Adam's count of steps is a float32, whatever the weights are
 # temporaries of a weight's size in the update of one weight: Adam's root and quotient
 MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 
@@ -28,7 +29,7 @@ MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     """Weights, and a `share`-th of the optimizer's state; Adam also counts its steps."""
     part = -(-weights.nbytes // share)
-    steps = ITEM_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
+    steps = STEP_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
     own = 2 * part if share > 1 else 0  # the rank's piece, and the buffer for its gradient
     return weights.nbytes + STATES[optimizer] * part + own + steps
 
@@ -52,15 +53,20 @@ def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     return weights.nbytes + made * largest if made else 0
 
 
-def forward_and_back(model: ModelSpec, parts: RankLayers, beside: ByteLine) -> tuple[ByteLine, ...]:
-    """The peaks of a forward and its backward, with `beside` live throughout."""
+def forward_and_back(
+    model: ModelSpec, parts: RankLayers, beside: ByteLine, again: bool = False
+) -> tuple[ByteLine, ...]:
+    """The peaks of a forward and its backward, with `beside` live throughout.
+
+    `again`: the weights already have gradients, which are in `beside`.
+    """
     ledger = Ledger()
     ledger.make(beside)
-    tape = Tape(ledger)
-    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
+    tape = Tape(ledger, model.items)
+    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given, None, model.items.weight_bytes)}
     loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
     # torch.autograd.backward holds the gradient of the loss until it returns
-    tape.backward([(loss, ledger.hold(ledger.make(SCALAR)))])
+    tape.backward([(loss, ledger.hold(ledger.make(tape.scalar)))], again)
     return highest(ledger.peaks)
 
 
@@ -88,6 +94,7 @@ def forward(
         for name in dict.fromkeys(layer.inputs):
             if last[name] == index and name not in kept:
                 tape.ledger.drop(variables.pop(name).tensor)
+    tape.end_autocast()
     return variables
 
 
@@ -101,10 +108,10 @@ def targets(model: ModelSpec) -> ByteLine:
     loss = model.layers[-1].shape
     if loss.kind == "cross_entropy":
         return ByteLine(INT64 * math.prod(loss.input_shapes[0][1:]))
-    return line(loss.input_shapes[0])
+    return line(loss.input_shapes[0], 1.0, model.items.weight_bytes)
 
 
-def buffers(shapes: Iterable[LayerShape]) -> ByteLine:
+def buffers(shapes: Iterable[LayerShape], item_bytes: int) -> ByteLine:
     """Running means and variances of batch norms, and their counts of batches."""
     norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return ByteLine(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))
+    return ByteLine(0.0, sum(2 * item_bytes * channels + INT64 for channels in norms))

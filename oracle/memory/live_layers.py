@@ -1,7 +1,7 @@
 """What each kind of layer allocates, keeps for its backward and frees in PyTorch's autograd.
 
 Source: PyTorch's tools/autograd/derivatives.yaml (whatever a formula names is saved) and the CPU kernels
-it calls; tests/oracle/memory/test_live_layers.py measures each kind. All in float32. In short:
+it calls; tests/oracle/memory/test_live_layers.py measures each kind. In short:
 
     convolution, linear     keep x; make dL/dx, dL/dw and dL/db in one operation
     batch and layer norm    keep x, and the mean and 1 / deviation of each channel (row)
@@ -13,6 +13,12 @@ it calls; tests/oracle/memory/test_live_layers.py measures each kind. All in flo
     add, concat, flatten    keep nothing; their gradients are dL/dy itself or views of it
     embedding               makes dL/dw as large as the table
     cross entropy           makes and keeps the log-probabilities; mean squared error keeps x
+
+Under autocast a convolution or linear layer casts x and its weights where they are not narrow yet, and
+keeps those copies; autocast holds the copies of all weights until the forward ends. The gradients of
+weights are narrow first, then cast. Norms run in the type of x, with statistics in that of the weights;
+losses and 3-D pooling (of CPUs) in that of the weights. In half precision throughout everything is
+narrow, statistics too (cuDNN keeps those in float32: some bytes for each channel).
 """
 
 from __future__ import annotations
@@ -21,20 +27,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, LayerShape, Shape
 from calib.oracle.memory.liveness import Back, ByteLine, HeldTensor, Ledger, Tape
 
-SCALAR = ByteLine(0.0, ITEM_BYTES)
+Run = Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]
 
 
-def line(shape: Shape, share: float = 1.0) -> ByteLine:
-    """Bytes of a float32 tensor (samples, *shape), or of a `share` of its samples."""
-    return ByteLine(share * ITEM_BYTES * math.prod(shape))
+def line(shape: Shape, share: float = 1.0, item_bytes: int = ITEM_BYTES) -> ByteLine:
+    """Bytes of a tensor (samples, *shape), or of a `share` of its samples."""
+    return ByteLine(share * item_bytes * math.prod(shape))
 
 
-def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
+def weight_bytes(shape: LayerShape, item_bytes: int = ITEM_BYTES) -> tuple[float, ...]:
     """Bytes of each weight and bias."""
-    return tuple([float(ITEM_BYTES * math.prod(of)) for of in shape.parameter_shapes])
+    return tuple([float(item_bytes * math.prod(of)) for of in shape.parameter_shapes])
 
 
 def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
@@ -51,12 +58,14 @@ class Kept(NamedTuple):
     is_view: bool
 
 
-def kept_by(shape: LayerShape) -> Kept:
+def kept_by(shape: LayerShape, items: ItemType = DTYPES[USUAL]) -> Kept:
     """What a layer with gradients keeps, for all samples; a view keeps nothing of its own."""
-    ledger = Ledger()
-    tape = Tape(ledger)
-    inputs = [tape.leaf(ledger.make(line(of)), line(of)) for of in shape.input_shapes]
+    ledger, each = Ledger(), items.activation_bytes
+    tape = Tape(ledger, items)
+    sizes = [line(of, 1.0, each) for of in shape.input_shapes]
+    inputs = [tape.leaf(ledger.make(size), size, each) for size in sizes]
     output = run_layer(tape, shape, inputs)
+    tape.end_autocast()
     is_view = any(output.tensor == value.tensor for value in inputs)
     for value in (*inputs, output):
         ledger.drop(value.tensor)
@@ -67,45 +76,111 @@ def kept_by(shape: LayerShape) -> Kept:
     return Kept(tuple(held[:-1]), held[-1], beside, is_view)
 
 
+def cast(tape: Tape, x: HeldTensor, item_bytes: int) -> HeldTensor:
+    """x in items of so many bytes, held once more: itself, or a copy whose gradient is cast back."""
+    if x.item_bytes == item_bytes:
+        tape.ledger.hold(x.tensor)
+        return x
+    times = item_bytes / x.item_bytes
+    size = ByteLine(times * x.size.each, times * x.size.fixed)
+    return tape.run([x], size, Back((x.size,)), item_bytes=item_bytes)
+
+
+def cast_weights(tape: Tape, shape: LayerShape) -> tuple[list[int], tuple[float, ...]]:
+    """Autocast's copies of weights and biases, which it holds, and their bytes; else none."""
+    if not tape.items.mixed:
+        return [], ()
+    halves = weight_bytes(shape, tape.items.activation_bytes)
+    made = [tape.ledger.make(ByteLine(0.0, nbytes)) for nbytes in halves]
+    tape.cache(made)
+    return made, halves
+
+
+def _product(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+    x = cast(tape, inputs[0], tape.items.activation_bytes)
+    made, halves = cast_weights(tape, shape)
+    back = Back((x.size,), weight_bytes(shape, tape.items.weight_bytes), casts=halves)
+    y = tape.run([x], _made(tape, shape, x), back, saves=[x.tensor, *made[:1]])
+    tape.ledger.drop(x.tensor)
+    return y
+
+
+def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+    (x,), each = inputs, tape.items.weight_bytes
+    back = Back((x.size,), weight_bytes(shape, each))
+    size = line(shape.output_shape, tape.share, each)
+    return tape.run(inputs, size, back, saves=[x.tensor], item_bytes=each)
+
+
+def _made(tape: Tape, shape: LayerShape, x: HeldTensor) -> ByteLine:
+    """Bytes of the output, in items as those of x."""
+    return line(shape.output_shape, tape.share, x.item_bytes)
+
+
 def _keeps_input(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
-    back = Back((x.size,), weight_bytes(shape))
-    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[x.tensor])
+    return tape.run(inputs, _made(tape, shape, x), Back((x.size,)), saves=[x.tensor])
+
+
+def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+    return _whole_in_3d(tape, shape, inputs, _keeps_input)
+
+
+def _whole_in_3d(
+    tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor], run: Run
+) -> HeldTensor:
+    """Pooling in three dimensions: autocast on a CPU runs it in the type of the weights."""
+    if not tape.items.mixed or len(shape.output_shape) < 4:
+        return run(tape, shape, inputs)
+    x = cast(tape, inputs[0], tape.items.weight_bytes)
+    y = run(tape, shape, [x])
+    tape.ledger.drop(x.tensor)
+    return y
 
 
 def _norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,), over = inputs, shape.attributes.get("normalized_shape")
+    each = tape.items.weight_bytes
     if isinstance(over, tuple):  # a layer norm
-        statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
+        statistics = line(shape.input_shapes[0][: -len(over)], tape.share, each)
     else:
-        statistics = ByteLine(0.0, ITEM_BYTES * shape.input_shapes[0][0])
-    back = Back((x.size,), weight_bytes(shape))
+        statistics = ByteLine(0.0, each * shape.input_shapes[0][0])
+    back = Back((x.size,), weight_bytes(shape, each))
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 
 
 def _keeps_output(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    size = line(shape.output_shape, tape.share)
+    size = _made(tape, shape, inputs[0])
     return tape.run(inputs, size, Back((inputs[0].size,)), saves_output=True)
 
 
 def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    (x,) = inputs
-    indices = ByteLine(tape.share * INDEX_BYTES * shape.output_items)
-    size = line(shape.output_shape, tape.share)
-    return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
+    def run(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+        (x,) = inputs
+        indices = ByteLine(tape.share * INDEX_BYTES * shape.output_items)
+        size = _made(tape, shape, x)
+        return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
+
+    return _whole_in_3d(tape, shape, inputs, run)
 
 
 def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if shape.is_free:
         return _view(tape, shape, inputs)
+    return _whole_in_3d(tape, shape, inputs, _adaptive_in_type)
+
+
+def _adaptive_in_type(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if math.prod(shape.output_shape[1:]) > 1:
         return _keeps_input(tape, shape, inputs)
     # a mean
-    return tape.run(inputs, line(shape.output_shape, tape.share), Back((inputs[0].size,)))
+    return tape.run(inputs, _made(tape, shape, inputs[0]), Back((inputs[0].size,)))
 
 
 def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
-    return tape.run(inputs, line(shape.output_shape, tape.share), Back((None,) * len(inputs)))
+    each = max(x.item_bytes for x in inputs)
+    size = line(shape.output_shape, tape.share, each)
+    return tape.run(inputs, size, Back((None,) * len(inputs)), item_bytes=each)
 
 
 def _view(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
@@ -115,18 +190,22 @@ def _view(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTe
 def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if not shape.attributes["probability"]:
         return _view(tape, shape, inputs)
-    size = line(shape.output_shape, tape.share)
+    size = _made(tape, shape, inputs[0])
     return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
 
 
 def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     """A loss for each output of the model; an auxiliary one is weighted and added."""
     one = _cross_entropy if shape.kind == "cross_entropy" else _squares
-    losses = [one(tape, x) for x in inputs]
+    losses = []
+    for x in inputs:  # autocast computes losses in the type of the weights
+        whole = cast(tape, x, tape.items.weight_bytes)
+        losses.append(one(tape, whole))
+        tape.ledger.drop(whole.tensor)
     while len(losses) > 1:
         auxiliary, main = losses.pop(), losses.pop()
-        weighed = tape.run([auxiliary], SCALAR, Back((SCALAR,)))
-        losses.append(tape.run([main, weighed], SCALAR, Back((None, None))))
+        weighed = tape.run([auxiliary], tape.scalar, Back((tape.scalar,)))
+        losses.append(tape.run([main, weighed], tape.scalar, Back((None, None))))
         for number in (auxiliary, main, weighed):
             tape.ledger.drop(number.tensor)
     return losses[0]
@@ -134,8 +213,9 @@ def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> Held
 
 def _cross_entropy(tape: Tape, x: HeldTensor) -> HeldTensor:
     logarithms = tape.run([x], x.size, Back((x.size,)), saves_output=True)
-    total = [SCALAR]  # the sum of the class weights
-    loss = tape.run([logarithms], SCALAR, Back((x.size,)), saves=[logarithms.tensor], extra=total)
+    number, back = tape.scalar, Back((x.size,))
+    total = [number]  # the sum of the class weights
+    loss = tape.run([logarithms], number, back, saves=[logarithms.tensor], extra=total)
     tape.ledger.drop(logarithms.tensor)
     return loss
 
@@ -145,11 +225,11 @@ def _squares(tape: Tape, x: HeldTensor) -> HeldTensor:
     return tape.run([x], x.size, Back((x.size,)), saves=[x.tensor])
 
 
-_KINDS: dict[str, Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]] = {
-    "conv": _keeps_input,
-    "linear": _keeps_input,
-    "embedding": _keeps_input,
-    "avg_pool": _keeps_input,
+_KINDS: dict[str, Run] = {
+    "conv": _product,
+    "linear": _product,
+    "embedding": _embedding,
+    "avg_pool": _avg_pool,
     "batch_norm": _norm,
     "layer_norm": _norm,
     "relu": _keeps_output,

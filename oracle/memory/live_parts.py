@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
+from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
-from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
+from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.spec import ModelSpec
 
@@ -37,9 +37,9 @@ class WholeLayers:
     """Every layer whole."""
 
     def __init__(self, model: ModelSpec) -> None:
-        self._layers = model.layers
+        self._layers, self._items = model.layers, model.items
         self.landing = NOTHING
-        self.given = line(model.input_shape)
+        self.given = line(model.input_shape, 1.0, model.items.weight_bytes)
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """Run the layer's own module."""
@@ -62,7 +62,8 @@ class SharedLayers(WholeLayers):
             for first in {model.alike[index] for index in split}
         }
         self._parts = {index: parts[model.alike[index]] for index in split}
-        landed = [line(of) for index in self._parts for of in self._landed(index)]
+        each = model.items.activation_bytes
+        landed = [line(of, 1.0, each) for index in self._parts for of in self._landed(index)]
         self.landing = max(landed, default=NOTHING)
 
     def _landed(self, index: int) -> list[tuple[int, ...]]:
@@ -84,17 +85,17 @@ class SharedLayers(WholeLayers):
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Join: the part's y is copied into the whole y, and its gradient cut out of the whole one."""
     own = run_layer(tape, part, [x])
-    y = tape.run([own], line(whole.output_shape), Back((own.size,)))
+    y = tape.run([own], line(whole.output_shape, 1.0, own.item_bytes), Back((own.size,)))
     tape.ledger.drop(own.tensor)
     return y
 
 
 def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Cut: the part of x is copied and kept; y is summed in place."""
-    own = tape.run([x], line(part.input_shapes[0]), Back((x.size,)))
+    own = tape.run([x], line(part.input_shapes[0], 1.0, x.item_bytes), Back((x.size,)))
     y = run_layer(tape, part, [own])
     tape.ledger.drop(own.tensor)
-    biases = weight_bytes(whole)[1:]
+    biases = weight_bytes(whole, tape.items.weight_bytes)[1:]
     if not biases:
         return y
     summed = tape.run([y], None, Back((None,), biases))
@@ -176,7 +177,7 @@ class SpatialLayers(WholeLayers):
         self._input_shape = model.input_shape
         self._known: dict[int, tuple[LayerShape, list[PartRows]]] = {}
         self._alike = model.alike
-        self.given = line(self._own(model.input_shape))
+        self.given = line(self._own(model.input_shape), 1.0, model.items.weight_bytes)
 
     def _own(self, shape: Shape) -> Shape:
         """This part of a tensor of one sample."""
@@ -229,29 +230,35 @@ class SpatialLayers(WholeLayers):
             found[dimension] = of.runs_on
         return tuple(found)
 
-    def _travels(self, shape: LayerShape, rows: list[PartRows]) -> ByteLine:
+    def _travels(self, shape: LayerShape, rows: list[PartRows], item_bytes: int) -> ByteLine:
         """Bytes of the rows of x that leave or arrive."""
         own = self._own(shape.input_shapes[0])
         items = math.prod(own)
         halo = sum(items // own[d] * of.halo for d, of in zip(self._cut(), rows, strict=True))
-        return ByteLine(ITEM_BYTES * halo)
+        return ByteLine(item_bytes * halo)
 
     def _convolution(
         self, tape: Tape, shape: LayerShape, rows: list[PartRows], x: HeldTensor
     ) -> HeldTensor:
         """Keeps x with its halo; the backward holds dL/dy with its halo, and dL/dx."""
-        y = line(self._own(shape.output_shape))
+        each = self._items.activation_bytes
+        y = line(self._own(shape.output_shape), 1.0, each)
         grown, made = list(self._own(shape.output_shape)), list(self._own(shape.input_shapes[0]))
         for dimension, of in zip(self._cut(), rows, strict=True):
             grown[dimension], made[dimension] = of.dy, of.dx
-        joined = [line(tuple(grown))] if any(of.joins_dy for of in rows) else []
-        dx = line(tuple(made))
+        joined = [line(tuple(grown), 1.0, each)] if any(of.joins_dy for of in rows) else []
+        dx = line(tuple(made), 1.0, x.item_bytes)
         first = (*joined, dx) if x.node is not None else ()
-        back = Back((dx,), weight_bytes(shape), first)
+        kept, halves = cast_weights(tape, shape)
+        back = Back((dx,), weight_bytes(shape, self._items.weight_bytes), first, halves)
         if not any(of.joins_x for of in rows):
-            return tape.run([x], y, back, saves=[x.tensor])
-        extended = line(self._extended(shape, rows))
-        return tape.run([x], y, back, extra=[extended], first=[self._travels(shape, rows)])
+            saves = [x.tensor, *kept[:1]]
+            return tape.run([x], y, back, saves=saves, item_bytes=each)
+        extended = line(self._extended(shape, rows), 1.0, each)
+        travels = self._travels(shape, rows, x.item_bytes)
+        return tape.run(
+            [x], y, back, saves=kept[:1], extra=[extended], first=[travels], item_bytes=each
+        )
 
     def _pool(
         self, tape: Tape, part: LayerShape, rows: list[PartRows], x: HeldTensor
@@ -260,14 +267,15 @@ class SpatialLayers(WholeLayers):
         if not any(of.joins_x for of in rows):
             return run_layer(tape, part, [x])
         travels = ByteLine(x.size.each * sum(of.halo / of.owns for of in rows))
-        extended = tape.run([x], line(part.input_shapes[0]), Back((None,)), first=[travels])
+        whole = line(part.input_shapes[0], 1.0, x.item_bytes)
+        extended = tape.run([x], whole, Back((None,)), first=[travels])
         y = run_layer(tape, part, [extended])
         tape.ledger.drop(extended.tensor)
         return y
 
     def _dropout(self, tape: Tape, shape: LayerShape, x: HeldTensor) -> HeldTensor:
         """Draws the mask of the whole image and keeps its product with ones."""
-        whole = line(shape.output_shape)
+        whole = line(shape.output_shape, 1.0, x.item_bytes)
         return tape.run([x], x.size, Back((x.size,)), extra=[whole], first=[whole, whole])
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
@@ -276,7 +284,7 @@ class SpatialLayers(WholeLayers):
         if index < self._until or place >= self._until:
             return value
         shape = self._input_shape if place < 0 else self._layers[place].shape.output_shape
-        whole = line(shape)
+        whole = line(shape, 1.0, value.item_bytes)
         if whole == value.size:  # already gathered
             return value
         gathered = tape.run([value], whole, Back((value.size,)), first=[whole])

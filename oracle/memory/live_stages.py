@@ -21,7 +21,7 @@ from calib.oracle.layout.stages import (
     weights_of,
 )
 from calib.oracle.memory.live_iteration import buffers, forward, held_bytes, targets, update_bytes
-from calib.oracle.memory.live_layers import SCALAR, line
+from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import WholeLayers
 from calib.oracle.memory.liveness import (
     NOTHING,
@@ -106,8 +106,8 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     received, sent = borders[first], borders[end]
     names = {of: model.layers[of].name for of in sent}
     ledger = Ledger()
-    tape, parts = Tape(ledger), WholeLayers(model)
-    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
+    tape, parts = Tape(ledger, model.items), WholeLayers(model)
+    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given, None, model.items.weight_bytes)}
     variables |= _received(model, tape, first, end)
     # sent tensors stay held, and the last stage holds the logits until its backward ends
     logits = tuple(model.layers[-1].inputs) if end == len(model.layers) else ()
@@ -115,7 +115,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     part: HeldTensor | None = None
     if logits:  # the mean loss over the batch
         loss = variables.pop(model.layers[-1].name)
-        part = tape.run([loss], SCALAR, Back((SCALAR,)))
+        part = tape.run([loss], tape.scalar, Back((tape.scalar,)))
         ledger.drop(loss.tensor)
     kept, ahead = ledger.live, highest(ledger.peaks)
     ledger.peaks.clear()
@@ -124,7 +124,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     given = [(value, UNCOUNTED) for value in made if value.node is not None]
     number = UNCOUNTED
     if part is not None:
-        number = ledger.make(SCALAR)
+        number = ledger.make(tape.scalar)
         given = [(part, ledger.hold(number))]
     tape.backward(given, again)
     for of in sent:
@@ -140,22 +140,24 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
     every = functools.reduce(ByteLine.plus, held, NOTHING)
-    fixed = buffers(x.shape for x in model.layers[first:end])
+    fixed = buffers((x.shape for x in model.layers[first:end]), model.items.weight_bytes)
     return StageBytes(every, fixed, kept, left, ahead, peaks, peaks)
 
 
 def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, HeldTensor]:
     """The earlier variables that a stage reads or passes on; several may be views of one tensor."""
     place, sources, borders = tensor_graph(model)
-    tensors = {}
+    tensors, each = {}, model.items.activation_bytes
     for of in borders[first]:
         size = _size(model, of)
         is_leaf = model.layers[of].has_gradient
-        tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else HeldTensor(UNCOUNTED, size)
+        tensors[of] = (
+            tape.leaf(UNCOUNTED, size, each) if is_leaf else HeldTensor(UNCOUNTED, size, None, each)
+        )
     read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
     variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
     return variables | {model.layers[of].name: value for of, value in tensors.items()}
 
 
 def _size(model: ModelSpec, index: int) -> ByteLine:
-    return line(model.layers[index].shape.output_shape)
+    return line(model.layers[index].shape.output_shape, 1.0, model.items.activation_bytes)

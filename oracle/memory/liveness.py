@@ -14,6 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from calib.foundation.execution import DTYPES, USUAL, ItemType
+from calib.foundation.layers import ITEM_BYTES
+
 
 class ByteLine(NamedTuple):
     """Bytes of `samples` samples: each x samples + fixed."""
@@ -101,7 +104,7 @@ class Ledger:
 
 
 class HeldTensor(NamedTuple):
-    """A variable of the forward: its tensor, bytes, and the node that made it.
+    """A variable of the forward: its tensor, bytes, the node that made it, and bytes of an item.
 
     `node` is None if no gradient comes back.
     """
@@ -109,6 +112,7 @@ class HeldTensor(NamedTuple):
     tensor: int
     size: ByteLine
     node: int | None = None
+    item_bytes: int = ITEM_BYTES
 
 
 @dataclass(frozen=True)
@@ -117,12 +121,13 @@ class Back:
 
     `gradients`: the bytes of each input's gradient; None if it is the output's own or a view of it.
     `first`: temporaries live while those are made. `weights`: the bytes of the weights' gradients, made
-    afterwards, which stay.
+    afterwards, which stay; under autocast `casts` are made first, of which they are copies.
     """
 
     gradients: tuple[ByteLine | None, ...]
     weights: tuple[float, ...] = ()
     first: tuple[ByteLine, ...] = ()
+    casts: tuple[float, ...] = ()
 
 
 class _Node(NamedTuple):
@@ -135,12 +140,25 @@ class _Node(NamedTuple):
 class Tape:
     """Records a forward and runs its backward; its tensors are in `ledger`.
 
-    `share` is the share of the samples in the layer that is run next.
+    `share` is the share of the samples in the layer that is run next; `items` has the bytes of an item,
+    and says whether autocast is at work.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.share = ledger, 1.0
+    def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
+        self.ledger, self.items, self.share = ledger, items, 1.0
+        self.scalar = ByteLine(0.0, items.weight_bytes)
         self._nodes: list[_Node] = []
+        self._cached: list[int] = []
+
+    def cache(self, tensors: Sequence[int]) -> None:
+        """Hand tensors over to autocast, which holds its copies of weights until it ends."""
+        self._cached += tensors
+
+    def end_autocast(self) -> None:
+        """Autocast ends with the forward; what autograd keeps stays."""
+        for tensor in self._cached:
+            self.ledger.drop(tensor)
+        self._cached.clear()
 
     def run(
         self,
@@ -151,13 +169,15 @@ class Tape:
         saves_output: bool = False,
         extra: Sequence[ByteLine] = (),
         first: Sequence[ByteLine] = (),
+        item_bytes: int = 0,
     ) -> HeldTensor:
         """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
         `saves` are tensors kept for the backward, `extra` new ones made for it; `first` are temporaries
-        made before the output. Nothing is kept if neither weights nor inputs need a gradient.
+        made before the output. Nothing is kept if neither weights nor inputs need a gradient. An item of
+        the output has as many bytes as one of the first input, or `item_bytes`.
         """
-        ledger = self.ledger
+        ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
         needed = any(value.node is not None for value in inputs) or bool(back.weights)
         if size is None:
             output, size = ledger.hold(inputs[0].tensor), inputs[0].size
@@ -171,18 +191,18 @@ class Tape:
         if not needed:
             for tensor in made:
                 ledger.drop(tensor)
-            return HeldTensor(output, size)
+            return HeldTensor(output, size, None, each)
         kept = [ledger.hold(tensor) for tensor in saves] + made
         if saves_output:
             kept.append(ledger.hold(output))
         parents = tuple([value.node for value in inputs])
         self._nodes.append(_Node(parents, tuple(kept), back, size))
-        return HeldTensor(output, size, len(self._nodes) - 1)
+        return HeldTensor(output, size, len(self._nodes) - 1, each)
 
-    def leaf(self, tensor: int, size: ByteLine) -> HeldTensor:
+    def leaf(self, tensor: int, size: ByteLine, item_bytes: int = ITEM_BYTES) -> HeldTensor:
         """A tensor from elsewhere that needs a gradient."""
         self._nodes.append(_Node((), (), Back(()), size))
-        return HeldTensor(tensor, size, len(self._nodes) - 1)
+        return HeldTensor(tensor, size, len(self._nodes) - 1, item_bytes)
 
     def backward(self, given: Sequence[tuple[HeldTensor, int]], again: bool = False) -> list[int]:
         """Run the backward of outputs with given gradients, and return the gradients of leaves.
@@ -210,15 +230,19 @@ class Tape:
                     made.append((parent, tensor))
             for tensor in first:
                 ledger.drop(tensor)
-            weights = [ledger.make(ByteLine(0.0, nbytes)) for nbytes in back.weights]
+            weights = [ledger.make(ByteLine(0.0, n)) for n in back.casts or back.weights]
             ledger.drop(gradient)
             for tensor in node.saved:
                 ledger.drop(tensor)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
-            if again:
-                for tensor in weights:
+            for tensor, nbytes in zip(weights, back.weights, strict=True):
+                whole = tensor
+                if back.casts:
+                    whole = ledger.make(ByteLine(0.0, nbytes))
                     ledger.drop(tensor)
+                if again:
+                    ledger.drop(whole)
         return leaves
 
     def _own(self, gradient: int, size: ByteLine) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import LiveCheck, MemoryReuse
 from calib.foundation.division import Division
+from calib.foundation.execution import USUAL
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
@@ -49,16 +50,29 @@ def peak_bytes(
     division: Division,
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
+    execution: str = USUAL,
 ) -> Peak:
-    """Peak bytes of a rank whose naive bytes are `parts` (naive.py).
+    """Peak bytes of a rank whose naive bytes are `parts` (naive.py), in an execution.
 
-    `count` is as for `_live_peak`. What is outside a GPU's allocator is a constant, which strategies
-    that were not measured share with data parallelism: their wider interval is of tensors alone.
+    `count` is as for `_live_peak`. Where the execution was not measured, float32's law is taken for the
+    bytes that it has, with a wider interval. What is outside a GPU's allocator is a constant, which
+    strategies that were not measured share with data parallelism: their wider interval is of tensors
+    alone.
     """
-    record = _record(parameters, division)
+    record = _record(parameters, division, execution)
     if record is None:
         return Peak(None, None, [])
     live, notes = _live_peak(record, division, parts, count)
+    if record.execution != execution:
+        live = Estimate(
+            value=live.value,
+            low=live.low / OTHER_STRATEGY_FACTOR,
+            high=live.high * OTHER_STRATEGY_FACTOR,
+        )
+        notes.append(
+            f"memory reuse was not measured in {execution}: that of {record.execution}, with an "
+            f"interval {OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
     device, about = _on_device(record, division, live)
     room, short = parameters.device_memory_bytes, list[str]()
     if 0 < device.value <= room < device.high:
@@ -151,14 +165,22 @@ def _family(division: Division) -> str:
     return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
-def _record(parameters: Parameters, division: Division) -> MemoryReuse | None:
-    """The record of the division's family on the file's kind of device, else the nearest."""
+def _record(parameters: Parameters, division: Division, execution: str) -> MemoryReuse | None:
+    """The record of the division's family on the file's kind of device, else the nearest.
+
+    In the execution, else in float32.
+    """
     family = _measured_as(division)
 
-    def distance(reuse: MemoryReuse) -> tuple[bool, bool]:
-        return reuse.device != parameters.device_kind, reuse.family != family
+    def distance(reuse: MemoryReuse) -> tuple[bool, bool, bool]:
+        other_device = reuse.device != parameters.device_kind
+        return other_device, reuse.execution != execution, reuse.family != family
 
-    known = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    known = [
+        reuse
+        for reuse in parameters.memory
+        if reuse.family in MEASURED_FAMILIES and reuse.execution in (execution, USUAL)
+    ]
     return min(known, key=distance, default=None)
 
 

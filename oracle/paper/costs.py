@@ -52,7 +52,7 @@ class FittedPaperCosts:
         self.machine, self.model = machine, model
         self.batch, self.optimizer = batch, optimizer
         self._whole = workload(model, Division("serial", 1, 1))
-        self._costs = machine.costs(ACTIVE_RANKS, optimizer)
+        self._costs = machine.costs(ACTIVE_RANKS, optimizer, model.execution)
         self.cache: dict[Any, Any] = {}
 
     @once
@@ -101,7 +101,7 @@ class FittedPaperCosts:
 @once
 def _updates(costs: Costs, model: ModelSpec) -> Sequence[Cost]:
     shapes = [layer.shape.parameter_shapes for layer in model.layers]
-    alone = {of: costs.update(tensors(of)).seconds for of in set(shapes) if of}
+    alone = {of: costs.update(tensors(of, model.items)).seconds for of in set(shapes) if of}
     # without weights all updates take 0
     summed = math.fsum(alone[of] for of in shapes if of) or 1.0
     together = costs.update(model_weights(model))

@@ -18,16 +18,38 @@ SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 
 def compute_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Forward and backward at a rank's shapes, and what the sum of layers leaves out."""
-    work, batch = workload(model, division), division.local_batch
-    return [term for d in DIRECTIONS for term in _of_direction(costs.layers, work, batch, d)]
+    """Forward and backward at a rank's shapes, and what the sum of layers leaves out.
+
+    Of all micro-batches that a rank runs one after the other, with the adding up of their gradients.
+    """
+    work, batch, turns = workload(model, division), division.local_batch, division.accumulation
+    terms = [
+        term for d in DIRECTIONS for term in _of_direction(costs.layers, work, batch, d, turns)
+    ]
+    if turns > 1 and work.weights.ntensors:
+        terms.append(_accumulation(work, turns, costs))
+    return terms
+
+
+def _accumulation(work: Workload, turns: int, costs: Costs) -> Term:
+    """The gradients of every micro-batch but the first are added to those before."""
+    return Term(
+        "backward",
+        "update",
+        "adding up gradients",
+        costs.tensors.accumulating(work.weights).times(turns - 1),
+        "(N-1) accumulate(|w| delta)",
+        {"N": turns, "|w| delta": work.weights.nbytes},
+    )
 
 
 @once  # for data the same at all p and in all variants
 def _of_direction(
-    layers: LayerCosts, work: Workload, batch: int, direction: Direction
+    layers: LayerCosts, work: Workload, batch: int, direction: Direction, turns: int
 ) -> list[Term]:
+    """The terms of one direction, `turns` times."""
     symbol = SYMBOLS[direction]
+    times, number = ("N x ", {"N": turns}) if turns > 1 else ("", {})
     chosen: list[tuple[Select, TermCause, str]] = [
         ("split", "compute", "layers that are split, at the part's shape"),
         ("whole", "redundant" if work.counts["split"] else "compute", "layers that are whole"),
@@ -37,9 +59,9 @@ def _of_direction(
             direction,
             cause,
             what,
-            layers.total(work, select, batch, direction),
-            f"sum of {symbol}_l over {sum(work.counts[select].values())} layers at B' samples",
-            {"B'": batch},
+            layers.total(work, select, batch, direction).times(turns),
+            f"{times}sum of {symbol}_l over {sum(work.counts[select].values())} layers at B' samples",
+            {**number, "B'": batch},
         )
         for select, cause, what in chosen
         if work.counts[select]
@@ -54,9 +76,9 @@ def _of_direction(
             direction,
             of_compute,
             "what an iteration adds to isolated layers",
-            extra,
-            "layers a + bytes b",
-            {"layers": count, "bytes": nbytes},
+            extra.times(turns),
+            f"{times}(layers a + bytes b)" if times else "layers a + bytes b",
+            {**number, "layers": count, "bytes": nbytes},
         ),
     ]
 
@@ -90,7 +112,8 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     # an iteration adds overhead to the exchange of W once, however many messages it has
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
-        cost = costs.tensors.exchanging(costs.network.time(message), share)
+        alone = costs.sent(message, model.items.weight_bytes)
+        cost = costs.tensors.exchanging(alone, share)
         sent.append(
             Term(
                 "exchange",
@@ -106,15 +129,14 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
 
 def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Messages between ranks that share layers: halos, joined outputs, summed gradients."""
-    return [_flow_term(flow, division, costs) for flow in grouped_flows(model, division)]
+    return [_flow_term(model, flow, division, costs) for flow in grouped_flows(model, division)]
 
 
-def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
+def _flow_term(model: ModelSpec, flow: Flow, division: Division, costs: Costs) -> Term:
     """A flow, with the cost of waiting for each other where it was measured in place."""
-    message = flow_message(flow, division)
-    cost = costs.tensors.meeting(
-        flow.phase, costs.network.time(message).times(flow.count), flow.count
-    )
+    message = flow_message(model, flow, division)
+    one = costs.sent(message, model.items.activation_bytes)
+    cost = costs.tensors.meeting(flow.phase, one.times(flow.count), flow.count)
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
     what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
     return Term(

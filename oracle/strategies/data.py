@@ -5,7 +5,7 @@ backward, as in the paper's framework. Two variants (Division):
 
 - overlap: the exchange runs during the backward, which hides min(eta AR, BW) of it. The paper has
   eta = 0; without a measured eta its interval is 0 to 1. If overlapped iterations were measured to be
-  slower, the slowdown is added to the backward;
+  slower, the slowdown is added to the backward. With accumulation BW is that of the last micro-batch;
 - sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO stage 1): gradients are reduce-scattered, each
   rank updates 1/p of the weights, and the weights are gathered.
 """
@@ -13,13 +13,13 @@ backward, as in the paper's framework. Two variants (Division):
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import model_weights, workload
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
@@ -47,7 +47,8 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     share = division.p if division.sharded_optimizer else 1
     compute = compute_terms(model, division, costs)
     exchange = exchange_terms(model, division, costs)
-    terms = [*compute, *exchange, *update_terms(model, division, costs, share)]
+    update = update_terms(model, division, costs, share)
+    terms = [*compute, *exchange, *update]
     if division.overlap and division.p > 1:
         law = costs.network.overlap(division.p)
         # a sharded optimizer's allgather follows the update: no backward is left to hide it
@@ -56,12 +57,19 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         basis: Basis = "interpolated" if known else "extrapolated"
         note = "" if known else FAR_ETA if law else NO_ETA
         eta = law.eta if law else ANY_ETA
-        hidden = _hidden(reduced, by_phase(terms)["backward"], eta, basis, note)
+        last = compute if division.accumulation == 1 else _last_micro_batch(model, division, costs)
+        hidden = _hidden(reduced, by_phase(last)["backward"], eta, basis, note)
         if law is not None and law.slowdown.high > 0:
-            seconds = math.fsum(term.cost.seconds for term in terms)
+            seconds = math.fsum(term.cost.seconds for term in (*last, *exchange, *update))
             terms.append(_slower(seconds, law.slowdown, basis))
         terms.append(hidden)
     return terms
+
+
+def _last_micro_batch(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Its compute: the exchange runs during the last backward alone (no_sync before it)."""
+    one = replace(division, batch=division.batch // division.accumulation, accumulation=1)
+    return compute_terms(model, one, costs)
 
 
 def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
@@ -96,8 +104,11 @@ def _hidden(exchange: Cost, backward: Cost, eta: Estimate, basis: Basis, note: s
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """(B/p) sum(FW + BW) + sum(WU) + AR(p, W)."""
-    p, nbytes = division.p, ITEM_BYTES * model.parameter_items
+    """(B/p) sum(FW + BW) + sum(WU) + AR(p, W).
+
+    N micro-batches of B/(p N) samples have the same sums; adding up their gradients is not in the paper.
+    """
+    p, nbytes = division.p, model_weights(model).nbytes
     share = p if division.sharded_optimizer else 1
     samples = division.batch / p
     terms = [
@@ -114,7 +125,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     cost = link.allreduce(p, nbytes)
     terms.append(Term("exchange", "gradient exchange", what, cost, formula, values))
     if division.overlap:  # the paper's eta
-        backward = by_phase(terms)["backward"]
+        backward = by_phase(terms)["backward"].times(1.0 / division.accumulation)
         terms.append(_hidden(cost, backward, Estimate(value=0, low=0, high=0), "interpolated"))
     return terms
 

@@ -9,7 +9,7 @@ equations 20 to 22).
 from __future__ import annotations
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES
+from calib.oracle.layout.workload import model_weights
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.strategies import shared_layers
@@ -27,7 +27,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """2 (p1-1) (alpha + W phi beta / p); of one group nothing."""
-    p1, p2, nbytes = division.replicas, division.parts, ITEM_BYTES * model.parameter_items
+    p1, p2, nbytes = division.replicas, division.parts, model_weights(model).nbytes
     if p1 == 1:
         return []
     link, phi = costs.link(division.p, "allreduce"), costs.contention(p2, division.p)

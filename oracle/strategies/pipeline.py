@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.stages import (
@@ -29,7 +28,7 @@ from calib.oracle.layout.stages import (
     with_stages,
 )
 from calib.oracle.layout.workload import workload
-from calib.oracle.memory.naive import naive_parts
+from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
@@ -101,7 +100,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         ]
     link, rounds = costs.link(p, "p2p"), p + segments - 2
     items = max(model.layers[end - 1].shape.output_items for _, end in borders)
-    nbytes = items * ITEM_BYTES * batch / segments
+    nbytes = items * model.items.activation_bytes * batch / segments
     update = max_stage(costs.update(), borders)
     return [
         *terms,
@@ -143,12 +142,15 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     boundaries = division.boundaries or balanced(operations(model), division.p)
     waves = stages_waves(division)
     stages = [
-        (division.local_batch * n * (items[b] - items[a]), weights[b] - weights[a])
+        (
+            activation_bytes(model, division.local_batch * n * (items[b] - items[a])),
+            weights[b] - weights[a],
+        )
         for n, (a, b) in zip(waves, stage_borders(model, boundaries), strict=True)
     ]
     # the weights of naive_parts
     each = 2 + STATES[optimizer]
-    activations, nbytes = max(stages, key=lambda of: 2 * ITEM_BYTES * of[0] + each * of[1])
+    activations, nbytes = max(stages, key=lambda of: of[0] + each * of[1])
     return naive_parts(activations, nbytes, False, optimizer)
 
 

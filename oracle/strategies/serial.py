@@ -1,4 +1,7 @@
-"""Serial: B sum(FW + BW) + sum(WU) (formulas.md; ParaDL section 4.2)."""
+"""Serial: B sum(FW + BW) + sum(WU) (formulas.md; ParaDL section 4.2).
+
+The paper form has the same sums for N micro-batches whose gradients are added up.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from calib.oracle.terms import Term
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
-    """Layers at the whole batch, and the update."""
+    """Layers at the whole batch or at a micro-batch, and the update."""
     return [*compute_terms(model, division, costs), *update_terms(model, division, costs)]
 
 
@@ -26,7 +29,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
     """Everything on one rank."""
-    return replicated_parts(model, division.batch, False, optimizer)
+    return replicated_parts(model, division.local_batch, False, optimizer)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:

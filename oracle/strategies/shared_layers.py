@@ -15,12 +15,13 @@ from typing import Literal
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import ITEM_BYTES, Shape
+from calib.foundation.layers import Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
+from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.workload import workload
-from calib.oracle.memory.naive import naive_parts, replicated_parts
+from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
@@ -74,7 +75,7 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
                 "pack",
                 "redundant",
                 f"{operation} of {what}, of {n} layers",
-                _cutting(operation, cuts, division, costs),
+                _cutting(operation, cuts, model, division, costs),
                 f"sum of {operation}(p shards, B' items delta) over {n} layers",
                 {"p": division.parts, "B'": division.local_batch, "sum of items": items},
             )
@@ -83,17 +84,18 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 
 def _cutting(
-    operation: LoopOperation, cuts: list[CutLoop], division: Division, costs: Costs
+    operation: LoopOperation,
+    cuts: list[CutLoop],
+    model: ModelSpec,
+    division: Division,
+    costs: Costs,
 ) -> Cost:
     batch, parts = division.local_batch, division.parts
+    each = model.items.activation_bytes * batch
     try:
         return total(
             costs.tensors.cutting(
-                operation,
-                _key(batch, cut.whole),
-                parts,
-                ITEM_BYTES * batch * math.prod(cut.whole),
-                cut.count,
+                operation, _key(batch, cut.whole), parts, each * math.prod(cut.whole), cut.count
             )
             for cut in cuts
         )
@@ -160,7 +162,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
         link = costs.link(p2, operation, division.replicas)
         turns = 2 if operation == "allreduce" else 1
         steps = turns * (p2 - 1)
-        nbytes = ITEM_BYTES * items * division.local_batch
+        nbytes = model.items.activation_bytes * items * division.local_batch
         terms.append(
             Term(
                 "layerwise",
@@ -172,7 +174,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                     "p": p2,
                     "n": n,
                     "B": division.local_batch,
-                    "delta": ITEM_BYTES,
+                    "delta": model.items.activation_bytes,
                     f"sum|{what[-1]}|": items,
                     **link.values,
                 },
@@ -207,9 +209,9 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
     With several groups also the buffer of the exchanged gradients.
     """
-    activations = replicated_parts(model, division.local_batch, False, optimizer)["activations"]
+    activations = activation_bytes(model, division.local_batch * activations_before(model)[-1])
     nbytes = workload(model, division).weights.nbytes
-    return naive_parts(0, nbytes, division.replicas > 1, optimizer) | {"activations": activations}
+    return naive_parts(activations, nbytes, division.replicas > 1, optimizer)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:

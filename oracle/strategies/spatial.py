@@ -17,7 +17,6 @@ import math
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import ALONE
@@ -27,7 +26,7 @@ from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import DIMENSIONS
 from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.workload import workload
-from calib.oracle.memory.naive import naive_parts
+from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
@@ -68,7 +67,7 @@ def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
             "pack",
             "pack",
             f"concat of {what}",
-            _joining(found, batch, costs),
+            _joining(found, model.items.activation_bytes * batch, costs),
             "sum of concat(pieces, B' items delta)",
             {
                 "concats": sum(join.count for join in found),
@@ -80,13 +79,11 @@ def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
     ]
 
 
-def _joining(found: list[JoinLoop], batch: int, costs: Costs) -> Cost:
+def _joining(found: list[JoinLoop], item_bytes: int, costs: Costs) -> Cost:
     """The law of concat, not its measured times, which join channels and so copy differently."""
     try:
         return total(
-            costs.tensors.cutting(
-                "concat", "", join.pieces, ITEM_BYTES * batch * join.items, join.count
-            )
+            costs.tensors.cutting("concat", "", join.pieces, item_bytes * join.items, join.count)
             for join in found
         )
     except MissingParameter:
@@ -149,7 +146,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
     terms = []
     for direction, (messages, items) in paper_halos(model, division).items():
         link = costs.link(division.parts, "p2p", division.replicas)
-        nbytes = ITEM_BYTES * division.local_batch * items
+        nbytes = model.items.activation_bytes * division.local_batch * items
         terms.append(
             Term(
                 "halo",
@@ -160,7 +157,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                 {
                     "n": messages,
                     "B": division.local_batch,
-                    "delta": ITEM_BYTES,
+                    "delta": model.items.activation_bytes,
                     "sum(halo)": items,
                     **link.values,
                 },
@@ -176,7 +173,7 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
         return []
     p = division.parts
     link = costs.link(p, "allgather", division.replicas)
-    nbytes = ITEM_BYTES * division.local_batch * sum(ends)
+    nbytes = model.items.activation_bytes * division.local_batch * sum(ends)
     steps = len(ends) * (p - 1)
     cost = link.hockney(steps, (p - 1) * nbytes / p)
     values = {"p": p, "n": len(ends), "m": nbytes, **link.values}
@@ -195,8 +192,8 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     until = activations_before(model)
     split = until[len(split_places(model, division))]
     weights = workload(model, division).weights.nbytes
-    activations = division.local_batch * (split / division.parts + until[-1] - split)
-    return naive_parts(activations, weights, division.p > 1, optimizer)
+    items = division.local_batch * (split / division.parts + until[-1] - split)
+    return naive_parts(activation_bytes(model, items), weights, division.p > 1, optimizer)
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:

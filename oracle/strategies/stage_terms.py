@@ -220,6 +220,7 @@ class Stages:
         carries one flow each way, so there is no contention.
         """
         forward, batch = direction == "forward", self.division.local_batch
+        item_bytes = self.model.items.activation_bytes
         levels, through = self.costs.network.levels, crossings(self.model)
         strides = strides_of(self.division.p, levels.ranks_per_node, levels.nodes_per_rack)
         known: dict[tuple[Crossing, int], Cost] = {}
@@ -229,7 +230,7 @@ class Stages:
             cost = known.get(key)
             if cost is None:
                 items = key[0].forward if forward else key[0].backward
-                sent = [p2p(message_bytes(n * batch), stride) for n in items]
+                sent = [p2p(message_bytes(n * batch, item_bytes), stride) for n in items]
                 known[key] = cost = total(map(self.costs.network.time, sent))
             costs.append(cost)
         return [*costs, NOTHING] if forward else [NOTHING, *costs]

@@ -5,9 +5,9 @@ communication.inter_node.beta_s_per_byte*=0.5:
 
 - communication.LEVEL[.OPERATION].alpha_s or .beta_s_per_byte (LEVELS; oracle/what_if/laws.py has the
   effect on the laws of collectives);
-- compute.forward_s, compute.backward_s, compute.all_s: times and work laws of all layers, and what a sum
-  of layers leaves out of the phase; update_s; pack_s (pack, unpack, concat, split): *= and /= only, as
-  these are many laws, not one number;
+- compute.forward_s, compute.backward_s, compute.all_s: times and work laws of all layers in every
+  execution, and what a sum of layers leaves out of the phase; update_s, also adding up gradients; pack_s
+  (pack, unpack, concat, split): *= and /= only, as these are many laws, not one number;
 - memory.gamma: *= and /= scale both forms of the law, = and += switch to the simple form;
 - overlap.eta, device_memory_bytes, ranks_per_node, links_per_node.
 
@@ -31,6 +31,7 @@ from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
 from calib.foundation.records import Estimate, Record
+from calib.oracle.costs.tensors import ACCUMULATE
 from calib.oracle.what_if.laws import Operator, changed_fit, changed_structural
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -279,12 +280,12 @@ def _composition(
 
 
 def _tensors(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
-    """Passes over tensors; update_s covers all optimizers."""
+    """Passes over tensors; update_s covers all optimizers, and adding up gradients."""
     factor = _factor(setting)
 
     def meant(operation: str) -> bool:
         if setting.path == "update_s":
-            return operation == "update" or operation.startswith("update_")
+            return operation in ("update", ACCUMULATE) or operation.startswith("update_")
         return operation in PACKING
 
     def loop(of: TensorLoop) -> TensorLoop:

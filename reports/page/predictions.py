@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from calib.oracle.projection import PHASES, Projection
 from calib.reports.figures.basics import PHASE_COLOURS, Figure, Plot, plot_text, total_marks
 from calib.reports.page.report import fill
-from calib.reports.tables.predictions import legend, like_notes, ranked, ranking, scaling
+from calib.reports.tables.predictions import legend, like_notes, ranked, ranking, scaling, words_of
 from calib.reports.tables.table import Table
 from calib.reports.words import ms_words
 
@@ -53,7 +53,7 @@ def _plot(index: int, table: Table, order: Sequence[Projection], alone: bool) ->
 
 
 def _words(projection: Projection) -> str:
-    return projection.division.words + ("" if projection.feasible else " (does not fit)")
+    return words_of(projection) + ("" if projection.feasible else " (does not fit)")
 
 
 def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figure:

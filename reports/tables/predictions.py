@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from calib.foundation.execution import USUAL
 from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.peak import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
@@ -35,6 +36,17 @@ LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"
 WORDS = {"strategy", "layout", "fits", "main bottleneck"}
 
 
+def words_of(projection: Projection) -> str:
+    """How training is divided, and how layers run where not as usual."""
+    return projection.division.words + _run(projection)
+
+
+def namer(projections: Sequence[Projection]) -> Callable[[Projection], str]:
+    """What tells them apart: divisions, and executions where there are several."""
+    alike = len({x.execution for x in projections}) == 1
+    return (lambda x: x.division.words) if alike else words_of
+
+
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
     """Those with a time: feasible ones first, the fastest first; equal ones keep their order."""
     timed = [x for x in projections if x.total is not None]
@@ -48,23 +60,25 @@ def _seconds(projection: Projection) -> float:
 def ranking(projections: Sequence[Projection]) -> Table:
     """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
     first, order = projections[0], ranked(projections)
+    name, same = namer(projections), len({x.execution for x in projections}) == 1
     title = (
         f"{first.model} on p = {first.p}, B = {first.division.batch} samples "
-        f"({_each(first)} per rank){_form(first)}"
+        f"({_each(first)} per rank){_run(first) if same else ''}{_form(first)}"
     )
     feasible = [x for x in order if x.feasible]
     remarks = [fastest(feasible), *refused(projections)]
     rank = {id(x): str(k) for k, x in enumerate(feasible, 1)}
-    lead = [{"#": rank.get(id(x), "-"), "strategy": x.division.words} for x in order]
+    lead = [{"#": rank.get(id(x), "-"), "strategy": name(x)} for x in order]
     return _table(title, lead, order, remarks)
 
 
 def refused(projections: Sequence[Projection]) -> list[str]:
     """Every reason once, with those that it keeps from running."""
     reasons: dict[str, list[str]] = {}
+    name = namer(projections)
     for x in projections:
         for reason in x.limits:
-            reasons.setdefault(reason, []).append(x.division.words)
+            reasons.setdefault(reason, []).append(name(x))
     return [
         f"{'All' if len(names) == len(projections) > 1 else '; '.join(names)}: {reason}"
         for reason, names in reasons.items()
@@ -75,12 +89,12 @@ def scaling(projections: Sequence[Projection]) -> Table:
     """One strategy on several p, in their order."""
     first = projections[0]
     timed = [x for x in projections if x.total is not None]
-    names = list(dict.fromkeys(x.division.words for x in timed or projections))
+    names = list(dict.fromkeys(map(words_of, timed or projections)))
     title = f"{first.model}, {names[0] if len(names) == 1 else first.strategy}{_form(first)}"
     remarks = [_at(x.p, reason) for x in projections for reason in x.limits]
     lead = [
         {"p": str(x.p)}
-        | ({"layout": x.division.words} if len(names) > 1 else {})
+        | ({"layout": words_of(x)} if len(names) > 1 else {})
         | {"B": str(x.division.batch)}
         for x in timed
     ]
@@ -90,6 +104,10 @@ def scaling(projections: Sequence[Projection]) -> Table:
 def _at(p: int, reason: str) -> str:
     """A reason with the p that it is of, which it may name itself."""
     return reason if reason.startswith(f"p = {p} ") else f"p = {p}: {reason}"
+
+
+def _run(projection: Projection) -> str:
+    return "" if projection.execution == USUAL else f", {projection.execution}"
 
 
 def _form(projection: Projection) -> str:
@@ -106,16 +124,17 @@ def fastest(order: Sequence[Projection]) -> str:
     if not order:
         return "None of them can run."
     first, *others = order
-    if first.p == 1:
+    name = namer(order)
+    if first.p == 1 and len({(x.execution, x.division.accumulation) for x in order}) == 1:
         return "On one rank every strategy is serial training."
     if not others:
-        return f"Only {first.division.words} can run."
-    near = [x.division.words for x in others if may_be_faster(x, first)]
+        return f"Only {name(first)} can run."
+    near = [name(x) for x in others if may_be_faster(x, first)]
     if not near:
-        return f"Fastest: {first.division.words}."
+        return f"Fastest: {name(first)}."
     which = "all others" if len(near) == len(others) > 2 else "; ".join(near)
     return (
-        f"Fastest: {first.division.words}, but the intervals of what differs overlap with {which}: they "
+        f"Fastest: {name(first)}, but the intervals of what differs overlap with {which}: they "
         "cannot be told apart."
     )
 

@@ -36,10 +36,15 @@ class SliceNetwork:
     """Prices of slices by items. `bandwidth` multiplies that of every link, `scale` all costs."""
 
     def __init__(
-        self, links: Links, architecture: Architecture, bandwidth: float = 1.0, scale: float = 1.0
+        self,
+        links: Links,
+        architecture: Architecture,
+        bandwidth: float = 1.0,
+        scale: float = 1.0,
+        item_bytes: int = ITEM_BYTES,
     ) -> None:
         self._links, self._devices, self._architecture = links, links.devices, architecture
-        self._bandwidth, self._scale = bandwidth, scale
+        self._bandwidth, self._scale, self._item_bytes = bandwidth, scale, item_bytes
         self._seconds: dict[int, float] = {}
         devices = links.devices
         servers = devices.nodes if devices.nodes > 1 else devices.per_node
@@ -47,11 +52,11 @@ class SliceNetwork:
 
     def other(self, bandwidth: float = 1.0, scale: float = 1.0) -> SliceNetwork:
         """The same network with other links."""
-        return SliceNetwork(self._links, self._architecture, bandwidth, scale)
+        return SliceNetwork(self._links, self._architecture, bandwidth, scale, self._item_bytes)
 
     def cost(self, items: int) -> Cost:
         """A slice of so many items at the links' own bandwidth, with its interval."""
-        devices, nbytes = self._devices, float(ITEM_BYTES * items)
+        devices, nbytes = self._devices, float(self._item_bytes * items)
         if devices.p == 1 or not items:
             return NOTHING
         if self._architecture == "allreduce":

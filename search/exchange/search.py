@@ -54,7 +54,9 @@ def find(request: SearchRequest) -> SearchedPlan:
     server = request.word("architecture", ("allreduce", "server")) == "server"
     work = work_of(request)
     links = Links(request.machine, request.devices, request.form)
-    network = SliceNetwork(links, "server" if server else "allreduce")
+    network = SliceNetwork(
+        links, "server" if server else "allreduce", item_bytes=work.gradient_item_bytes
+    )
     sizes, bandwidths = sizes_of(request, work), request.numbers("bandwidths", FACTORS)
     compared_sizes = default_sizes(work) if sizes == [WHOLE] else sizes
     spending.tables_s = spending.seconds
@@ -300,6 +302,7 @@ SPACE = Space(
         "order": "whole tensors, those that the next forward needs first go first",
     },
     find=find,
+    any_execution=True,
     options={
         "slice": "items of a slice (the paper: 50000); default the best of `sizes`",
         "sizes": "items of slices to try, as 1000,50000; default 1, 2 and 5 times powers of ten",

@@ -45,6 +45,7 @@ class ExchangeWork:
     update: Cost
     tensors: tuple[Tensor, ...]
     bytes_per_device: int
+    gradient_item_bytes: int = ITEM_BYTES
 
     @property
     def compute_s(self) -> float:
@@ -105,7 +106,7 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     p = request.devices.p
     division = Division("data", p, request.samples)
     active = min(p, request.devices.per_node)
-    costs = request.machine.costs(active, request.optimizer)
+    costs = request.machine.costs(active, request.optimizer, model.execution)
     of, batch = workload(model, division), division.local_batch
     phases = by_phase(compute_terms(model, division, costs))
     shares = {
@@ -134,6 +135,7 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
             for part, shape in zip(PARTS, layer.shape.parameter_shapes, strict=False)
         ),
         live_bytes(model, division, request.optimizer),
+        model.items.weight_bytes,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from calib.foundation.arrays import Floats
+from calib.foundation.execution import ItemType
 from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import WINDOWED
@@ -35,14 +36,18 @@ from calib.search.layerwise.layouts import BoxLayout, needs
 from calib.search.layerwise.prices import LayerPrices, sharers
 
 
-def largest(boxes: BoxLayout) -> Floats:
+def largest(boxes: BoxLayout, item_bytes: int) -> Floats:
     """Bytes of the largest box of each configuration."""
-    found: Floats = ITEM_BYTES * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
+    found: Floats = item_bytes * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
     return found
 
 
 def fetched(
-    own: BoxLayout, need: BoxLayout, shape: LayerShape, of: Sequence[Configuration]
+    own: BoxLayout,
+    need: BoxLayout,
+    shape: LayerShape,
+    of: Sequence[Configuration],
+    item_bytes: int = ITEM_BYTES,
 ) -> Floats:
     """Bytes that the device with most joins anew to read a tensor: [producers', consumers'].
 
@@ -60,16 +65,17 @@ def fetched(
         np.where(((first != lo) | (end != hi)).any(1), wanted, 0.0).max(1)
         for first, end in zip(own.lo, own.hi, strict=True)
     ]
-    found: Floats = ITEM_BYTES * np.array(rows)
+    found: Floats = item_bytes * np.array(rows)
     return found
 
 
-def made_bytes(layer: Layer, part: LayerShape, samples: float) -> float:
+def made_bytes(layer: Layer, part: LayerShape, samples: float, items: ItemType) -> float:
     """Bytes that a part of so many samples makes and keeps until its backward."""
     if not layer.has_gradient:
         return 0.0
-    kept = kept_by(part)
-    output = line(part.output_shape).of(samples) if kept.output else 0.0
+    kept = kept_by(part, items)
+    size = line(part.output_shape, 1.0, items.activation_bytes)
+    output = size.of(samples) if kept.output else 0.0
     return kept.beside.of(samples) + output
 
 
@@ -106,9 +112,10 @@ class Memory:
         Kept is what is there when the forward ends; unfreed adds its output and that output's gradient.
         """
         part, samples = self._prices.part(index, of), self.batch / of.sample
-        made = made_bytes(self.model.layers[index], part, samples)
+        made = made_bytes(self.model.layers[index], part, samples, self.model.items)
         kept = self._standing(index, of) + made + self._given(index, of)
-        return kept, kept + 2.0 * line(part.output_shape).of(samples)
+        size = line(part.output_shape, 1.0, self.model.items.activation_bytes)
+        return kept, kept + 2.0 * size.of(samples)
 
     def how(self, j: int, which: int) -> int:
         """What layer j keeps of that input: 0 nothing, 1 what is joined for it, 2 also what is there."""
@@ -118,8 +125,9 @@ class Memory:
         self, j: int, which: int, own: BoxLayout, need: BoxLayout, of: Sequence[Configuration]
     ) -> tuple[Floats, Floats]:
         """(bytes joined anew for layer j to read a tensor, bytes that are kept for it)."""
-        joined, how = fetched(own, need, self.model.layers[j].shape, of), self.how(j, which)
-        there = largest(own)[:, None] if how == 2 else 0.0
+        each = self.model.items.activation_bytes
+        joined, how = fetched(own, need, self.model.layers[j].shape, of, each), self.how(j, which)
+        there = largest(own, each)[:, None] if how == 2 else 0.0
         return joined, np.where(joined > 0, joined, there) if how else np.zeros_like(joined)
 
     def peak(self, of: Sequence[Configuration], joined: Mapping[tuple[int, int], float]) -> int:
@@ -130,7 +138,9 @@ class Memory:
         planned = _Planned(self.model, list(map(prices.part, places, of)), of, given, fetches)
         beside = given.plus(targets(self.model), 1.0 / of[-1].sample)
         peaks = forward_and_back(self.model, planned, beside)
-        weights = tensors(tuple(shape for j in places for shape in prices.weights(j, of[j])))
+        weights = tensors(
+            tuple(shape for j in places for shape in prices.weights(j, of[j])), self.model.items
+        )
         after = update_bytes(weights, prices.optimizer)
         most = max(line.of(self.batch) for line in peaks)
         standing = math.fsum(map(self._standing, places, of))
@@ -140,15 +150,17 @@ class Memory:
         """Held throughout: weights, optimizer state, buffers, the gradients to be exchanged."""
         prices, weights = self._prices, self._prices.weights(index, of)
         shared = sharers(of, prices.devices.per_node).size > 1
-        flat = sum(line(shape).each for shape in weights) if shared else 0.0
-        buffered = buffers([prices.part(index, of)]).fixed
-        return held_bytes(tensors(weights), prices.optimizer) + flat + buffered
+        held = tensors(weights, self.model.items)
+        flat = held.nbytes if shared else 0.0
+        buffered = buffers([prices.part(index, of)], self.model.items.weight_bytes).fixed
+        return held_bytes(held, prices.optimizer) + flat + buffered
 
     def _given(self, index: int, of: Configuration) -> float:
         """Bytes that a part reads of the model's input."""
         layer, p = self.model.layers[index], self._prices.devices.p
+        each = self.model.items.weight_bytes
         return sum(
-            float(largest(needs(layer.shape, which, [of], self.batch, p))[0])
+            float(largest(needs(layer.shape, which, [of], self.batch, p), each)[0])
             for which, name in enumerate(layer.inputs)
             if name == INPUT
         )

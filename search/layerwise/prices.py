@@ -15,12 +15,13 @@ from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import MissingParameter
+from calib.foundation.execution import ItemType
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
-from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
+from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, model_weights, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import DIRECTIONS
@@ -69,11 +70,11 @@ class LayerPrices:
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"
-        self.optimizer = request.optimizer
+        self.optimizer, self.item_bytes = request.optimizer, self.model.items.activation_bytes
         self.links = Links(request.machine, request.devices, request.form)
         self._machine, self._network = self.links.machine, self.links.machine.network
         self._all_busy = self._machine.costs(
-            min(self.devices.per_node, self.devices.p), self.optimizer
+            min(self.devices.per_node, self.devices.p), self.optimizer, self.model.execution
         )
         self._parts: dict[tuple[int, int, tuple[int, ...], int], Workload] = {}
         self._moves: dict[tuple[float, bool], Cost] = {}
@@ -103,16 +104,15 @@ class LayerPrices:
         """Reduce-scattering the terms of a layer whose input channels are cut, and gathering dL/dy."""
         if of.input == 1:
             return NOTHING
-        nbytes = ITEM_BYTES * self.batch // of.sample * self.part(index, of).output_items
+        nbytes = self.item_bytes * self.batch // of.sample * self.part(index, of).output_items
         groups = of.parts // of.input  # of devices one after the other
         if self.form == "paper":
             link = self._network.link(of.input, "allgather", groups)
             return link.hockney(0.0, 2.0 * (of.input - 1) * nbytes / of.input)
         met, found = self._costs(of).tensors.meeting, []
         for name in GATHERING:
-            found.append(
-                met("layerwise", self._network.time(Message(name, nbytes, of.input, 1, groups)), 1)
-            )
+            sent = self._costs(of).sent(Message(name, nbytes, of.input, 1, groups), self.item_bytes)
+            found.append(met("layerwise", sent, 1))
         return total([*found, self.copy(nbytes).times(len(found))])
 
     def synchronize(self, index: int, of: Configuration) -> Cost:
@@ -183,10 +183,11 @@ class LayerPrices:
 
     def _allreduce(self, nbytes: int, group: Sharers, of: Configuration) -> Cost:
         stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
-        whole = ITEM_BYTES * self.model.parameter_items if self.flat else nbytes
+        whole = model_weights(self.model).nbytes if self.flat else nbytes
         message = Message("allreduce", whole, group.size, stride, group.groups)
-        exchange = self._costs(of).tensors.exchanging
-        return exchange(self._network.time(message), whole).times(nbytes / whole)
+        costs = self._costs(of)
+        sent = costs.sent(message, self.model.items.weight_bytes)
+        return costs.tensors.exchanging(sent, whole).times(nbytes / whole)
 
     def _pass(self, name: LoopKind, weights: Tensors, of: Configuration) -> Cost:
         """A layer's share of one pass over all weights."""
@@ -197,33 +198,34 @@ class LayerPrices:
         costs = self._costs(of)
         key = (name, costs.tensors.active_ranks)
         if key not in self._shares:
-            each = [tensors(layer.shape.parameter_shapes) for layer in self.model.layers]
+            items = self.model.items
+            each = [tensors(layer.shape.parameter_shapes, items) for layer in self.model.layers]
             apart = math.fsum(_passing(costs, name, one).seconds for one in each if one.nbytes)
-            together = _passing(costs, name, tensors(self.model.parameter_shapes)).seconds
+            together = _passing(costs, name, model_weights(self.model)).seconds
             self._shares[key] = together / apart if apart > 0 else 1.0
         return self._shares[key]
 
     def _costs(self, of: Configuration) -> Costs:
         """With as many ranks of a node at work as the configuration has there; paper: one."""
         active = min(of.parts, self.devices.per_node) if self.form == "measured" else 1
-        return self._machine.costs(active, self.optimizer)
+        return self._machine.costs(active, self.optimizer, self.model.execution)
 
     def _work(self, index: int, of: Configuration) -> Workload:
         key = (index, of.channel, of.spatial, of.input)
         if key not in self._parts:
-            self._parts[key] = _workload(self.model.layers[index], of)
+            self._parts[key] = _workload(self.model.layers[index], of, self.model.items)
         return self._parts[key]
 
 
-def _workload(layer: Layer, of: Configuration) -> Workload:
+def _workload(layer: Layer, of: Configuration, items: ItemType) -> Workload:
     """One layer's part."""
     shape = part_shape(layer.shape, of)
     held = list(shape.parameter_shapes)
     whole = layer.shape.parameter_shapes
     if of.input > 1 and len(whole) > 1:  # each adds the biases of what it has in the end
         held.append((whole[1][0] // (of.channel * of.input),))
-    weights = tensors(tuple(held)) if held else NO_TENSORS
-    return lone(LayerPiece(shape, layer.needs_input_grad), weights)
+    weights = tensors(tuple(held), items) if held else NO_TENSORS
+    return lone(LayerPiece(shape, layer.needs_input_grad, items), weights)
 
 
 def _passing(costs: Costs, name: LoopKind, of: Tensors) -> Cost:

@@ -222,6 +222,7 @@ SPACE = Space(
         ENUMERATION: "depth-first search over all plans, within the budget",
     },
     find=find,
+    any_execution=True,
     options={
         "dimensions": "comma-separated, of sample, channel, height, width, depth, input",
         "degrees": "any (default to 16 devices), powers of 2 (to 64), machine (1 device, a node or all)",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from calib.foundation.arrays import Floats
-from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.workload import kinds_of
@@ -104,12 +103,14 @@ class Pricing:
     def moved(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes at the busiest device inside its node and between nodes, by configurations."""
         within, between = busiest(own, need, self.devices, look)
-        return ITEM_BYTES * within, ITEM_BYTES * between
+        each = self.prices.item_bytes
+        return each * within, each * between
 
     def copied(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes that the busiest device copies around messages, forward and backward."""
         there, back = copied(own, need, look)
-        return ITEM_BYTES * there, ITEM_BYTES * back
+        each = self.prices.item_bytes
+        return each * there, each * back
 
 
 def tables(

@@ -274,6 +274,7 @@ SPACE = Space(
         "interleaved": "several chunks of the model on each device; interleaved 1F1B",
     },
     find=find,
+    any_execution=True,
     options={
         "microbatches": "how many; default the best of those that divide the batch",
         "chunks": "of a device (interleaved); default 2",

@@ -19,7 +19,7 @@ import numpy as np
 from calib.foundation.arrays import Floats
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.foundation.layers import ITEM_BYTES, Direction
+from calib.foundation.layers import Direction
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
@@ -167,9 +167,9 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
     machine, _ = adapted(request.machine, devices)
-    costs = machine.costs(
-        min(devices.per_node, machine.parameters.ranks_per_node), request.optimizer
-    )
+    active = min(devices.per_node, machine.parameters.ranks_per_node)
+    costs = machine.costs(active, request.optimizer, model.execution)
+    each = model.items.activation_bytes
     division = Division("pipeline", 1, request.samples, segments=microbatches)
     if request.form == "paper":
         of = paper_costs(machine, model, division, request.optimizer)
@@ -181,8 +181,8 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         sure = total(layers.run(0, count, d) for d in DIRECTIONS)
     forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
     crossing = [*crossings(model)[1:], Crossing((), ())]
-    out = np.array([ITEM_BYTES * samples * float(sum(of.forward)) for of in crossing])
-    held = np.cumsum([2.0 * ITEM_BYTES * samples * activation_items([x]) for x in model.layers])
+    out = np.array([each * samples * float(sum(of.forward)) for of in crossing])
+    held = np.cumsum([2.0 * each * samples * activation_items([x]) for x in model.layers])
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
         forward + backward,
@@ -207,14 +207,14 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         of = crossing[state]
         items = of.forward if direction == "forward" else of.backward
         if bandwidths:
-            nbytes = ITEM_BYTES * samples * sum(items) / ratio
+            nbytes = each * samples * sum(items) / ratio
             return nbytes / bandwidths[-1 if between_nodes else 0]
         stride = strides[len(machines) - 1] if between_nodes else strides[0]
         return sum(message(math.ceil(n * samples / ratio), stride) for n in items)
 
     @cache
     def message(items: int, stride: int) -> float:
-        return network.time(Message("p2p", message_bytes(items), 2, stride)).seconds
+        return network.time(Message("p2p", message_bytes(items, each), 2, stride)).seconds
 
     def update(i: int, j: int) -> float:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds

@@ -23,3 +23,15 @@ def full_machine(**changes: Any) -> Parameters:
     loops += [tensor_loop("update_adam", active) for active in (1, 2)]
     content = {"collectives": fits, "tensor_loops": [*base.tensor_loops, *loops]}
     return machine(**(content | changes))
+
+
+def two_executions(name: str) -> Parameters:
+    """The same with equal laws of another execution beside those of float32."""
+    base, own = full_machine(), {"execution": name}
+    return full_machine(
+        work=[*base.work, *(law.model_copy(update=own) for law in base.work)],
+        tensor_loops=[
+            *base.tensor_loops,
+            *(loop.model_copy(update=own) for loop in base.tensor_loops),
+        ],
+    )

@@ -15,6 +15,8 @@ from calib.microbench.importers.said import UNSAID
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("foundation", "microbench", "fitting", "oracle", "search", "training", "reports")
+# with a name in it (oracle/costs/in_place.py)
+NAMED = ("execution bfloat16+channels_last",)
 # of an imported table whose rows do not say their case
 CASE = ("model", "strategy", "p", "batch")
 SAID = {
@@ -25,7 +27,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("want", sorted({*WORDS, *SAID, *UNSAID, *CASE}))
+@pytest.mark.parametrize("want", sorted({*WORDS, *SAID, *UNSAID, *CASE, *NAMED}))
 def test_words_name_verbs_and_options_that_there_are(want: str) -> None:
     line = advised(InputError("it cannot be", want))
     assert line == f"it cannot be; {words_of(want)}"

@@ -48,13 +48,13 @@ schema: --list --all --output
 export: --to --output --ranks --bytes --nodes --cluster --library --topology --calls --list
     --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
-    --overlap --sharded-optimizer --optimizer --samples --form --set --batch-per-rank
-    --batch-per-node --batch --parameters --output --csv --plot --explain --json
+    --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
+    --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
 sweep: --models --strategies -p --inner --segments --schedule --boundaries --grid --split-until
-    --overlap --sharded-optimizer --optimizer --samples --form --set --batch-per-rank
-    --batch-per-node --batch --parameters --output
+    --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
+    --batch-per-rank --batch-per-node --batch --parameters --output
 search: --model --space --method --cluster --memory --batch --batch-per-rank --budget
-    --evaluations --option --optimizer --seed --form --set --parameters --nominal --output
+    --evaluations --option --optimizer --execution --seed --form --set --parameters --nominal --output
     --plot --list --json
 model:
 replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node --segments

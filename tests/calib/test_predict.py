@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.calib.inside import calib
-from tests.calib.machines import NET, full_machine
+from tests.calib.machines import NET, full_machine, two_executions
 from tests.calib.running import refused
 from tests.helpers.filled import memory, of_two_clusters
 from tests.oracle.handmade import conv, estimate, machine, mlp
@@ -577,3 +577,64 @@ def test_spatial_options(tmp_path: Path) -> None:
     division = hybrid.division(8, 8, 2, net)
     assert (division.inner, division.replicas) == (4, 2)
     assert filters.why_no_groups(7) and not hybrid.why_no_groups(7)  # a grid says p2, of an image
+
+
+# executions and accumulation
+
+
+def test_executions_side_by_side(here: Path) -> None:
+    two_executions("bfloat16").write(here / "parameters.json")
+    options = "-p 2 --batch-per-rank 4 --execution float32,bfloat16"
+    whole, half = predict(here, options)
+    assert (whole["execution"], half["execution"]) == ("float32", "bfloat16")
+    assert half["bytes_by_part"]["weights"] * 2 == whole["bytes_by_part"]["weights"]
+    done = asked(here, "data", options)
+    assert "data, bfloat16" in done.stdout and "data, float32" not in done.stdout
+    done = asked(here, "all", options)
+    assert "data, overlapped, bfloat16" in done.stdout and "Fastest: " in done.stdout
+    done = asked(here, "data", "-p 2 --batch-per-rank 4 --execution bfloat16")
+    assert done.stdout.startswith("hand, data, bfloat16")
+    done = asked(here, "all", "-p 2 --batch-per-rank 4 --execution bfloat16")
+    assert "(4 per rank), bfloat16: predicted" in " ".join(done.stdout.split())
+    assert done.stdout.count("bfloat16") == 1  # what all have in common is said once
+    rows = list(csv.DictReader(io.StringIO(asked(here, "data", f"{options} --csv -").stdout)))
+    assert [row["execution"] for row in rows] == ["float32", "bfloat16"]
+
+
+def test_an_execution_that_was_not_measured(here: Path) -> None:
+    """One line with what there is and both ways to measure it; beside others an answer."""
+    two_executions("bfloat16").write(here / "parameters.json")
+    line = refused(asked(here, "data", "-p 2 --batch-per-rank 4 --execution float64"))
+    assert line == (
+        "the parameters hold no times of layers in float64, only in bfloat16, float32; `calib calibrate "
+        "--execution float64` measures them; `calib plan --models model.json --strategies data -p 2 "
+        "--batch-per-rank 4 --execution float64 -o plan.toml` plans it"
+    )
+    found = predict(here, "-p 2 --batch-per-rank 4 --execution float64,float32")
+    assert [x["feasible"] for x in found] == [False, True]
+    assert "`calib calibrate --execution float64` measures them" in found[0]["limits"][0]
+    line = refused(asked(here, "data", "-p 2 --batch-per-rank 4 --execution float31"))
+    assert "unknown item type 'float31'" in line
+    line = refused(asked(here, "data", "-p 2 --batch-per-rank 4 --execution ,"))
+    assert line == "--execution names none"
+
+
+def test_accumulation_is_crossed(here: Path) -> None:
+    found = predict(here, "-p 2 --batch-per-rank 8 --accumulate 1,2,4")
+    assert [x["division"]["accumulation"] for x in found] == [1, 2, 4]
+    assert len({x["phases"]["exchange"]["value"] for x in found}) == 1
+    done = asked(here, "data", "-p 2 --batch-per-rank 8 --accumulate 1,2 --explain")
+    assert "data, 2 accumulated" in done.stdout
+    assert "adding up gradients: (N-1) accumulate(|w| delta)" in done.stdout
+    line = refused(asked(here, "filter", "-p 2 --batch-per-rank 8 --accumulate 2"))
+    assert line == "--accumulate is of serial and data; choose one of them"
+    done = asked(here, "data", "-p 2 --batch-per-rank 8 --accumulate 3")
+    assert "3 micro-batches do not divide the 8 samples of a rank" in done.stdout
+    done = asked(here, "serial", "-p 1 --batch-per-rank 8 --accumulate 1,2")
+    assert "serial, 2 accumulated" in done.stdout
+    rows = list(
+        csv.DictReader(
+            io.StringIO(asked(here, "data", "-p 2 --batch 8 --accumulate 2,4 --csv -").stdout)
+        )
+    )
+    assert [row["accumulation"] for row in rows] == ["2", "4"]

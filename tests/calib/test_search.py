@@ -55,6 +55,19 @@ def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
         assert all(of.total.value >= plan.total.value * (1 - 1e-9) for of in slower if of.total)
 
 
+def test_executions(here: Path) -> None:
+    """float32 is the usual one; another is priced where it was measured, in spaces of layers."""
+    usual = searched(here, *NOMINAL_1X4)
+    assert searched(here, *NOMINAL_1X4, "--execution", "float32")["total"] == usual["total"]
+    half = ("search", "--model", "model.json", *NOMINAL_1X4, "--execution", "bfloat16", "--space")
+    for space in SPACES:
+        line = refused(calib(here, *half, space))
+        if space in ("layerwise", "pipeline", "exchange"):
+            assert "no times of layers in bfloat16, only in float32" in line
+        else:
+            assert line == f"the space {space} prices float32 alone"
+
+
 @pytest.mark.parametrize("space", SPACES)
 def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
     files = ("-o", "plan.json", "--plot", "page.html")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.calib.inside import calib
-from tests.calib.machines import NET, full_machine
+from tests.calib.machines import NET, full_machine, two_executions
 from tests.calib.running import refused
 from tests.helpers.words import words_of
 
@@ -71,6 +71,26 @@ def test_everything_is_crossed(here: Path) -> None:
         ]
     }
     assert found == expected and len(rows) == len(expected)
+
+
+def test_executions_and_accumulation_are_crossed(here: Path) -> None:
+    two_executions("float64").write(here / "parameters.json")
+    words = (
+        "--strategies serial,data,filter -p 2 --batch 8 --accumulate 1,2 --execution float32,float64 "
+        "-o t.json"
+    )
+    done = calib(here, *COMMAND, *words_of(words))
+    assert done.returncode == 0, done.stderr
+    found = [
+        (row["execution"], row["strategy"], row["accumulation"])
+        for row in json.loads((here / "t.json").read_text())
+    ]
+    assert found == [
+        (run, strategy, turns)
+        for run in ("float32", "float64")
+        for strategy in ("serial", "data", "filter")
+        for turns in ((1,) if strategy == "filter" else (1, 2))
+    ]
 
 
 def test_parquet_holds_the_same(here: Path) -> None:

@@ -5,7 +5,6 @@ On hand-made machines and random small networks.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import get_args
 
@@ -18,7 +17,6 @@ from tests.oracle.simulated import Network, Tables, cuttable, networks, tables
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import STRATEGIES, Division
-from calib.foundation.layers import DTYPE_BYTES
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.predict import project
@@ -145,21 +143,33 @@ def test_alpha_and_beta(strategy: str) -> None:
     )
 
 
+@pytest.mark.parametrize("execution", ["float64", "bfloat16"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items of twice the bytes are twice beta."""
-    expected = communication(strategy, scaled(tables(NET, node=2), 1, 2))
-    changed = [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith("calib.oracle.") and hasattr(module, "ITEM_BYTES")
-    ]
-    assert changed
-    for module in changed:
-        monkeypatch.setattr(module, "ITEM_BYTES", 8)
-    monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
-    found = communication(strategy, tables(cuttable(), node=2))  # a model remembers its bytes
-    assert found == pytest.approx(expected, rel=1e-12)
+def test_delta(strategy: str, execution: str) -> None:
+    """Items of twice the bytes are twice beta; of half, half."""
+    factor = {"float64": 2, "bfloat16": 0.5}[execution]
+    expected = communication(strategy, scaled(tables(NET, node=2), 1, factor))
+    other = replace(NET, model=NET.model.run_as(execution))
+    assert communication(strategy, tables(other, node=2)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_delta_of_autocast(strategy: str) -> None:
+    """Activations of 2 bytes, gradients of 4."""
+    whole, half, mixed = (
+        by_phase(
+            strategy_named(strategy).paper(
+                of.model, fitted(of.model, DIVISIONS[strategy]), tables(of, node=2)
+            )
+        )
+        for of in (
+            NET,
+            replace(NET, model=NET.model.run_as("bfloat16")),
+            replace(NET, model=NET.model.run_as("bfloat16-mixed")),
+        )
+    )
+    assert mixed["exchange"] == whole["exchange"]
+    assert (mixed["halo"], mixed["layerwise"]) == (half["halo"], half["layerwise"])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -15,6 +15,7 @@ from tests.helpers.layerwise import priced
 from tests.helpers.programs import trace_once
 
 from calib.foundation.division import Division
+from calib.foundation.execution import DTYPES, USUAL
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
@@ -31,12 +32,13 @@ from calib.training.models.specs import spec
 from calib.training.plans.division import LAYERWISE, LayerwiseDivision
 from calib.training.step import TrainingStep
 from calib.training.teams import make_teams
+from calib.training.worker import WorkerOptions
 
 SEGMENTS = 4
 
 
 def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
-    """`way`: ddp, sharded, 1f1b, or nothing."""
+    """`way`: ddp, sharded, 1f1b, an execution, a number of accumulated micro-batches, or nothing."""
     return Division(
         strategy,
         p,
@@ -45,6 +47,7 @@ def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
         schedule="1f1b" if way == "1f1b" else "gpipe",
         overlap=way == "ddp",
         sharded_optimizer=way == "sharded",
+        accumulation=int(way) if way.isdecimal() else 1,
     )
 
 
@@ -77,14 +80,15 @@ def main() -> None:
     gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")
-        model = spec(name)
+        execution = way if way.split("+")[0] in DTYPES else USUAL
+        model = spec(name).run_as(execution)
         if strategy == LAYERWISE:
             division: Division = planned(model, way, control.size, int(batch))
         else:
             division = division_of(strategy, way, control.size, int(batch))
             division = with_boundaries(model, fitted(model, division))
         teams = make_teams(control, division, "mpi")
-        step = TrainingStep(entry(name), division, 0, teams)
+        step = TrainingStep(entry(name), division, 0, teams, WorkerOptions(execution=execution))
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
             step.iterate()
         peaks = control.allgather_object(peak_live_bytes(step))

@@ -69,6 +69,33 @@ def test_one_rank() -> None:
 
 
 @needs_mpiexec
+def test_executions() -> None:
+    """Half precision throughout, and autocast; a CPU pools no bfloat16 in three dimensions."""
+    names = ("vgg16-mini", "resnet50-mini", "inception-v3-mini")
+    jobs = [f"{name},serial,{way},3" for name in names for way in ("bfloat16", "bfloat16-mixed")]
+    assert not off(ran(1, *jobs, "cosmoflow-mini,serial,bfloat16-mixed,3"))
+
+
+@needs_mpiexec
+def test_accumulation() -> None:
+    """Gradients are live in all micro-batches but the first; the samples of all are, too."""
+    jobs = "vgg16-mini,serial,2,8 vgg16-mini,serial,4,8 cosmoflow-mini,serial,3,6"
+    assert not off(ran(1, *words_of(jobs)))
+
+
+@needs_mpiexec
+def test_executions_of_two_ranks() -> None:
+    """Not data parallelism in bfloat16: MPI adds its gradients up in a copy in float32."""
+    strategies = {
+        "bfloat16": ("channel", "pipeline"),
+        "bfloat16-mixed": ("data", "spatial", "filter", "channel", "pipeline"),
+        "2": ("data",),
+    }
+    jobs = [f"vgg16-mini,{name},{way},8" for way, of in strategies.items() for name in of]
+    assert not off(ran(2, *jobs))
+
+
+@needs_mpiexec
 def test_plans_of_searches(two_ranks: dict[str, tuple[int, int]]) -> None:
     """Every layer cut alike, and each in a way of its own; ranks read parts of the whole batch."""
     for job in PLANNED:

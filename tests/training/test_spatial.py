@@ -303,20 +303,17 @@ def test_what_is_sent_is_what_the_oracle_counts(about: ModelEntry, division: Div
     model = trace(about.build(), about.input_shape, about.name, about.loss)
     division = fitted(model, division)
     expected: Counter[tuple[str, int, int]] = Counter()
-    for m in messages(model, division, 8):
-        nbytes = m.nbytes
-        if m.why.startswith(("gradients", "each rank")):
-            nbytes *= 2  # the oracle's gradients are float32
+    for m in messages(model.run_as("float64"), division):
         if m.operation == "hierarchical_allreduce":
             expected.update(
                 [
-                    ("reduce", nbytes, m.inner),
-                    ("broadcast", nbytes, m.inner),
-                    ("allreduce", nbytes, m.group_size // m.inner),
+                    ("reduce", m.nbytes, m.inner),
+                    ("broadcast", m.nbytes, m.inner),
+                    ("allreduce", m.nbytes, m.group_size // m.inner),
                 ]
             )
         else:
-            expected[(m.operation, nbytes, m.group_size)] += 1
+            expected[(m.operation, m.nbytes, m.group_size)] += 1
     logs = recorded(about, division)
     first = Counter(logs[0])  # it is a leader, and of the largest parts
     halos = [Counter(c for c in log if c[0] == "halo") for log in logs]

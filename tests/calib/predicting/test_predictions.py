@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.machines import full_machine, two_executions
 from tests.calib.nightly_runs import calibration, known_points, predicted, request, trained
 from tests.fitting.parameters.edits import by_hand, sha
+from tests.reports.records import run as training
 
-from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.file import Parameters, read_signed
 from calib.fitting.parameters.signature import digest, with_signature, without_signature
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_json
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import tensors_key
+from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted
-from calib.predicting.file import write_predictions
+from calib.predicting.file import _Kept, predictions_of, projected, write_predictions
 from calib.scoring.findings import report_of
 from calib.scoring.run import ScoredRun, scored
 from calib.training.models.specs import spec
@@ -253,3 +257,33 @@ def test_written_again_it_stays(run: Path) -> None:
     path.write_text("[")  # half a file
     write_predictions(run, of.projections)
     assert not Predicted.read(path)[1]
+
+
+def test_of_the_execution_that_was_trained(tmp_path: Path) -> None:
+    """A run in half precision is predicted by its laws; where there are none a note says so."""
+    name = "vgg16-mini"
+    both, alone = two_executions("bfloat16"), full_machine()
+    half = training(
+        [0.02] * 8, model=name, batch_per_rank=4, execution="bfloat16", optimizer="momentum"
+    )
+    for parameters, predicted_in in ((both, ["bfloat16"]), (alone, [])):
+        parameters.write(tmp_path / PARAMETERS_FILE)
+        source = read_signed(tmp_path / PARAMETERS_FILE)
+        found = predictions_of(tmp_path, source, Machine(source.parameters), [half], nightly=False)
+        assert [of.execution for of in found.projections] == predicted_in
+        told = [note for note in found.notes if "no times of layers in bfloat16" in note]
+        assert bool(told) == (not predicted_in)
+    division = half.header.division
+    whole, other = (
+        projected(Machine(both), name, division, execution=run) for run in ("float32", "bfloat16")
+    )
+    assert whole.total != other.total
+    assert project(spec(name).run_as("bfloat16"), division, both) == other
+    # and made again as what it is
+    both.write(tmp_path / PARAMETERS_FILE)
+    write_predictions(tmp_path, [other])
+    source = read_signed(tmp_path / PARAMETERS_FILE)
+    record = Predicted.read(tmp_path / PREDICTIONS_FILE)
+    kept = _Kept(*record, source)
+    kept.check(record[0].projections[0], "it", Machine(source.parameters))
+    assert kept.right == [other] and kept.wrong() == []

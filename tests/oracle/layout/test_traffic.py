@@ -14,7 +14,7 @@ from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.microbench.cases import CollectiveCase
 from calib.oracle.layout.shards import rank_parameters
-from calib.oracle.layout.traffic import Message, messages
+from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec
 
@@ -206,16 +206,29 @@ def test_every_message_is_a_case(name: str) -> None:
     assert count > 50
 
 
-def test_half_precision_halves_activations_not_gradients() -> None:
-    """|y| of 2 bytes an item; gradients stay float32; sizes are rounded up to 4 bytes."""
-    model = small()
-    whole = messages(model, divide(model, "spatial", 2, B))
-    half = messages(model, divide(model, "spatial", 2, B), item_bytes=2)
-    assert [2 * m.nbytes for m in half[:-1]] == [m.nbytes for m in whole[:-1]]
-    assert half[-1] == whole[-1]
-    tiny = mlp([3, 1, 1])
-    assert terms(messages(tiny, divide(tiny, "channel", 1, 1), 2)) == []
-    (message, *_) = messages(mlp([3, 3, 3]), divide(mlp([3, 3, 3]), "filter", 3, 1), 2)
+@pytest.mark.parametrize(("execution", "gradients"), [("bfloat16", 2), ("bfloat16-mixed", 4)])
+def test_half_precision_halves_activations(execution: str, gradients: int) -> None:
+    """|y| of 2 bytes an item; gradients as the weights are; sizes are rounded up to 4 bytes."""
+    model, some = small(), 0
+    for strategy, p in (
+        ("spatial", 2),
+        ("filter", 2),
+        ("channel", 2),
+        ("pipeline", 2),
+        ("data", 4),
+    ):
+        division = divide(model, strategy, p, B)
+        whole, half = messages(model, division), messages(model.run_as(execution), division)
+        exchanged = len(gradient_messages(model, division))
+        cut = len(whole) - exchanged
+        assert [2 * m.nbytes for m in half[:cut]] == [m.nbytes for m in whole[:cut]]
+        for before, after in zip(whole[cut:], half[cut:], strict=True):
+            assert 4 * after.nbytes == gradients * before.nbytes
+        some += cut
+    assert some > 4
+    (message, *_) = messages(
+        mlp([3, 3, 3]).run_as(execution), divide(mlp([3, 3, 3]), "filter", 3, 1)
+    )
     assert message.nbytes == 8  # 3 items of 2 bytes
 
 

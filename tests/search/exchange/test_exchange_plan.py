@@ -60,6 +60,15 @@ def test_slices_are_priced_by_ring_or_server() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["allreduce", "server"])
+def test_gradients_of_half_precision_are_half_the_bytes(architecture: Any) -> None:
+    devices = Devices(8, 6)
+    half = SliceNetwork(Links(TITAN, devices, "paper"), architecture, item_bytes=2)
+    whole = network(devices, architecture)
+    assert half.cost(100_000).seconds == whole.cost(50_000).seconds
+    assert half.other(bandwidth=2.0).cost(100_000) == half.cost(100_000)
+
+
+@pytest.mark.parametrize("architecture", ["allreduce", "server"])
 def test_another_bandwidth_is_that_of_another_machine(architecture: str) -> None:
     """Independent: the data sheet with twice the bandwidth; alpha stays."""
     twice = {name: 2 * vars(OF)[name] for name in ("node_bytes_per_s", "system_bytes_per_s")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -137,11 +138,22 @@ def test_a_plan_is_priced_as_in_the_tables(
     assert found.total.low < found.total.seconds < found.total.high
 
 
-def test_data_parallelism_is_that_of_the_oracle() -> None:
+@pytest.mark.parametrize("execution", ["float32", "bfloat16", "bfloat16-mixed"])
+def test_data_parallelism_is_that_of_the_oracle(execution: str) -> None:
     """The `measured` form of data parallelism: layers at B/p, AR(p, W), packing, update."""
-    model, p = small(), 4
-    found = priced(request(model), alike(model, DATA_4))
-    terms = data.measured(model, Division("data", p, BATCH), MACHINE.costs(p, "momentum"))
+    model, p = small().run_as(execution), 4
+    own = {"execution": execution}
+    sections = ("work", "tensor_loops", "composition")
+    machine = Machine(
+        P100.model_copy(
+            update={
+                name: [of.model_copy(update=own) for of in getattr(P100, name)] for name in sections
+            }
+        )
+    )
+    found = priced(replace(request(model), machine=machine), alike(model, DATA_4))
+    costs = machine.costs(p, "momentum", execution)
+    terms = data.measured(model, Division("data", p, BATCH), costs)
     seconds = {
         "compute": ("forward", "backward"),
         "synchronize": ("pack", "exchange"),
