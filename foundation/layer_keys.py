@@ -27,6 +27,12 @@ class NamedLayer:
     needs_input_grad: bool
 
 
+def execution_in(key: str) -> str:
+    """The execution in a key (without a graph); "" where the key names no layer."""
+    parts = key.split("|")
+    return parts[3] if len(parts) > 3 else ""
+
+
 def parse(key: str) -> NamedLayer | None:
     """The layer that `key` names; None where LayerShape.key would not write such a key.
 

@@ -19,6 +19,7 @@ from calib.options import (
     BatchPerRank,
     Budget,
     DeviceOption,
+    Executions,
     Json,
     Launcher,
     Libraries,
@@ -43,6 +44,7 @@ def command(
     device: DeviceOption = None,
     launcher: Launcher = "local",
     budget: Budget = None,
+    execution: Executions = None,
     libraries: Libraries = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
@@ -72,6 +74,7 @@ def command(
         seed,
         device,
         libraries=word_list(libraries),
+        executions=word_list(execution),
         quiet=as_json,
     )
     if as_json:

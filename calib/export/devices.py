@@ -47,10 +47,10 @@ def forwards(parameters: Parameters) -> list[Kernel]:
         possible = POSSIBLE_S[0] <= row.forward_s.value <= POSSIBLE_S[1]
         if layer is None or layer.shape.is_free or row.active_ranks != active or not possible:
             continue
-        nbytes = layer.shape.moved_bytes(layer.batch)
+        execution = execution_of(layer.execution)
+        nbytes = layer.shape.moved_bytes(layer.batch, execution.items.activation_bytes)
         if nbytes >= 1:
-            flops = layer.shape.forward_flops(layer.batch)
-            dtype = execution_of(layer.execution).product_type
+            flops, dtype = layer.shape.forward_flops(layer.batch), execution.product_type
             found.append(Kernel(layer.shape.kind, dtype, flops, nbytes, row.forward_s.value))
     return found
 
@@ -68,7 +68,7 @@ def copies(parameters: Parameters, device: str) -> list[Kernel]:
     loops = [
         loop
         for loop in parameters.tensor_loops
-        if loop.of_training(device) and loop.operation in COPIES and loop.max_bytes >= 1
+        if loop.device == device and loop.operation in COPIES and loop.max_bytes >= 1
     ]
     mine = [loop for loop in loops if loop.active_ranks == at_work(parameters)] or loops
     return [kernel for loop in mine for kernel in _copies_of(loop)]

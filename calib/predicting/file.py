@@ -19,6 +19,7 @@ from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
+from calib.foundation.execution import UNSAID, USUAL, unusual
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.foundation.words import number, signed_percent
 from calib.microbench.records.manifest import utc_now
@@ -55,10 +56,11 @@ def projected(
     form: Form = "measured",
     optimizer: str = "momentum",
     samples: int | None = None,
+    execution: str = USUAL,
 ) -> Projection:
-    """What the parameters of a machine predict. Raises what `spec` and `project` do."""
+    """What the parameters of a machine predict. Raises what `spec`, `run_as` and `project` do."""
     found = _known if model in model_names() else _projected
-    return found(machine, model, division, form, optimizer, samples)
+    return found(machine, model, division, form, optimizer, samples, execution)
 
 
 def _projected(
@@ -68,8 +70,10 @@ def _projected(
     form: Form,
     optimizer: str,
     samples: int | None,
+    execution: str,
 ) -> Projection:
-    return project(spec_of(model), division, machine, form, optimizer, samples)
+    layers = spec_of(model).run_as(execution)
+    return project(layers, division, machine, form, optimizer, samples)
 
 
 _known = lru_cache(maxsize=4096)(_projected)  # the nights of a year train the same
@@ -152,10 +156,15 @@ def predictions_of(
 
 def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | None:
     """A prediction of what a run did; None where that is impossible, with the reason in `notes`."""
+    if head.execution == UNSAID:
+        return None
     try:
-        return projected(machine, head.model, head.division, optimizer=head.optimizer)
+        return projected(
+            machine, head.model, head.division, optimizer=head.optimizer, execution=head.execution
+        )
     except CalibError as error:
-        notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
+        how = f" {unusual(head.execution)}".rstrip()
+        notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}{how}: {error}")
         return None
 
 
@@ -212,7 +221,13 @@ class _Kept:
         if layers is not None and layers != spec_of(kept.model).sha256:
             raise FileError(f"{kept.model} has other layers now")
         again = projected(
-            machine, kept.model, kept.division, kept.form, kept.optimizer, kept.samples
+            machine,
+            kept.model,
+            kept.division,
+            kept.form,
+            kept.optimizer,
+            kept.samples,
+            kept.execution,
         )
         if again.total is None:
             raise FileError("; ".join(again.limits))

@@ -290,8 +290,11 @@ def test_a_prediction_of_another_division_is_none(
 @pytest.mark.parametrize(
     ("ran", "reason"),
     [
-        ({"execution": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
-        ({"execution": "unknown"}, r"does not say its item type; import it again with its dtype"),
+        ({"execution": "bfloat16"}, "p=2 (bfloat16) batch 8 per rank: has no prediction"),
+        (
+            {"execution": "unknown"},
+            "does not say its execution; import it again with its --execution",
+        ),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
         ({"optimizer": "unknown"}, "does not say its optimizer"),
     ],
