@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.measure import measure
 from calib.driver.probe import probe
+from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
-from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
 from calib.foundation.execution import USUAL, unusual
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
@@ -110,7 +111,8 @@ def calibrate(
 
     Returns
     -------
-    The paths in the run directory, seconds of each step, rows, projections, and the report.
+    The paths in the run directory, seconds of each step, rows, projections, which trainings failed, and
+    the report. Of a single execution the first failure ends the calibration.
 
     Raises
     ------
@@ -164,16 +166,8 @@ def calibrate(
             say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
-        for point in (point for point in points if point not in missing):
-            path = point.path(run)
-            if not _complete(path, effort.iterations):
-                job = TrainingJob(
-                    model=point.model,
-                    division=point.division,
-                    settings=replace(settings, execution=point.execution),
-                    fingerprint=cluster.fingerprint,
-                )
-                train(path, job, launcher)
+        todo = [point for point in points if point not in missing]
+        failed = _train(run, todo, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)
@@ -187,6 +181,7 @@ def calibrate(
         "page": str(run / REPORT_HTML),
         "seconds": steps.seconds,
         "rows": rows,
+        "failed": failed,
         "projections": [projection.model_dump() for projection in projections],
         **as_dict(made.findings),
     }
@@ -262,6 +257,39 @@ def _predict(
             missing[point] = str(error)
     write_predictions(run, projections)
     return projections, missing
+
+
+def _train(
+    run: Path,
+    points: Sequence[CalibrationPoint],
+    settings: Settings,
+    fingerprint: str,
+    launcher: str,
+) -> dict[str, str]:
+    """Train every point that has no complete run; returns label -> why for those that failed.
+
+    Where all points are of one execution, the first failure is raised. Else the others go on: PyTorch
+    has not every kernel in every item type.
+    """
+    failed: dict[str, str] = {}
+    for point in points:
+        path = point.path(run)
+        if _complete(path, settings.iterations):
+            continue
+        job = TrainingJob(
+            model=point.model,
+            division=point.division,
+            settings=replace(settings, execution=point.execution),
+            fingerprint=fingerprint,
+        )
+        try:
+            train(path, job, launcher)
+        except (MeasurementError, RanksEnded) as error:
+            if len({each.execution for each in points}) == 1:
+                raise
+            failed[point.label] = str(error)
+            say(f"failed: {point.label}: {error}")
+    return failed
 
 
 def _complete(path: Path, iterations: int) -> bool:

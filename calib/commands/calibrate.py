@@ -14,7 +14,7 @@ import typer
 
 from calib.calibrate import calibrate
 from calib.driver.ranks import as_rank
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MeasurementError
 from calib.options import (
     BatchPerRank,
     Budget,
@@ -79,3 +79,6 @@ def command(
     )
     if as_json:
         print_json(result)
+    if result["failed"]:
+        names = ", ".join(result["failed"])
+        raise MeasurementError(f"the rest is done, but these trainings failed: {names}")

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from calib import calibrate as calibration
 from calib.calibrate import CalibrationPoint, calibrate, points_of
 from calib.foundation.division import Division
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MeasurementError
+from calib.training.job import Settings, TrainingJob
 
 
 def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:
@@ -52,3 +54,24 @@ def test_what_the_device_cannot_run_is_refused_before_anything_is_done(
         calibrate(tmp_path / "run", ranks=1, device="cpu", executions=["float32", name])
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_that_an_execution_lacks_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one execution alone, the first failure ends the calibration."""
+    done: list[str] = []
+
+    def fake(path: Path, job: TrainingJob, launcher: str) -> None:
+        if job.settings.execution == "bfloat16":
+            raise MeasurementError("no kernel")
+        done.append(path.name)
+
+    monkeypatch.setattr(calibration, "train", fake)
+    found = points_of(["vgg16-mini"], 4, [1], False, ("bfloat16", "float32"))
+    failed = calibration._train(tmp_path, found, Settings(), "", "local")
+    names = ("vgg16-mini serial p=1 bfloat16", "vgg16-mini data p=1 bfloat16")
+    assert failed == dict.fromkeys(names, "no kernel")
+    assert done == ["vgg16-mini-serial-p1.jsonl", "vgg16-mini-data-p1.jsonl"]
+    with pytest.raises(MeasurementError, match="no kernel"):
+        calibration._train(tmp_path, found[:2], Settings(), "", "local")

@@ -37,7 +37,7 @@ def points_in(path: Path, records: str) -> list[tuple[str, int, str]]:
 def test_both_are_measured_predicted_trained_and_scored_and_a_night_repeats_them(
     tmp_path: Path,
 ) -> None:
-    line = "calibrate --quick --models cosmoflow-mini --budget 40s --iterations 6 -o runs/cal"
+    line = "calibrate --quick --models vgg16-mini --budget 1m --iterations 6 -o runs/cal"
     ranks = ("-n", str(SIZES[-1]))
     done = calib(tmp_path, *line.split(), *ranks, "--execution", ",".join(EXECUTIONS))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -47,9 +47,7 @@ def test_both_are_measured_predicted_trained_and_scored_and_a_night_repeats_them
     assert points_in(run / "report.json", "accuracies") == POINTS
     for strategy, p, name in POINTS:
         more = "" if name == "float32" else f"-{name}"
-        header = TrainingRun.read(
-            run / f"training/cosmoflow-mini-{strategy}-p{p}{more}.jsonl"
-        ).header
+        header = TrainingRun.read(run / f"training/vgg16-mini-{strategy}-p{p}{more}.jsonl").header
         assert header.execution == name
 
     line = "nightly --calibration runs/cal --iterations 6 --check-budget 5s -o runs/night"
