@@ -45,6 +45,9 @@ def test_both_are_measured_predicted_trained_and_scored_and_a_night_repeats_them
     run = tmp_path / "runs/cal"
     assert points_in(run / "predictions.json", "projections") == POINTS
     assert points_in(run / "report.json", "accuracies") == POINTS
+    predicted = json.loads((run / "predictions.json").read_text())["projections"]
+    by_work = {(of["division"]["p"], of["execution"]): of["total"]["value"] for of in predicted}
+    assert len(set(by_work.values())) == len(by_work), "two executions with the same laws"
     for strategy, p, name in POINTS:
         more = "" if name == "float32" else f"-{name}"
         header = TrainingRun.read(run / f"training/vgg16-mini-{strategy}-p{p}{more}.jsonl").header
