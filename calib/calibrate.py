@@ -9,15 +9,17 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.measure import measure
 from calib.driver.probe import probe
+from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
-from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
+from calib.foundation.execution import USUAL, unusual
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
 from calib.microbench.cases import DeviceName
@@ -72,6 +74,7 @@ def calibrate(
     seed: int = 0,
     device: DeviceName | None = None,
     libraries: Sequence[str] | None = None,
+    executions: Sequence[str] | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
@@ -100,12 +103,16 @@ def calibrate(
     libraries
         What sends messages, the one that trains first; by default that one alone. With nccl its
         algorithms are measured, as the export for NCCL's tuner needs.
+    executions
+        How layers run (foundation/execution.py): each is measured, predicted and trained; by default
+        float32 alone.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
 
     Returns
     -------
-    The paths in the run directory, seconds of each step, rows, projections, and the report.
+    The paths in the run directory, seconds of each step, rows, projections, which trainings failed, and
+    the report. Of a single execution the first failure ends the calibration.
 
     Raises
     ------
@@ -118,6 +125,18 @@ def calibrate(
     device = device or default_device()
     require_device(device, launcher)
     ranks = ranks or default_ranks(launcher, device)
+    sizes = sorted({1, ranks})
+    request = request_of(
+        effort,
+        models=tuple(models),
+        p=tuple(sizes),
+        ranks=ranks,
+        device=device,
+        libraries=libraries,
+        executions=executions,
+        batch_per_rank=batch_per_rank,
+        seed=seed,
+    )
     steps = Steps(7)
     with steps.step("doctor", "what this machine can do"):
         findings = examine(ranks, launcher, device)
@@ -133,53 +152,36 @@ def calibrate(
         write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         cluster = _probed(run / CLUSTER_FILE, launcher, ranks, name)
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
-    sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        request = request_of(
-            effort,
-            models=tuple(models),
-            p=tuple(sizes),
-            ranks=ranks,
-            device=device,
-            libraries=libraries,
-            batch_per_rank=batch_per_rank,
-            seed=seed,
-        )
         rows = measure(run, plan_for_run(run, request, cluster), launcher)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    points = points_of(models, batch_per_rank, sizes, effort.extras)
+    points = points_of(models, batch_per_rank, sizes, effort.extras, request.executions)
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
-        for (model, division), reason in missing.items():
-            say(f"not predicted, so not run: {model} {division.slug} {division.p}: {reason}")
+        for point, reason in missing.items():
+            say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
-        for model, division in (point for point in points if point not in missing):
-            path = training_path(run, model, division.slug, division.p)
-            if not _complete(path, effort.iterations):
-                job = TrainingJob(
-                    model=model,
-                    division=division,
-                    settings=settings,
-                    fingerprint=cluster.fingerprint,
-                )
-                train(path, job, launcher)
+        todo = [point for point in points if point not in missing]
+        failed = _train(run, todo, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)
         link_latest(run)
     if not quiet:
-        show_end(made.findings, run, sum(steps.seconds.values()), models[0], ranks)
+        seconds, first = sum(steps.seconds.values()), request.executions[0]
+        show_end(made.findings, run, seconds, models[0], ranks, first)
     return {
         "run": str(run),
         "parameters": str(run / PARAMETERS_FILE),
         "page": str(run / REPORT_HTML),
         "seconds": steps.seconds,
         "rows": rows,
+        "failed": failed,
         "projections": [projection.model_dump() for projection in projections],
         **as_dict(made.findings),
     }
@@ -201,21 +203,44 @@ def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
     return known
 
 
-CalibrationPoint = tuple[str, Division]
+class CalibrationPoint(NamedTuple):
+    """What is predicted and trained."""
+
+    model: str
+    division: Division
+    execution: str = USUAL
+
+    @property
+    def label(self) -> str:
+        """For people: vgg16-mini data p=2 bfloat16."""
+        words = (self.model, self.division.slug, f"p={self.division.p}", unusual(self.execution))
+        return " ".join(filter(None, words))
+
+    def path(self, run: Path) -> Path:
+        """The file of its training in a run directory."""
+        of = self.division
+        return training_path(run, self.model, of.slug, of.p, unusual(self.execution))
 
 
 def points_of(
-    models: Sequence[str], batch_per_rank: int | None, sizes: list[int], overlap: bool
+    models: Sequence[str],
+    batch_per_rank: int | None,
+    sizes: list[int],
+    overlap: bool,
+    executions: Sequence[str] = (USUAL,),
 ) -> list[CalibrationPoint]:
-    """Serial and data parallelism of each model; with overlap that of the first on all ranks."""
-    points = []
+    """Serial and data parallelism of each model; with overlap that of the first on all ranks.
+
+    All of it in each execution, one after the other.
+    """
+    divided: list[tuple[str, Division]] = []
     for model in models:
         each = batch_per_rank or entry(model).batch_per_rank
-        points.append((model, Division("serial", 1, each)))
-        points += [(model, Division("data", p, p * each)) for p in sizes]
+        divided.append((model, Division("serial", 1, each)))
+        divided += [(model, Division("data", p, p * each)) for p in sizes]
         if overlap and model == models[0] and sizes[-1] > 1:
-            points.append((model, replace(points[-1][1], overlap=True)))
-    return points
+            divided.append((model, replace(divided[-1][1], overlap=True)))
+    return [CalibrationPoint(*of, execution) for execution in executions for of in divided]
 
 
 def _predict(
@@ -224,13 +249,47 @@ def _predict(
     """Project every point and write predictions.json; also why points have no prediction."""
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
-    for model, division in points:
+    for point in points:
         try:
-            projections.append(project(spec_of(model), division, machine))
+            model = spec_of(point.model).run_as(point.execution)
+            projections.append(project(model, point.division, machine))
         except MissingParameter as error:
-            missing[model, division] = str(error)
+            missing[point] = str(error)
     write_predictions(run, projections)
     return projections, missing
+
+
+def _train(
+    run: Path,
+    points: Sequence[CalibrationPoint],
+    settings: Settings,
+    fingerprint: str,
+    launcher: str,
+) -> dict[str, str]:
+    """Train every point that has no complete run; returns label -> why for those that failed.
+
+    Where all points are of one execution, the first failure is raised. Else the others go on: PyTorch
+    has not every kernel in every item type.
+    """
+    failed: dict[str, str] = {}
+    for point in points:
+        path = point.path(run)
+        if _complete(path, settings.iterations):
+            continue
+        job = TrainingJob(
+            model=point.model,
+            division=point.division,
+            settings=replace(settings, execution=point.execution),
+            fingerprint=fingerprint,
+        )
+        try:
+            train(path, job, launcher)
+        except (MeasurementError, RanksEnded) as error:
+            if len({each.execution for each in points}) == 1:
+                raise
+            failed[point.label] = str(error)
+            say(f"failed: {point.label}: {error}")
+    return failed
 
 
 def _complete(path: Path, iterations: int) -> bool:

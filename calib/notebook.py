@@ -25,6 +25,7 @@ from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import CalibWarning, InputError
+from calib.foundation.execution import USUAL
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CLUSTER_FILE,
@@ -312,6 +313,7 @@ class Run:
         overlap: bool = False,
         sharded_optimizer: bool = False,
         optimizer: str = "momentum",
+        execution: str = USUAL,
         form: Form = "measured",
         samples: int | None = None,
         changes: Sequence[str] = (),
@@ -333,7 +335,7 @@ class Run:
             Samples of a rank, or of all ranks; default the registered model's own.
         inner, segments
             Ranks of a group of a hybrid; micro-batches of a pipeline.
-        overlap, sharded_optimizer, optimizer, form, samples
+        overlap, sharded_optimizer, optimizer, execution, form, samples
             As in `calib predict`. With `samples`, `epoch_s` is predicted too.
         changes
             What if a parameter were another, as `--set` of `calib predict` takes it.
@@ -355,7 +357,7 @@ class Run:
         --------
         >>> run.predict("resnet50", ["data", "filter"], p="4:64", batch_per_rank=32)
         """
-        layers = _spec(model, input_shape, loss)
+        layers = _spec(model, input_shape, loss).run_as(execution)
         name = model if isinstance(model, str) else layers.name
         chosen = templates(
             strategy if isinstance(strategy, str) else ",".join(strategy),

@@ -61,6 +61,14 @@ ExecutionOption = Annotated[
 ]
 
 # of a calibration
+Executions = Annotated[
+    str | None,
+    typer.Option(
+        "--execution",
+        help="Comma-separated ways to run layers, each measured: float32, bfloat16, ... as in `calib "
+        "train`; default float32.",
+    ),
+]
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
 ]

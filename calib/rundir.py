@@ -54,9 +54,10 @@ def link_latest(run: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def training_path(run: Path, model: str, strategy: str, p: int, more: str = "") -> Path:
+def training_path(run: Path, model: str, strategy: str, p: int, *more: str) -> Path:
     """The file of a point's training run; `more` tells apart points that have all else in common."""
-    return run / TRAINING / f"{model}-{strategy}-p{p}{more}.jsonl"
+    name = "-".join([model, strategy, f"p{p}", *filter(None, more)])
+    return run / TRAINING / f"{name}.jsonl"
 
 
 def existing(run: Path) -> Path:

@@ -39,7 +39,7 @@ DTYPES = {
 }
 CHANNELS_LAST, CUDA_GRAPH = "channels_last", "cuda_graph"
 MARKS = (CHANNELS_LAST, CUDA_GRAPH)
-USUAL = "float32"
+USUAL, UNSAID = "float32", "unknown"
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ def execution_of(name: str) -> Execution:
             f"{what} in {name!r}; behind an item type may stand +{' and +'.join(MARKS)}"
         )
     return Execution(dtype, **{mark: True for mark in marks})
+
+
+def unusual(name: str) -> str:
+    """The name for words and names of files; "" for float32, and for a run that does not say it."""
+    return "" if name in (USUAL, UNSAID) else name
 
 
 def _canonical(name: str) -> str:

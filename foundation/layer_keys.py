@@ -27,6 +27,12 @@ class NamedLayer:
     needs_input_grad: bool
 
 
+def execution_in(key: str) -> str:
+    """The execution in a key (without a graph); "" where the key names no layer."""
+    parts = key.split("|")
+    return parts[3] if len(parts) > 3 else ""
+
+
 def parse(key: str) -> NamedLayer | None:
     """The layer that `key` names; None where LayerShape.key would not write such a key.
 
@@ -50,12 +56,6 @@ def parse(key: str) -> NamedLayer | None:
     layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
     again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
     return layer if again == key else None
-
-
-def execution_in(key: str) -> str:
-    """The execution that a key names, without parsing the rest; "" where it names none."""
-    fields = key.split("|", 4)
-    return fields[3] if len(fields) > 3 else ""
 
 
 def _dims(text: str) -> Shape:

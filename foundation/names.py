@@ -16,7 +16,12 @@ ModelName = Annotated[str, Field(description="name of the model, or path of its 
 StrategyLabel = Annotated[
     str, Field(description="how training is divided: serial, data, spatial, pipeline, filter, ...")
 ]
-LayoutWords = Annotated[str, Field(description="what strategy and p leave open, in words")]
+LayoutWords = Annotated[
+    str,
+    Field(
+        description="what strategy and p leave open, in words, and the execution unless it is float32"
+    ),
+]
 RankCount = Annotated[Ranks, Field(description="p: number of ranks")]
 OptimizerName = Annotated[str, Field(description="sgd, momentum or adam")]
 DtypeName = Annotated[str, Field(description="item type of tensors, such as float32")]

@@ -14,11 +14,12 @@ import typer
 
 from calib.calibrate import calibrate
 from calib.driver.ranks import as_rank
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MeasurementError
 from calib.options import (
     BatchPerRank,
     Budget,
     DeviceOption,
+    Executions,
     Json,
     Launcher,
     Libraries,
@@ -43,6 +44,7 @@ def command(
     device: DeviceOption = None,
     launcher: Launcher = "local",
     budget: Budget = None,
+    execution: Executions = None,
     libraries: Libraries = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
@@ -72,7 +74,11 @@ def command(
         seed,
         device,
         libraries=word_list(libraries),
+        executions=word_list(execution),
         quiet=as_json,
     )
     if as_json:
         print_json(result)
+    if result["failed"]:
+        names = ", ".join(result["failed"])
+        raise MeasurementError(f"the rest is done, but these trainings failed: {names}")

@@ -97,6 +97,12 @@ def command(
     library: Annotated[
         str | None, typer.Option(help="Whose times, where several libraries were measured.")
     ] = None,
+    execution: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose layers and passes, where several executions were measured; default float32."
+        ),
+    ] = None,
     topology: Annotated[
         str | None, typer.Option(help="Of simgrid: flat, fat-tree or dragonfly.")
     ] = None,
@@ -127,6 +133,7 @@ def command(
         "cluster": cluster,
         "topology": topology,
         "calls": calls,
+        "execution": execution,
     }
     named = [name.strip().lower() for name in to.split(",")]
     names = TARGETS if ALL in named else tuple(dict.fromkeys(named))

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.execution import execution_of
 from calib.foundation.statistics import median
 from calib.importing.trainings import Said, read_runs
 from calib.options import MOST, Json
@@ -62,7 +63,8 @@ def command(
     if strategy is not None:
         given["strategy"] = strategy_of(strategy)
     about = Circumstances(inner=inner, segments=segments)
-    words = {"optimizer": optimizer, "execution": execution, "library": library}
+    known = execution and execution_of(execution).name
+    words = {"optimizer": optimizer, "execution": known, "library": library}
     said = Said(given, about, {k: v for k, v in words.items() if v}, warmup)
     runs = read_runs(files, said)
     paths = paths_of(runs, output, name)

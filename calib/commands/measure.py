@@ -22,6 +22,7 @@ from calib.options import (
     BatchPerRank,
     Budget,
     DeviceOption,
+    Executions,
     HangSeconds,
     Json,
     Launcher,
@@ -31,6 +32,7 @@ from calib.options import (
     Seed,
     model_list,
     numbers,
+    word_list,
 )
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
@@ -52,6 +54,7 @@ def command(
     ] = None,
     ranks: RanksOption = None,
     device: DeviceOption = None,
+    execution: Executions = None,
     launcher: Launcher = "local",
     budget: Budget = None,
     seed: Seed = None,
@@ -65,6 +68,7 @@ def command(
         "--batch-per-rank": batch_per_rank,
         "-p": p,
         "--device": device,
+        "--execution": execution,
         "--seed": seed,
         "--quick": quick or None,
     }
@@ -89,6 +93,7 @@ def command(
             p=tuple(numbers(p, "-p") if p else sizes),
             ranks=ranks or started,
             device=kind,
+            executions=word_list(execution),
             batch_per_rank=batch_per_rank,
             budget_s=budget_s,
             seed=seed,

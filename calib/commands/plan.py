@@ -26,6 +26,7 @@ from calib.options import (
     BatchPerRank,
     Budget,
     DeviceOption,
+    Executions,
     GlobalBatch,
     Json,
     Libraries,
@@ -63,6 +64,7 @@ def command(
     batch_per_rank: BatchPerRank = None,
     batch: GlobalBatch = None,
     segments: Segments = None,
+    execution: Executions = None,
     libraries: Libraries = None,
     device: DeviceOption = None,
     sparse: Annotated[
@@ -99,6 +101,7 @@ def command(
         "batch_per_rank": batch_per_rank,
         "batch": batch,
         "segments": segments,
+        "executions": word_list(execution),
         "libraries": word_list(libraries),
         "device": device,
         "sparse": _sparse(sparse, shares, partitions),

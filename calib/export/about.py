@@ -168,6 +168,11 @@ def notes(request: ExportRequest, exported: Exported) -> tuple[str, ...]:
             f"these are times of {exported.library}; the file also holds {', '.join(sorted(others))}: "
             "--library selects another"
         )
+    if request.execution:
+        found.append(
+            f"layers and passes over tensors are of {request.execution}, one of several that the file "
+            "holds: --execution selects another"
+        )
     if request.source.edited:
         found.append("the parameter file was edited by hand after its fit")
     if made.merged and (across := across_note(request.parameters)):

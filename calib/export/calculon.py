@@ -62,7 +62,7 @@ NEEDS = (
     "layer times of conv or linear and of passes over items, device memory, allreduce or p2p, of "
     "several nodes also between them"
 )
-OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
+OPTIONS = frozenset({"ranks", "nbytes", "nodes", "execution"})
 
 MATRIX = ("conv", "linear")
 # Calculon's operations for each that forward_flops counts: a batch norm is its layer norm, a ReLU its

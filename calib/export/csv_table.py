@@ -33,6 +33,7 @@ from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
 from calib.fitting.parameters.work import SIZE_SHARE
+from calib.foundation.layer_keys import execution_in
 from calib.foundation.records import Estimate, Record
 from calib.foundation.text import csv_cell
 from calib.foundation.words import counted
@@ -69,6 +70,7 @@ class CsvRow(NamedTuple):
     library: str = ""
     device: str = ""
     dtype: str = ""
+    execution: str = ""
     level: str = ""
     ranks: int | None = None
     nodes: int | None = None
@@ -122,6 +124,7 @@ OWN = (
     "library",
     "device",
     "dtype",
+    "execution",
     "level",
     "ranks",
     "nodes",
@@ -342,7 +345,9 @@ def _peaks(row: CsvRow, peaks: Peaks) -> Rows:
 
 
 def _layer(row: CsvRow, layer: LayerTime) -> Rows:
-    row = row._replace(library="torch", name=layer.key, law="points")
+    row = row._replace(
+        library="torch", name=layer.key, execution=execution_in(layer.key), law="points"
+    )
     forward, backward = row._replace(operation="forward"), row._replace(operation="backward")
     yield forward.of("seconds", layer.forward_s, SECONDS)
     yield backward.of("seconds", layer.backward_s, SECONDS)

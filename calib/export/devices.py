@@ -68,7 +68,7 @@ def copies(parameters: Parameters, device: str) -> list[Kernel]:
     loops = [
         loop
         for loop in parameters.tensor_loops
-        if loop.of_training(device) and loop.operation in COPIES and loop.max_bytes >= 1
+        if loop.device == device and loop.operation in COPIES and loop.max_bytes >= 1
     ]
     mine = [loop for loop in loops if loop.active_ranks == at_work(parameters)] or loops
     return [kernel for loop in mine for kernel in _copies_of(loop)]

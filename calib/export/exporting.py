@@ -14,6 +14,7 @@ from calib.export.reference import of_library
 from calib.export.target import Exported, ExportRequest, Source, Target
 from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.execution import execution_of
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
@@ -42,6 +43,7 @@ OPTION_NAMES = {
     "cluster": "--cluster",
     "topology": "--topology",
     "calls": "--calls",
+    "execution": "--execution",
 }
 
 
@@ -78,6 +80,7 @@ def request_of(
     library: str | None = None,
     topology: str | None = None,
     calls: Path | None = None,
+    execution: str | None = None,
 ) -> ExportRequest:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
     signed = read_signed(path)
@@ -96,6 +99,7 @@ def request_of(
         cluster=Cluster.read(cluster) if cluster is not None else cluster_beside(path),
         topology=topology or "",
         calls=calls,
+        execution=execution_of(execution).name if execution is not None else "",
     )
 
 
@@ -151,10 +155,24 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
 
 
 def understood(target: Target, request: ExportRequest) -> ExportRequest:
-    """The request without the options that the target does not take."""
+    """The request without the options that the target does not take, with the laws of one execution
+    where it takes that.
+
+    Raises InputError for an execution that was not measured.
+    """
     unused = OPTION_NAMES.keys() - target.OPTIONS
     none: dict[str, Any] = {of.name: of.default for of in fields(request) if of.name in unused}
-    return replace(request, **none)
+    known = request.parameters.executions
+    if "execution" in unused or not known:
+        return replace(request, **none)
+    chosen = request.execution or known[0]
+    if chosen not in known:
+        raise InputError(
+            f"--execution {chosen}: the parameters hold no layers of it; they hold: {', '.join(known)}"
+        )
+    of_one = request.parameters.of_execution(chosen)
+    several = chosen if len(known) > 1 else ""
+    return replace(request, **none, parameters=of_one, execution=several)
 
 
 def write(
@@ -232,8 +250,9 @@ def export_several(
     """
     done, refused = [], []
     for target in targets:
-        path, request, exported = output / target.FILENAME, understood(target, asked), None
+        path, exported = output / target.FILENAME, None
         try:
+            request = understood(target, asked)
             exported = target.export(request)
             files = write(target, request, exported, path, inputs)
             done.append(Done(target, request, exported, files))

@@ -33,6 +33,7 @@ from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
+from calib.foundation.execution import unusual
 from calib.foundation.records import Estimate
 from calib.foundation.text import plain
 
@@ -265,7 +266,7 @@ def _work(of: Parameters) -> Laws:
     }
     for law in of.work:
         name = f"{law.direction}, {law.active_ranks} ranks at work, {law.form}"
-        yield law.kind, name, leaves(law, names)
+        yield law.kind, _run_as(name, law.execution), leaves(law, names)
 
 
 def _loops(of: Parameters) -> Laws:
@@ -278,8 +279,14 @@ def _loops(of: Parameters) -> Laws:
         "most bytes": "max_bytes",
     }
     for loop in of.tensor_loops:
-        where = "" if loop.of_training(of.device_kind) else f" on {loop.device}, {loop.execution}"
-        yield loop.operation, f"{loop.active_ranks} ranks at work{where}", leaves(loop, names)
+        where = "" if loop.device == of.device_kind else f" on {loop.device}"
+        name = _run_as(f"{loop.active_ranks} ranks at work{where}", loop.execution)
+        yield loop.operation, name, leaves(loop, names)
+
+
+def _run_as(name: str, execution: str) -> str:
+    """The name of a law, with its execution where that is not float32."""
+    return ", ".join(filter(None, (name, unusual(execution))))
 
 
 def _composition(of: Parameters) -> Laws:
@@ -290,7 +297,8 @@ def _composition(of: Parameters) -> Laws:
         "most bytes": "max_bytes",
     }
     for term in of.composition:
-        yield term.phase, f"{term.active_ranks} ranks at work", leaves(term, names)
+        name = _run_as(f"{term.active_ranks} ranks at work", term.execution)
+        yield term.phase, name, leaves(term, names)
 
 
 def _memory(of: Parameters) -> Laws:
@@ -307,7 +315,7 @@ def _memory(of: Parameters) -> Laws:
         found = leaves(law, names)
         if law.on_device is not None:
             found |= {"on the device": leaves(law.on_device, device)}
-        yield law.family, f"{law.framework}, {law.device}", found
+        yield law.family, _run_as(f"{law.framework}, {law.device}", law.execution), found
 
 
 def _overlap(of: Parameters) -> Laws:

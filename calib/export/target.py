@@ -47,8 +47,9 @@ class ExportRequest:
     """What to export, and for which ranks and sizes; by default those that were measured.
 
     `ranks` are all p that the target's numbers must hold for, `nbytes` the smallest and largest whole
-    buffer, `nodes` the nodes of the target's machine. `topology` and `calls` are options of single
-    targets (their OPTIONS).
+    buffer, `nodes` the nodes of the target's machine. `topology`, `calls` and `execution` are options of
+    single targets (their OPTIONS); `parameters` of a target that takes the last have the laws of that
+    one alone (`of_execution`).
     """
 
     parameters: Parameters
@@ -59,6 +60,7 @@ class ExportRequest:
     cluster: Cluster | None = None
     topology: str = ""
     calls: Path | None = None
+    execution: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Target(Protocol):
     RECEIVES: str  # what the tool gets, in a line
     LOSES: str  # what the format cannot hold, in a line
     NEEDS: str  # what the parameter file must have, in a line
-    OPTIONS: frozenset[str]  # of "ranks", "nbytes", "nodes", "cluster", "topology", "calls"
+    OPTIONS: frozenset[str]  # of those that calib/export/exporting.py names
 
     @staticmethod
     def export(request: ExportRequest) -> Exported:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from calib.fitting.estimate import slowest_rank, together
+from calib.foundation.execution import unusual
 from calib.foundation.files import no_link, write_whole
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
@@ -116,14 +117,19 @@ def _check(case: Case, samples: Samples, known: Known) -> Check | None:
         if (stored := known.layer_of(case)) is not None:
             times = {"forward": stored.forward_s, "backward": stored.backward_s}
             expected = times.get(first.operation)
-        what = f"{case.layer.kind} layers, p={first.active_ranks}"
+        what = _said(f"{case.layer.kind} layers", case.execution, first.active_ranks)
         about = f"{case.key}, {first.operation}"
     elif isinstance(case, TensorsCase):
         expected = known.list_of(case, first.operation)
-        what = f"{first.operation.replace('_', ' ')}, p={first.active_ranks}"
+        what = _said(first.operation.replace("_", " "), case.execution, first.active_ranks)
         # the key tells two lists of the same size apart
         about = f"{first.ntensors} tensors, {bytes_words(first.nbytes)}, {first.key[:8]}"
     measured = together(samples) if kind == "network" else slowest_rank(samples)
     if kind is None or expected is None or expected.value <= 0 or measured.value <= 0:
         return None
     return Check(kind=kind, what=what, case=about, expected=expected, measured=measured)
+
+
+def _said(what: str, execution: str, active_ranks: int) -> str:
+    """`conv layers, p=2`; `conv layers, bfloat16, p=2`, which is a series of its own."""
+    return ", ".join(filter(None, (what, unusual(execution), f"p={active_ranks}")))

@@ -10,6 +10,7 @@ from calib.driver.defaults import ranks_per_node
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.foundation.execution import USUAL, unusual
 from calib.oracle.costs.machine import Machine
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
@@ -18,7 +19,7 @@ from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import divided_layers, trained_division
+from calib.training_runs.options import backend_on, divided_layers, trained_division
 from calib.training_runs.stages import Balance
 
 # of a calibration, what `calib calibrate` trains
@@ -27,26 +28,31 @@ CALIBRATED = ("serial", "data")
 
 @dataclass(frozen=True)
 class NightPoint:
-    """A model, its division, and the optimizer; `named` where the request has several of these."""
+    """A model, its division, execution and optimizer; `named` where the request has several of these."""
 
     model: str
     division: Division
     optimizer: str
+    execution: str = USUAL
     named: bool = False
 
     @property
+    def _more(self) -> tuple[str, str]:
+        """What tells apart points of one model, strategy and p."""
+        return unusual(self.execution), self.optimizer * self.named
+
+    @property
     def label(self) -> str:
-        """For people: vgg16-mini pipeline 4 micro-batches p=2."""
+        """For people: vgg16-mini pipeline 4 micro-batches p=2 bfloat16."""
         of = self.division
-        words = [self.model, of.strategy, of.layout, f"p={of.p}", self.optimizer * self.named]
+        words = [self.model, of.strategy, of.layout, f"p={of.p}", *self._more]
         return " ".join(filter(None, words))
 
     @property
     def file(self) -> str:
         """The run's file, relative to the run directory."""
         of = self.division
-        more = f"-{self.optimizer}" if self.named else ""
-        return str(training_path(Path(), self.model, of.strategy, of.p, more))
+        return str(training_path(Path(), self.model, of.strategy, of.p, *self._more))
 
     @property
     def planned(self) -> PlannedPoint:
@@ -77,24 +83,23 @@ def points_of(
     """The points that can be trained, in order, and those that cannot be laid out, with why.
 
     One rank runs serial and data parallelism, which says how well a run repeats. Stages of pipelines are
-    those that `parameters` predict. Raises InputError for
-    what cannot be trained at all (an unknown model, more than `ranks` ranks, other items than float32),
-    and where no point is left.
+    those that `parameters` predict. Raises InputError for what cannot be trained at all (an unknown
+    model, more than `ranks` ranks), and where no point is left.
     """
     _refuse(request, ranks)
     balance = Balance(Machine(parameters), "of the night")
     points: dict[str, NightPoint] = {}
     left_out: dict[str, Missing] = {}
     named = len(request.optimizers) > 1
-    for model, strategy, p in _asked(request):
+    for model, strategy, p, execution in _asked(request):
         try:
-            division = _division(request, model, strategy, p, launcher, balance)
+            division = _division(request, model, strategy, p, execution, launcher, balance)
         except InputError as error:
-            what = f"{model} {strategy} p={p}"
+            what = f"{model} {strategy} p={p} {unusual(execution)}".rstrip()
             left_out[what] = Missing(what=what, why=str(error))
             continue
         for optimizer in request.optimizers:
-            point = NightPoint(model, division, optimizer, named)
+            point = NightPoint(model, division, optimizer, execution, named)
             points.setdefault(point.file, point)
     if not points:
         first = next(iter(left_out.values()), None)
@@ -114,8 +119,8 @@ def _refuse(request: Request, ranks: int) -> None:
         )
 
 
-def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
-    """(model, strategy, p) of the request, each once, model by model."""
+def _asked(request: Request) -> Iterator[tuple[str, str, int, str]]:
+    """(model, strategy, p, execution) of the request, each once, model by model."""
     seen = set()
     for model in request.models:
         for p in request.p:
@@ -125,19 +130,27 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
                 strategy = name if p > 1 or name == "data" else "serial"
                 if (model, strategy, p) not in seen:
                     seen.add((model, strategy, p))
-                    yield model, strategy, p
+                    for execution in request.executions:
+                        yield model, strategy, p, execution
 
 
 def _division(
-    request: Request, model: str, strategy: str, p: int, launcher: str, balance: Balance
+    request: Request,
+    model: str,
+    strategy: str,
+    p: int,
+    execution: str,
+    launcher: str,
+    balance: Balance,
 ) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
     template = DivisionTemplate(strategy, segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_rank)
     layers = divided_layers(model, None, strategy, p)
     node = ranks_per_node(launcher, request.device)
-    division = trained_division(template, p, batch, node, layers, Settings())
-    return division if layers is None else balance.cut(layers, division)[0]
+    settings = Settings(backend_on(request.device), execution)
+    division = trained_division(template, p, batch, node, layers, settings)
+    return division if layers is None else balance.cut(layers.run_as(execution), division)[0]
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

@@ -41,7 +41,16 @@ from calib.training_runs.options import backend_on
 from calib.training_runs.train import train
 
 # fields of a request that say which points there are; the others say how they are measured
-OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_rank", "segments", "optimizers")
+OF_POINTS = (
+    "models",
+    "strategies",
+    "p",
+    "batch",
+    "batch_per_rank",
+    "segments",
+    "executions",
+    "optimizers",
+)
 
 
 def specs_of_points(points: list[NightPoint]) -> dict[str, ModelSpec]:
@@ -55,7 +64,8 @@ def predict(run: Path, points: list[NightPoint], parameters: Parameters) -> dict
     projections, unpredicted = [], {}
     for point in points:
         try:
-            found = project(specs[point.model], point.division, machine, optimizer=point.optimizer)
+            model = specs[point.model].run_as(point.execution)
+            found = project(model, point.division, machine, optimizer=point.optimizer)
         except (MissingParameter, InputError) as error:
             unpredicted[point.label] = f"not predicted: {error}"
             continue
@@ -139,6 +149,7 @@ def _train(begun: Begun, point: NightPoint) -> str:
         division=point.division,
         settings=Settings(
             backend=backend_on(begun.parameters.device_kind),
+            execution=point.execution,
             optimizer=point.optimizer,
             iterations=night.iterations,
             seed=night.seed,

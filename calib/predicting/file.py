@@ -19,7 +19,7 @@ from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
-from calib.foundation.execution import USUAL
+from calib.foundation.execution import UNSAID, USUAL, unusual
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.foundation.words import number, signed_percent
 from calib.microbench.records.manifest import utc_now
@@ -58,7 +58,7 @@ def projected(
     samples: int | None = None,
     execution: str = USUAL,
 ) -> Projection:
-    """What the parameters of a machine predict. Raises what `spec` and `project` do."""
+    """What the parameters of a machine predict. Raises what `spec`, `run_as` and `project` do."""
     found = _known if model in model_names() else _projected
     return found(machine, model, division, form, optimizer, samples, execution)
 
@@ -72,8 +72,8 @@ def _projected(
     samples: int | None,
     execution: str,
 ) -> Projection:
-    run = spec_of(model).run_as(execution)
-    return project(run, division, machine, form, optimizer, samples)
+    layers = spec_of(model).run_as(execution)
+    return project(layers, division, machine, form, optimizer, samples)
 
 
 _known = lru_cache(maxsize=4096)(_projected)  # the nights of a year train the same
@@ -156,12 +156,15 @@ def predictions_of(
 
 def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | None:
     """A prediction of what a run did; None where that is impossible, with the reason in `notes`."""
+    if head.execution == UNSAID:
+        return None
     try:
         return projected(
             machine, head.model, head.division, optimizer=head.optimizer, execution=head.execution
         )
     except CalibError as error:
-        notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
+        how = f" {unusual(head.execution)}".rstrip()
+        notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}{how}: {error}")
         return None
 
 

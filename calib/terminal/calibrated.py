@@ -7,6 +7,7 @@ from textwrap import shorten
 
 import typer
 
+from calib.foundation.execution import USUAL
 from calib.foundation.run_files import REPORT_HTML
 from calib.foundation.text import plain
 from calib.foundation.words import clock_words, percent
@@ -20,15 +21,17 @@ ROOM = 78  # of the words behind a number
 ScreenLine = tuple[str, str, str]  # what, how much, of what
 
 
-def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) -> None:
+def show(
+    findings: Findings, run: Path, seconds: float, model: str, ranks: int, execution: str = USUAL
+) -> None:
     """Accuracy, worst point, noise, cause; what to do next, and where the page is.
 
-    `ranks` is the most that was measured, `model` one that was.
+    `ranks` is the most that was measured, `model` and `execution` one that was.
     """
     lines = [f"Calibrated in {clock_words(seconds)}", ""]
     for what, value, about in numbers(findings):
         lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
-    lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks))]
+    lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks, execution))]
     lines += _labelled("page", [str(run / REPORT_HTML)])
     typer.echo("\n".join(["", *lines]))
 
@@ -72,14 +75,15 @@ def _cause(cause: ErrorCause) -> ScreenLine:
     return "cause", percent(cause.share), f"of the error is in: {plain(cause.phase)}"
 
 
-def next_steps(of: Summary, run: Path, model: str, ranks: int) -> list[str]:
+def next_steps(of: Summary, run: Path, model: str, ranks: int, execution: str = USUAL) -> list[str]:
     """Commands, with what they are for."""
     ceiling = of.noise_ceiling
     noisy = ceiling is not None and ceiling.mean < NOISY
+    how = f" --execution {execution}" if execution != USUAL else ""
     again = ["repeat it while nothing else runs: this machine was noisy"] if noisy else []
     return [
         *again,
-        f"calib predict --model {model} --strategy all -p {2 * ranks}",
+        f"calib predict --model {model} --strategy all -p {2 * ranks}{how}",
         f"calib report {run}",
     ]
 

@@ -25,9 +25,9 @@ from calib.fitting.parameters.signature import (
     with_signature,
 )
 from calib.foundation.errors import FileError
-from calib.foundation.execution import USUAL, ExecutionName
+from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
-from calib.foundation.layer_keys import parse
+from calib.foundation.layer_keys import execution_in
 from calib.foundation.names import ClusterName, DeviceKind, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
@@ -100,8 +100,7 @@ class LayerTime(Record):
     @property
     def execution(self) -> str:
         """How it ran, as its key says; "" where that names no layer."""
-        named = parse(self.key)
-        return named.execution if named else ""
+        return execution_in(self.key)
 
 
 class WorkModel(Record):
@@ -324,6 +323,27 @@ class Parameters(Record):
     partitions: list[Partitions] = Field(
         default_factory=list, description="exchanges of sparse variables"
     )
+
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """Those that were measured, float32 first."""
+        found = {execution_in(time.key) for time in self.layers}
+        for laws in (self.work, self.tensor_loops, self.composition, self.memory):
+            found.update(law.execution for law in laws)
+        return tuple(sorted(found - {""}, key=lambda name: (name != USUAL, name)))
+
+    def of_execution(self, name: str) -> Parameters:
+        """The laws of one execution, and those that have none, such as those of links."""
+        kernels = execution_of(name).kernels.name
+        return self.model_copy(
+            update={
+                "layers": [x for x in self.layers if execution_in(x.key) in ("", kernels)],
+                "work": [x for x in self.work if x.execution == kernels],
+                "tensor_loops": [x for x in self.tensor_loops if x.execution == kernels],
+                "composition": [x for x in self.composition if x.execution == name],
+                "memory": [x for x in self.memory if x.execution == name],
+            }
+        )
 
     def signed(self) -> dict[str, Any]:
         """The content of the file, with its signature."""

@@ -29,7 +29,7 @@ class Series:
     nights: Sequence[int]
     values: Sequence[float]
     source: DriftSource = "check"
-    strategy: str = ""  # of training
+    strategy: str = ""  # of training, with its execution
 
     @property
     def exact(self) -> bool:

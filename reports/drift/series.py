@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Floats
+from calib.foundation.execution import unusual
 from calib.reports.drift.records import Of, Series
 from calib.reports.history.records import Past, PastCheck, PastPoint
 
@@ -27,7 +28,8 @@ PHASE_GROUPS: tuple[tuple[str, Of, tuple[str, ...]], ...] = (
 
 
 def series_of(past: Past) -> list[Series]:
-    """All series of a history: of each strategy's training, and of each thing that is checked.
+    """All series of a history: of each strategy's training in each execution, and of each thing that is
+    checked.
 
     Values are means of logarithms over the points (or cases) of a night, each beside its own level.
     Checks are of measured seconds alone, and not of measured over expected: what the parameter file
@@ -36,7 +38,8 @@ def series_of(past: Past) -> list[Series]:
     points: dict[str, list[PastPoint]] = defaultdict(list)
     for point in past.points:
         if point.counts and point.predicted_s > 0:
-            points[point.strategy].append(point)
+            name = ", ".join(filter(None, (point.strategy, unusual(point.execution))))
+            points[name].append(point)
     sources = [(night.parameters_id, night.program_version) for night in past.nights]
     found: list[Series] = []
     for strategy, of in points.items():
@@ -47,7 +50,7 @@ def series_of(past: Past) -> list[Series]:
 def _training(
     strategy: str, points: Sequence[PastPoint], sources: Sequence[object]
 ) -> list[Series]:
-    """The series of one strategy; `sources`: what predicted, by night."""
+    """The series of one strategy and execution; `sources`: what predicted, by night."""
     table = _Table([point.night for point in points], [point.work for point in points])
     measured = np.array([point.measured_s for point in points])
     predicted = np.array([point.predicted_s for point in points])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from calib.foundation.execution import unusual
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import seconds_words
@@ -92,8 +93,10 @@ def layers_figure(times: Sequence[DirectionInPlace]) -> Figure:
 def _words(one: DirectionInPlace) -> str:
     predicted, measured = seconds_words(one.predicted_s), seconds_words(one.measured_s)
     pair = one.pair
+    how = unusual(pair.execution)
+    model = f"{pair.model}, {how}" if how else pair.model
     return plain(
-        f"{pair.model}, {pair.name} ({pair.kind}), {one.direction}: predicted {predicted}, "
+        f"{model}, {pair.name} ({pair.kind}), {one.direction}: predicted {predicted}, "
         f"measured {measured}"
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.measured_passes import MeasuredPass
 from calib.fitting.parameters.peaks import Peaks
-from calib.foundation.execution import execution_of
+from calib.foundation.execution import execution_of, unusual
 from calib.foundation.statistics import median
 from calib.foundation.words import counted, number, percent
 from calib.reports.figures.basics import (
@@ -145,8 +145,9 @@ def _points(kind: str, index: int, passes: Sequence[MeasuredPass]) -> Figure:
 def _words(of: MeasuredPass) -> str:
     """`conv 3x3 8*4x8x8 -> 4x8x8, backward, batch 8: 1.47 GFLOP/s, 43.1% of the roof (flops)`."""
     rate = of.flops_per_s.value if of.flops_per_s else 0.0
+    how = ", ".join(filter(None, (f"batch {of.batch}", unusual(of.execution))))
     return (
-        f"{layer_words(of.key)}, {of.direction}, batch {of.batch}: {rate_words(rate)}, "
+        f"{layer_words(of.key)}, {of.direction}, {how}: {rate_words(rate)}, "
         f"{percent(of.peak_share)} of the roof ({of.bound})"
     )
 

@@ -34,6 +34,7 @@ POINT = (
     "model",
     "strategy",
     "layout",
+    "execution",
     "p",
     "batch_per_rank",
     "predicted_s",

@@ -85,6 +85,7 @@ class PastPoint(NamedTuple):
     model: str
     strategy: str
     layout: str
+    execution: str
     p: int
     batch_per_rank: float
     predicted_s: float

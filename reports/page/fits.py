@@ -6,13 +6,16 @@ Self-contained, as reports/page/report.py makes its pages; the tables of reports
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
+from operator import itemgetter
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
-from calib.foundation.layer_keys import parse
+from calib.foundation.execution import unusual
+from calib.foundation.layer_keys import execution_in, parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
@@ -80,14 +83,18 @@ def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> 
 
 
 def _work_plots(parameters: Parameters) -> Iterator[Plot]:
-    laws = {(law.kind, law.direction, law.active_ranks): law for law in parameters.work}
-    for active in sorted({layer.active_ranks for layer in parameters.layers}):
-        mine = [layer for layer in parameters.layers if layer.active_ranks == active]
+    laws = {
+        (law.kind, law.direction, law.active_ranks, law.execution): law for law in parameters.work
+    }
+    groups: dict[tuple[int, str], list[LayerTime]] = defaultdict(list)
+    for layer in parameters.layers:
+        groups[layer.active_ranks, unusual(execution_in(layer.key))].append(layer)
+    for (active, how), mine in sorted(groups.items(), key=itemgetter(0)):
         pairs = [pair for layer in mine for pair in _predicted(layer, laws)]
         if pairs:
             yield Plot(
-                id=f"work-{active}",
-                title=f"{active} rank{'s' * (active > 1)} of a node at work",
+                id=f"work-{active}{how and f'-{how}'}".replace("+", "-"),
+                title=f"{active} rank{'s' * (active > 1)} of a node at work{how and f', {how}'}",
                 caption=f"{len(pairs)} time(s) of {len(mine)} layer(s). The laws have seen them; how "
                 "far off they are of layers that were left out is the error in the table.",
                 figure=work_figure(pairs),
@@ -96,7 +103,7 @@ def _work_plots(parameters: Parameters) -> Iterator[Plot]:
 
 
 def _predicted(
-    layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]
+    layer: LayerTime, laws: dict[tuple[str, str, int, str], WorkModel]
 ) -> Iterator[LayerPoint]:
     """Measured and predicted seconds of forward and backward.
 
@@ -105,12 +112,14 @@ def _predicted(
     named = parse(layer.key)
     if named is None:
         return
+    about = layer.active_ranks, named.execution
     for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
-        law = laws.get((layer.kind, direction, layer.active_ranks)) or laws.get(
-            (ANY_KIND, direction, layer.active_ranks)
+        kinds = (layer.kind, ANY_KIND)
+        law = next(
+            (laws[key] for kind in kinds if (key := (kind, direction, *about)) in laws), None
         )
         if law is not None and direction == "backward" and not named.needs_input_grad:
-            law = laws.get((law.kind, "backward_weight", layer.active_ranks), law)
+            law = laws.get((law.kind, "backward_weight", *about), law)
         if law is None or time.value <= 0:
             continue
         work = work_of(named.shape, named.batch, direction, named.needs_input_grad)

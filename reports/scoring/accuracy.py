@@ -98,8 +98,8 @@ class Accuracy(Divided, Record):
 
     @property
     def layout(self) -> str:
-        """The layout in words, where strategy and p leave a choice, and how gradients were exchanged."""
-        return layout_of(self.division, self.exchange)
+        """What strategy and p leave open, in words: how gradients were exchanged and layers run, too."""
+        return layout_of(self.division, self.exchange, self.execution)
 
     @property
     def work(self) -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from calib.foundation.execution import USUAL, ExecutionName, unusual
 from calib.foundation.names import ModelName
 from calib.foundation.records import Record
 from calib.foundation.text import plain
@@ -46,6 +47,7 @@ class LayerError(Record):
     """
 
     model: ModelName
+    execution: ExecutionName = USUAL
     kind: str = Field(description="kind of layer")
     layers: int = Field(ge=1, description="how many")
     worst: str = Field(description="the layer that is off most in that direction")
@@ -171,21 +173,21 @@ def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_LayerDirection]:
         else (x.predicted_backward_s, x.added_backward_s, x.measured_backward_s)
         for x in pairs
     ]
-    whole: dict[tuple[str, int], float] = defaultdict(float)
+    whole: dict[tuple[str, int, str], float] = defaultdict(float)
     for pair, (_, _, measured) in zip(pairs, seconds, strict=True):
-        whole[pair.model, pair.batch] += measured
+        whole[pair.model, pair.batch, pair.execution] += measured
     return [
         _LayerDirection(pair, alone, added, measured, (alone + added - measured) / of)
         for pair, (alone, added, measured) in zip(pairs, seconds, strict=True)
-        if (of := whole[pair.model, pair.batch]) > 0
+        if (of := whole[pair.model, pair.batch, pair.execution]) > 0
     ]
 
 
 def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerError]:
     """The kinds whose layers are off most; with a sign, only those that are off in that direction."""
-    kinds: dict[tuple[str, str], list[_LayerDirection]] = defaultdict(list)
+    kinds: dict[tuple[str, str, str], list[_LayerDirection]] = defaultdict(list)
     for side in sides:
-        kinds[side.pair.model, side.pair.kind].append(side)
+        kinds[side.pair.model, side.pair.kind, side.pair.execution].append(side)
     errors = {kind: sum(side.error for side in of) for kind, of in kinds.items()}
     whole = sum(map(abs, errors.values()))
     chosen = [kind for kind, error in errors.items() if error * (sign or error) > 0]
@@ -197,6 +199,7 @@ def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerErro
             LayerError(
                 model=kind[0],
                 kind=kind[1],
+                execution=kind[2],
                 layers=len(of),
                 worst=max(of, key=lambda side: way * side.error).pair.name,
                 predicted_s=sum(side.alone + side.added for side in of),
@@ -218,7 +221,7 @@ def _words(of: ErrorCause) -> str:
     words = [f"{of.phase}: {off}, {_share(of.share)} of the error of all phases{where}."]
     if of.layers:
         layers = "; ".join(
-            f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), predicted "
+            f"{kind.kind} of {_model_words(kind)} ({counted(kind.layers, 'layer')}), predicted "
             f"{number(1e3 * kind.predicted_s)} ms from times alone, measured "
             f"{number(1e3 * kind.measured_s)} ms"
             for kind in of.layers[:MOST_IN_WORDS]
@@ -231,6 +234,11 @@ def _words(of: ErrorCause) -> str:
             "where there are some."
         )
     return " ".join(words)
+
+
+def _model_words(of: LayerError) -> str:
+    """`vgg16-mini`, `vgg16-mini in bfloat16`."""
+    return f"{of.model} in {how}" if (how := unusual(of.execution)) else of.model
 
 
 def _share(value: float) -> str:

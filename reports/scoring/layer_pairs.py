@@ -16,7 +16,7 @@ from pydantic import Field
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters
 from calib.foundation.errors import CalibError
-from calib.foundation.layers import ITEM_BYTES
+from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.records import Record
 from calib.microbench.records.samples import Samples
 from calib.oracle.model.layer import Layer
@@ -35,6 +35,7 @@ class LayerPair(Record):
     model: str
     batch: int = Field(ge=1)
     ranks: int = Field(ge=1)
+    execution: ExecutionName = USUAL
     name: str
     kind: str
     key: str = Field(description="of its shape, as in the parameter file")
@@ -57,17 +58,17 @@ def layer_pairs(
     was measured with several optimizers, which its layers do not notice, the first is taken.
     """
     times = {(time.key, time.active_ranks): time for time in parameters.layers}
-    laws = {(law.phase, law.active_ranks): law for law in parameters.composition}
+    laws = {(law.phase, law.active_ranks, law.execution): law for law in parameters.composition}
     rows: dict[_Timed, dict[tuple[str, str], Samples]] = {}
     # on several ranks a layer may be a part of one
     timed = samples.where(samples.mask("operation", TIMED.__contains__), kind="in_place", ranks=1)
-    columns = ("key", "batch", "ranks", "case_id", "operation")
+    columns = ("key", "batch", "ranks", "dtype", "case_id", "operation")
     for (key, *about, operation), of in timed.where(warmup=False).groups(*columns).items():
         model, _, name = key.rpartition(":")
         rows.setdefault(_Timed(model, *about), {})[name, operation] = of
-    first: dict[tuple[str, int, int], _Timed] = {}
+    first: dict[tuple[str, int, int, str], _Timed] = {}
     for case in rows:
-        first.setdefault(case[:3], case)
+        first.setdefault(case[:4], case)
     found = []
     for case in first.values():
         for layer in _layers_of(case.model, specs):
@@ -83,6 +84,7 @@ class _Timed(NamedTuple):
     model: str
     batch: int
     ranks: int
+    execution: str
     case_id: str
 
 
@@ -107,18 +109,19 @@ def _pair(
     forward: Samples,
     backward: Samples | None,
     times: Mapping[tuple[str, int], LayerTime],
-    laws: Mapping[tuple[str, int], Composition],
+    laws: Mapping[tuple[str, int, str], Composition],
 ) -> list[LayerPair]:
     """The pair of one layer; none where it was not timed alone."""
-    key = layer.shape.key(case.batch, "float32", layer.needs_input_grad)
+    execution = execution_of(case.execution)
+    key = layer.shape.key(case.batch, execution.kernels.name, layer.needs_input_grad)
     active = forward.first.active_ranks
     alone = times.get((key, active))
     if alone is None:
         return []
-    nbytes = ITEM_BYTES * case.batch * layer.shape.output_items
+    nbytes = execution.items.activation_bytes * case.batch * layer.shape.output_items
 
     def added(phase: str) -> float:
-        law = laws.get((phase, active))
+        law = laws.get((phase, active, execution.name))
         return law.s_per_layer + nbytes * law.s_per_byte if law else 0.0
 
     return [
@@ -126,6 +129,7 @@ def _pair(
             model=case.model,
             batch=case.batch,
             ranks=case.ranks,
+            execution=execution.name,
             name=layer.name,
             kind=layer.shape.kind,
             key=key,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.execution import UNSAID, unusual
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, quantile
 from calib.oracle.projection import PhaseTime, Projection
@@ -25,9 +26,8 @@ from calib.training.run.lines import GRADIENT_RANKS, GRADIENT_TOLERANCE, TIMED_P
 from calib.training.run.record import TrainingRun
 
 MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
-PREDICTED_DTYPE = "float32"
 LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
-UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
+UNKNOWN = "unknown"  # an optimizer, of training/importers/records.py, which a report does not need
 NO_TIME = Estimate.exactly(0.0)
 NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
 
@@ -39,12 +39,12 @@ def _measure(values: Sequence[float]) -> Estimate:
     return Estimate(value=median(values), low=low, high=high)
 
 
-def _case(of: Projection | RunHeader) -> tuple[str, Division]:
-    return of.model, replace(of.division, boundaries=())
+def _case(of: Projection | RunHeader) -> tuple[str, Division, str]:
+    return of.model, replace(of.division, boundaries=()), of.execution
 
 
 def is_of(projection: Projection, run: TrainingRun) -> bool:
-    """Whether a projection predicts this run: the same model, division and optimizer.
+    """Whether a projection predicts this run: the same model, division, execution and optimizer.
 
     Stages that a projection balances itself may be any.
     """
@@ -77,9 +77,10 @@ class Lookup:
 
 
 def name_of(of: Projection | TrainingRun) -> str:
-    """For people: vgg16-mini data p=2 batch 8 per rank."""
+    """For people: vgg16-mini data p=2 (bfloat16) batch 8 per rank."""
     head = of.header if isinstance(of, TrainingRun) else of
-    layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
+    words = head.layout if isinstance(head, RunHeader) else unusual(head.execution)
+    layout = f" ({words})" if words else ""
     each = samples_words(head.batch_per_rank)
     return f"{head.model} {head.strategy} p={head.p}{layout} batch {each} per rank"
 
@@ -148,17 +149,15 @@ def doubts(run: TrainingRun) -> list[str]:
 
 def _why_not_predicted(head: RunHeader) -> str | None:
     """One line that says what this run did that is not predicted, or None."""
-    if head.execution == UNKNOWN:
-        return "does not say its item type; import it again with its dtype (and optimizer)"
-    if head.execution != PREDICTED_DTYPE:
-        return f"ran in {head.execution}; predictions are of {PREDICTED_DTYPE}"
+    if head.execution == UNSAID:
+        return "does not say its execution; import it again with its --execution (and optimizer)"
     if head.synchronized_batch_norm and head.p > 1:
         return "synchronised its batch normalisation, which no prediction has"
     return None
 
 
 def pair(projection: Projection, run: TrainingRun) -> Accuracy:
-    """Score a projection against the run of the same model, division and batch.
+    """Score a projection against the run of the same model, division and execution.
 
     Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
     the run is not to be scored (`why_not_scored`).

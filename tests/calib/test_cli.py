@@ -32,10 +32,10 @@ FROZEN = """
 doctor: --ranks --device --launcher --output --json
 probe: --output --name --ranks --device --launcher --json
 plan: --plan --models --strategies -p --ranks --batch-per-rank --batch --segments --libraries
-    --device --sparse --shares --partitions --budget --quick --seed --cluster --measured
+    --device --execution --sparse --shares --partitions --budget --quick --seed --cluster --measured
     --output --cases --json
 measure: --output --plan --resume --models --batch-per-rank -p --ranks --launcher --budget
-    --device --seed --quick --hang-seconds --json
+    --device --execution --seed --quick --hang-seconds --json
 import: --output --operation --ranks --nodes --device-name --library --cluster --name
     --algorithm --protocol --size-unit --time-unit --keep-going --json
 compare: --across --output --json
@@ -45,8 +45,8 @@ check: --max-age-days --json
 diff: --across --json
 parameters:
 schema: --list --all --output
-export: --to --output --ranks --bytes --nodes --cluster --library --topology --calls --list
-    --json
+export: --to --output --ranks --bytes --nodes --cluster --library --execution --topology
+    --calls --list --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
     --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
@@ -69,7 +69,7 @@ report: --output --parameters --csv --markdown --junit --least-accuracy --histor
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
 calibrate: --output --quick --models --batch-per-rank --ranks --launcher --budget --iterations
-    --device --libraries --name --seed --json
+    --device --libraries --execution --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node

@@ -198,6 +198,22 @@ def test_a_layer_is_of_the_slowest_rank_not_of_each_repetition_s() -> None:
         assert found.expected == filled.near(times * seconds_of(case, len(stored)))
 
 
+def test_a_layer_in_bfloat16_is_of_a_series_of_its_own() -> None:
+    usual = next(c for c in choose() if isinstance(c, LayerCase) and c.ranks == 2)
+    case = usual.model_copy(update={"execution": "bfloat16"})
+    of = parameters()
+    times = [
+        time.model_copy(update={"key": case.key}) for time in of.layers if time.key == usual.key
+    ]
+    both = Known(of.model_copy(update={"layers": [*of.layers, *times]}))
+    measured = [
+        row for launch in (0, 1) for row in rows(case, "forward", launch, [1.0, 2.0], [1.0, 2.0])
+    ]
+    ((found,), _) = checks_of(check_plan([case], 60.0, 0), as_samples(measured), (), both)
+    assert found.what == f"{case.layer.kind} layers, bfloat16, p=2"
+    assert found.case == f"{case.key}, forward" and "|bfloat16" in found.case
+
+
 def test_packing_is_two_checks_of_memory() -> None:
     case = next(c for c in choose() if isinstance(c, TensorsCase) and c.operation == "pack")
     measured = [

@@ -91,6 +91,18 @@ def test_optimizers_have_files_of_their_own() -> None:
     assert [point.planned.label for point in found] == [point.label for point in found]
 
 
+def test_executions_have_files_and_labels_of_their_own() -> None:
+    """float32 has the names that it has alone; the calibration's request hands its executions on."""
+    asked = Request(models=("vgg16-mini",), p=(1, 2), executions=("float32", "bfloat16"))
+    found = points_of(of_calibration(asked, 2), 2, "local")[0]
+    assert [(point.label, point.file.removeprefix("training/")) for point in found[:2]] == [
+        ("vgg16-mini serial p=1", "vgg16-mini-serial-p1.jsonl"),
+        ("vgg16-mini serial p=1 bfloat16", "vgg16-mini-serial-p1-bfloat16.jsonl"),
+    ]
+    assert [point.execution for point in found] == ["float32", "bfloat16"] * 3
+    assert len({point.file for point in found}) == len({point.label for point in found}) == 6
+
+
 def test_what_cannot_be_divided_is_said() -> None:
     asked = Request(models=("vgg16-mini",), strategies=("data", "data+filter"), p=(3,))
     found, left_out = points_of(asked, 4, "local", filled())
@@ -105,7 +117,6 @@ def test_what_cannot_be_divided_is_said() -> None:
         ({"models": ("vgg17",), "p": (1,)}, "vgg17"),
         ({"models": ("model.json",), "p": (1,)}, "model.json"),
         ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 ranks"),
-        ({"p": (1,), "dtypes": ("bfloat16",)}, "float32"),
         ({"p": (2,), "strategies": ("serial",)}, "add 1 to p"),
         ({"p": (3,), "strategies": ("data+filter",)}, "is not p1 x p2"),
     ],

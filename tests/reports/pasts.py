@@ -32,6 +32,7 @@ def past_point(
         "work": "",
         "model": "m",
         "layout": "",
+        "execution": "float32",
         "p": 2,
         "batch_per_rank": 8,
         "predicted_low_s": 0.9 * predicted,

@@ -40,6 +40,18 @@ def test_series_are_of_strategies_and_of_what_is_checked() -> None:
     assert found == {**of_strategies, **{what: (kind, "check", "") for kind, what, _ in CHECKS}}
 
 
+def test_executions_have_series_of_their_own() -> None:
+    """A slower kernel of bfloat16 does not hide among those of float32."""
+    points = [
+        point(n, name, "data", seconds, execution=name)
+        for n in range(2)
+        for name, seconds in (("float32", 1.0), ("bfloat16", 1.0 + n))
+    ]
+    by_name = {one.name: one for one in series_of(Past([night(0), night(1)], points))}
+    assert by_name["accuracy of training, data"].values == pytest.approx([0.0, 0.0])
+    assert by_name["accuracy of training, data, bfloat16"].values == pytest.approx([0.0, log(2.0)])
+
+
 def test_values_are_means_of_logarithms() -> None:
     points = [
         point(n, work, "data", seconds, predicted)

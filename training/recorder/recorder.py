@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.microbench.devices import device_of
 from calib.training.importers.records import ImportedCase, absent_phases, strategy_of
 from calib.training.recorder.file import COLUMNS, RecordedRanks, RunFile, header_of
@@ -83,7 +84,8 @@ def calib_recorder(
     inner, segments
         p2 of a hybrid; micro-batches of a pipeline.
     execution
-        float32, bfloat16 or float64; by default that of the module.
+        As `calib train --execution` has it: bfloat16, bfloat16-mixed (of a loop in autocast, which
+        its module does not tell), +channels_last, ...; by default the type of the module's weights.
 
     Returns
     -------
@@ -94,7 +96,7 @@ def calib_recorder(
     Raises
     ------
     InputError
-        A case that cannot be.
+        A case that cannot be, an execution that calib does not know.
     FileError
         On entering: the file exists, or cannot be written.
 
@@ -118,7 +120,7 @@ def calib_recorder(
         "inner": inner,
         "segments": segments,
         "optimizer": _name_of(optimizer),
-        "execution": execution or item,
+        "execution": execution_of(execution).name if execution else item,
         "warmup": warmup,
         "iterations": iterations,
     }

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.division import Divided, Division
 from calib.foundation.errors import MeasurementError
-from calib.foundation.execution import ExecutionLabel
+from calib.foundation.execution import ExecutionLabel, unusual
 from calib.foundation.names import (
     DeviceKind,
     Fingerprint,
@@ -109,14 +109,18 @@ class RunHeader(Divided):
 
     @property
     def layout(self) -> str:
-        """What strategy and p leave open, in words, and how gradients were exchanged."""
-        return self.plan_layout or layout_of(self.division, self.exchange)
+        """What strategy and p leave open, in words: how gradients were exchanged and layers run, too."""
+        return layout_of(self.division, self.exchange, self.execution, self.plan_layout)
 
 
-def layout_of(division: Division, exchange: str) -> str:
-    """A division's layout in words, with DistributedDataParallel, which no prediction has."""
+def layout_of(division: Division, exchange: str, execution: str, plan: str = "") -> str:
+    """A division's layout (or its plan's) in words, with DistributedDataParallel and the execution.
+
+    No prediction has the former; the latter is named where it is not float32.
+    """
     ddp = exchange == "ddp" and not division.overlap
-    return ", ".join(filter(None, [division.layout, "DistributedDataParallel" * ddp]))
+    layout = [plan] if plan else [division.layout, "DistributedDataParallel" * ddp]
+    return ", ".join(filter(None, [*layout, unusual(execution)]))
 
 
 class Iteration(BaseModel):

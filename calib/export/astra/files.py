@@ -69,7 +69,7 @@ NEEDS = (
     "times of allreduce, reduce_scatter, allgather, all_to_all or p2p, of several nodes also between "
     "them"
 )
-OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
+OPTIONS = frozenset({"ranks", "nbytes", "nodes", "execution"})
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "all_to_all")
 NETWORK, SYSTEM_FILE = "network.yml", "system.json"

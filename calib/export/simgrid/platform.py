@@ -38,7 +38,7 @@ LOSES = (
     "measured contention; times of single layers, memory"
 )
 NEEDS = "an allreduce, or else p2p"
-OPTIONS = frozenset({"ranks", "nbytes", "nodes", "cluster", "topology", "calls"})
+OPTIONS = frozenset({"ranks", "nbytes", "nodes", "cluster", "topology", "calls", "execution"})
 
 HOSTS = ".hosts"  # what is added to the name of the platform
 UNIT_SPEED = 1e9  # of a host whose speed was not measured

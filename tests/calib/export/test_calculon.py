@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import csv
+import io
 import json
 import random
 from collections.abc import Iterator
@@ -13,7 +15,10 @@ from tests.calib.export.asked import NO_MORE, asking, copying, exactly, law, lin
 from tests.helpers.filled import layer, loop
 from tests.helpers.words import words_of
 
+from calib.export import calculon, csv_table, numbers_json
+from calib.export.about import notes
 from calib.export.calculon import export
+from calib.export.exporting import understood
 from calib.export.reference import Reference, steps
 from calib.export.target import Collapse, Exported
 from calib.fitting.parameters.file import LayerTime, Parameters
@@ -514,3 +519,33 @@ def test_copies_on_another_device_say_nothing_of_mem1() -> None:
     assert "memory's rate" in refusal(export, parameters)
     result = export(asking(parameters.model_copy(update={"device_kind": "cuda"})))
     assert any("pack" in collapse.what for collapse in result.collapses)
+
+
+def test_the_layers_of_one_execution() -> None:
+    """Those of float32 by default, and of none other; the file says which. Bytes are the execution's."""
+    rates = {"float32": 8e9, "bfloat16": 4e9, "bfloat16+channels_last": 1e9}
+    layers = [
+        one.model_copy(update={"key": one.key.replace("float32", name)})
+        for name, rate in rates.items()
+        for one in [linear(64, 64, 1e-3), *passes(rate)]
+    ]
+    several = with_layers(layers)
+    for asked, rate, says in (("", 8e9, "float32"), ("bfloat16", 2e9, "bfloat16")):
+        request = understood(calculon, asking(several, execution=asked))
+        made = export(request)
+        assert read(made)["mem1"]["GBps"] == pytest.approx(rate / 1e9)
+        assert any(f"are of {says}, one of several" in note for note in notes(request, made))
+    alone = understood(calculon, asking(with_layers([linear(64, 64, 1e-3), *passes()])))
+    assert not any("one of several" in note for note in notes(alone, export(alone)))
+    with pytest.raises(InputError, match=r"they hold: float32, bfloat16, bfloat16\+channels_last"):
+        understood(calculon, asking(several, execution="float64"))
+
+
+def test_tables_of_all_numbers_keep_executions_apart() -> None:
+    laws = [loop(execution=name) for name in ("float32", "bfloat16")]
+    request = asking(of(law("allreduce", 4, 1e-6, 1e-9), tensor_loops=laws))
+    rows = list(csv.DictReader(io.StringIO(csv_table.export(request).files[""])))
+    loops = [row["execution"] for row in rows if row["section"] == "tensor_loops"]
+    assert loops.count("float32") == loops.count("bfloat16") > 0
+    text = numbers_json.export(request).files[""]
+    assert text.count("ranks at work, bfloat16") == 1

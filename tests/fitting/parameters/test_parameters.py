@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.helpers import mutations
-from tests.helpers.filled import filled
+from tests.helpers.filled import CONV_KEY, composition, filled, layer, loop, memory, work
 from tests.reports.records import parameters
 
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
@@ -274,3 +274,25 @@ def test_no_number_of_a_file_is_nan_or_endless(way: tuple[Any, ...]) -> None:
 def test_the_file_of_these_tests_has_every_section() -> None:
     assert all(FILLED[name] for name in SECTIONS - {"partitions"})
     assert {way[0] for way in NUMBERS} >= SECTIONS - {"partitions"}
+
+
+def test_the_laws_of_one_execution() -> None:
+    """Of a graph: the layers and passes that it runs, which have none, and its own whole iterations."""
+    names = ("float32", "bfloat16", "bfloat16+cuda_graph")
+    of = filled(
+        layers=[layer(key=CONV_KEY.replace("float32", name)) for name in names[:2]],
+        work=[work(execution=name) for name in names[:2]],
+        tensor_loops=[loop(execution=name) for name in names[:2]],
+        composition=[composition(execution=name) for name in names],
+        memory=[memory(execution=name) for name in names],
+    )
+    assert of.executions == names
+    found = of.of_execution("bfloat16+cuda_graph")
+    assert [law.key.rpartition("|")[2] for law in found.layers] == ["bfloat16"]
+    assert [law.execution for law in (*found.work, *found.tensor_loops)] == ["bfloat16"] * 2
+    assert [law.execution for law in (*found.composition, *found.memory)] == [names[2]] * 2
+    assert found.executions == names[1:]
+    assert found.collectives == of.collectives
+    plain = of.of_execution("float32")
+    assert plain.executions == ("float32",)
+    assert filled().of_execution("float32") == filled()

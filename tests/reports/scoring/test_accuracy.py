@@ -290,8 +290,11 @@ def test_a_prediction_of_another_division_is_none(
 @pytest.mark.parametrize(
     ("ran", "reason"),
     [
-        ({"execution": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
-        ({"execution": "unknown"}, r"does not say its item type; import it again with its dtype"),
+        ({"execution": "bfloat16"}, "p=2 (bfloat16) batch 8 per rank: has no prediction"),
+        (
+            {"execution": "unknown"},
+            "does not say its execution; import it again with its --execution",
+        ),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
         ({"optimizer": "unknown"}, "does not say its optimizer"),
     ],
@@ -299,6 +302,17 @@ def test_a_prediction_of_another_division_is_none(
 def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
     scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, **ran)])
     assert scored == [] and reason in reasons[0]
+
+
+def test_a_run_is_scored_against_the_prediction_of_its_execution() -> None:
+    names = ("float32", "bfloat16", "bfloat16+channels_last")
+    predicted = [projection(k, execution=name) for k, name in enumerate(names, 1)]
+    for k, name in enumerate(names, 1):
+        scored, reasons = scored_and_not(predicted, [run([1.0] * 8, execution=name)])
+        assert not reasons and scored[0].total.predicted.value == pytest.approx(k)
+        assert (scored[0].execution, scored[0].layout) == (name, name.removeprefix("float32"))
+    with pytest.raises(InputError, match=r"p=2 \(bfloat16\) batch 8"):
+        pair(projection(1.0, execution="bfloat16"), run([1.0] * 8))
 
 
 def test_a_group_that_shares_its_samples_has_a_part_of_one_per_rank() -> None:

@@ -1,0 +1,63 @@
+"""The whole way in two executions, under real mpiexec: `calib calibrate`, then a night of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.calib.running import calib
+from tests.training.launching import needs_mpiexec
+
+from calib.driver.lock import LOCKS_VARIABLE
+from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.reports.night import Night
+from calib.training.run.record import TrainingRun
+
+pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
+
+EXECUTIONS = ("float32", "bfloat16")
+SIZES = sorted({1, min(2, len(distinct_cores(usable_cores())))})
+POINTS = sorted(
+    (strategy, p, name)
+    for strategy, p in [("serial", 1), *(("data", p) for p in SIZES)]
+    for name in EXECUTIONS
+)
+
+
+def points_in(path: Path, records: str) -> list[tuple[str, int, str]]:
+    """(strategy, p, execution) of the records in a JSON file that have a time."""
+    return sorted(
+        (of["division"]["strategy"], of["division"]["p"], of["execution"])
+        for of in json.loads(path.read_text())[records]
+        if of["total"]
+    )
+
+
+def test_both_are_measured_predicted_trained_and_scored_and_a_night_repeats_them(
+    tmp_path: Path,
+) -> None:
+    line = "calibrate --quick --models vgg16-mini --budget 1m --iterations 6 -o runs/cal"
+    ranks = ("-n", str(SIZES[-1]))
+    done = calib(tmp_path, *line.split(), *ranks, "--execution", ",".join(EXECUTIONS))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "not predicted" not in done.stderr
+    run = tmp_path / "runs/cal"
+    assert points_in(run / "predictions.json", "projections") == POINTS
+    assert points_in(run / "report.json", "accuracies") == POINTS
+    predicted = json.loads((run / "predictions.json").read_text())["projections"]
+    by_work = {(of["division"]["p"], of["execution"]): of["total"]["value"] for of in predicted}
+    assert len(set(by_work.values())) == len(by_work), "two executions with the same laws"
+    for strategy, p, name in POINTS:
+        more = "" if name == "float32" else f"-{name}"
+        header = TrainingRun.read(run / f"training/vgg16-mini-{strategy}-p{p}{more}.jsonl").header
+        assert header.execution == name
+
+    line = "nightly --calibration runs/cal --iterations 6 --check-budget 5s -o runs/night"
+    night = calib(tmp_path, *line.split(), *ranks, **{LOCKS_VARIABLE: str(tmp_path)})
+    assert night.returncode in (0, 1), night.stderr[-3000:]  # 1: not accurate, on a busy machine
+    repeated = tmp_path / "runs/night"
+    assert points_in(repeated / "predictions.json", "projections") == POINTS
+    assert points_in(repeated / "report.json", "accuracies") == POINTS
+    checked = [of.case for of in Night.read(repeated).checks if of.kind == "kernels"]
+    assert all(any(f"|{name}" in case for case in checked) for name in EXECUTIONS)
