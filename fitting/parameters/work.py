@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from calib.fitting.parameters.file import WorkModel
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.execution import DTYPES, USUAL, ItemType
+from calib.foundation.layers import LayerShape
 
 # the law of layers of kinds that have none of their own
 ANY_KIND = "any"
@@ -52,21 +53,25 @@ class Work(NamedTuple):
 
 
 class LayerWork:
-    """The work of a layer at any batch: linear in it but for the weights and the fresh pages."""
+    """The work of a layer at any batch: linear in it but for the weights and the fresh pages.
 
-    def __init__(self, shape: LayerShape, needs_input_grad: bool = True) -> None:
-        inputs, weights = (
-            [float(ITEM_BYTES * math.prod(of)) for of in shapes]
-            for shapes in (shape.input_shapes, shape.parameter_shapes)
-        )
-        self.output_bytes = float(ITEM_BYTES * shape.output_items)
+    `items`: bytes of activations, and of weights and their gradients.
+    """
+
+    def __init__(
+        self, shape: LayerShape, needs_input_grad: bool = True, items: ItemType = DTYPES[USUAL]
+    ) -> None:
+        each, of_weights = items.activation_bytes, items.weight_bytes
+        inputs = [float(each * math.prod(of)) for of in shape.input_shapes]
+        weights = [float(of_weights * math.prod(of)) for of in shape.parameter_shapes]
+        self.output_bytes = float(each * shape.output_items)
         self._flops, self._weight_bytes = shape.forward_flops(1), sum(weights)
         self._patch_bytes = sum(inputs)
         if shape.kind == "conv":
             positions, patch = shape.output_shape[1:], shape.parameter_shapes[0][1:]
-            self._patch_bytes = float(ITEM_BYTES * math.prod(positions) * math.prod(patch))
-        self._constant_bytes = shape.moved_bytes(0, ITEM_BYTES)
-        self._bytes_per_sample = shape.moved_bytes(1, ITEM_BYTES) - self._constant_bytes
+            self._patch_bytes = float(each * math.prod(positions) * math.prod(patch))
+        self._constant_bytes = shape.moved_bytes(0, of_weights)
+        self._bytes_per_sample = shape.moved_bytes(1, each) - shape.moved_bytes(0, each)
         # what a pass writes: the buffers of one sample, and fresh bytes of dL/dw
         gradients = inputs if needs_input_grad and shape.kind != "embedding" else []
         large = sum(size for size in weights if size > FRESH_OVER_BYTES)
@@ -93,10 +98,14 @@ class LayerWork:
 
 
 def work_of(
-    shape: LayerShape, batch: int, direction: str = "forward", needs_input_grad: bool = True
+    shape: LayerShape,
+    batch: int,
+    direction: str = "forward",
+    needs_input_grad: bool = True,
+    items: ItemType = DTYPES[USUAL],
 ) -> Work:
     """The work of one pass at `batch` samples (see LayerWork)."""
-    return LayerWork(shape, needs_input_grad).at(batch, direction)
+    return LayerWork(shape, needs_input_grad, items).at(batch, direction)
 
 
 def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:

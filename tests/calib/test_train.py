@@ -231,7 +231,10 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
         (("--execution", "float16"), "known: float32, tf32, bfloat16, float64"),
-        (("--execution", "tf32"), "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs"),
+        (
+            ("--execution", "tf32"),
+            "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs",
+        ),
         (("--optimizer", "lion"), "'lion' is not one of"),
         (("--precision", "1"), "is not a share"),
         (("--precision", "little"), "is not a share"),

@@ -95,7 +95,7 @@ def test_columns_of_layers_and_tensors() -> None:
     mixed = {"ranks": 4, "key": "k", "execution": "bfloat16-mixed"}
     weights = TensorsCase(operation="accumulate", shapes=((3, 4), (3,)), **mixed)
     row = first_row(weights)
-    assert (row.operation, row.nbytes, row.dtype) == ("accumulate", 60, "bfloat16-mixed")
+    assert (row.ntensors, row.nbytes, row.dtype) == (2, 60, "bfloat16-mixed")
     shards = TensorsCase(operation="split", shapes=((2, 8, 5),), parts=4, **mixed)
     assert first_row(shards).nbytes == 2 * 80
     concat = TensorsCase(ranks=4, operation="concat", key="k", shapes=((2, 8, 5),), parts=4)

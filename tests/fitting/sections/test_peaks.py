@@ -20,7 +20,11 @@ def of(*cases: LayerCase) -> Plan:
 def test_closed_form() -> None:
     """Of every number of ranks and item type; the sum of arrays is of float32 alone."""
     plan = of(
-        *(square_product(SIDE, ranks=p, execution=t) for p in (1, 2) for t in ("float32", "bfloat16")),
+        *(
+            square_product(SIDE, ranks=p, execution=t)
+            for p in (1, 2)
+            for t in ("float32", "bfloat16")
+        ),
         *(sum_of_arrays(ITEMS, ranks=p) for p in (1, 2)),
     )
     found = fit([made_run(plan, cluster(2))]).peaks
