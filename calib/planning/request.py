@@ -237,9 +237,11 @@ class Request(BaseModel):
         gpu = [name for name in self.libraries if name.endswith("nccl")]
         if gpu and self.device == "cpu":
             raise ValueError(f'library {gpu[0]} needs device = "cuda"')
-        if self.device == "cpu":
-            for name in self.executions:
+        for name in self.executions:
+            try:
                 execution_of(name).require_on(self.device)
+            except InputError as error:
+                raise ValueError(str(error)) from error
         if self.algorithms and "nccl" not in self.libraries:
             raise ValueError("algorithms are told to library nccl, which libraries lacks")
         hosts = [name for name in OF_HOSTS if getattr(self, name)]
