@@ -13,6 +13,7 @@ from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
@@ -81,7 +82,9 @@ def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> 
 
 
 def _work_plots(parameters: Parameters) -> Iterator[Plot]:
-    laws = {(law.kind, law.direction, law.active_ranks): law for law in parameters.work}
+    laws = {
+        (law.kind, law.direction, law.execution, law.active_ranks): law for law in parameters.work
+    }
     for active in sorted({layer.active_ranks for layer in parameters.layers}):
         mine = [layer for layer in parameters.layers if layer.active_ranks == active]
         pairs = [pair for layer in mine for pair in _predicted(layer, laws)]
@@ -97,7 +100,7 @@ def _work_plots(parameters: Parameters) -> Iterator[Plot]:
 
 
 def _predicted(
-    layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]
+    layer: LayerTime, laws: dict[tuple[str, str, str, int], WorkModel]
 ) -> Iterator[LayerPoint]:
     """Measured and predicted seconds of forward and backward.
 
@@ -107,14 +110,14 @@ def _predicted(
     if named is None:
         return
     for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
-        law = laws.get((layer.kind, direction, layer.active_ranks)) or laws.get(
-            (ANY_KIND, direction, layer.active_ranks)
-        )
+        how = named.execution, layer.active_ranks
+        law = laws.get((layer.kind, direction, *how)) or laws.get((ANY_KIND, direction, *how))
         if law is not None and direction == "backward" and not named.needs_input_grad:
-            law = laws.get((law.kind, "backward_weight", layer.active_ranks), law)
+            law = laws.get((law.kind, "backward_weight", *how), law)
         if law is None or time.value <= 0:
             continue
-        work = work_of(named.shape, named.batch, direction, named.needs_input_grad)
+        items = execution_of(named.execution).items
+        work = work_of(named.shape, named.batch, direction, named.needs_input_grad, items)
         predicted = price_of(law, work).seconds
         if predicted > 0 and math.isfinite(predicted / time.value):
             yield layer.kind, direction, time.value, predicted
