@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from calib.foundation.errors import InputError
 from calib.foundation.layers import Attribute, LayerShape, Shape
 
 _KEY = re.compile(
@@ -51,10 +52,10 @@ def parse(key: str) -> NamedLayer | None:
                 "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
             }
         )
-    except (ValidationError, ValueError):
+        layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
+        again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
+    except (ValidationError, ValueError, InputError):
         return None
-    layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
-    again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
     return layer if again == key else None
 
 

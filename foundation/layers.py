@@ -7,11 +7,13 @@ whether the gradient of the input is needed, and measured times are found by it.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from calib.foundation.execution import USUAL
+from calib.foundation.execution import USUAL, execution_of
 
 Shape = tuple[int, ...]
 Direction = Literal["forward", "backward"]
@@ -45,6 +47,12 @@ def split_sizes(n: int, parts: int) -> list[int]:
     """n items in `parts` parts, as evenly as possible, the larger ones first (numpy.array_split)."""
     small, larger = divmod(n, parts)
     return [small + 1] * larger + [small] * (parts - larger)
+
+
+@lru_cache(maxsize=256)
+def _kernels(execution: str, images: bool) -> str:
+    of = execution_of(execution).kernels
+    return of.name if images else replace(of, channels_last=False).name
 
 
 class LayerShape(BaseModel):
@@ -154,8 +162,19 @@ class LayerShape(BaseModel):
         for_inputs = inputs + weights if needs_input_grad else 0
         return float(item_bytes * (read + for_inputs + weights))
 
+    def runs_as(self, execution: str) -> str:
+        """The plainest execution under which it runs the same kernels as under this one.
+
+        A layer alone is no CUDA graph, and channels last needs inputs of 2 or 3 spatial dimensions.
+        Raises InputError for an unknown execution.
+        """
+        return _kernels(execution, all(len(shape) in (3, 4) for shape in self.input_shapes))
+
     def key(self, batch: int, execution: str = USUAL, needs_input_grad: bool = True) -> str:
-        """Canonical name of this layer at this batch; equal keys run the same kernels."""
+        """Canonical name of this layer at this batch; equal keys run the same kernels.
+
+        Raises InputError for an unknown execution.
+        """
 
         def dims(shape: Shape) -> str:
             return "x".join(map(str, shape)) or "1"
@@ -169,5 +188,5 @@ class LayerShape(BaseModel):
         gradient = "" if needs_input_grad else "|no-input-grad"
         return (
             f"{self.kind}({attributes})|{batch}*{inputs}->{dims(self.output_shape)}"
-            f"|{parameters}|{execution}{gradient}"
+            f"|{parameters}|{self.runs_as(execution)}{gradient}"
         )

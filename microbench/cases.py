@@ -218,13 +218,14 @@ class LayerCase(CaseBase):
 class TensorsCase(CaseBase):
     """A pass over a list of tensors.
 
-    pack/unpack of gradients into one buffer, the optimizer's update, concat of the shards that an
+    pack/unpack of gradients into one buffer, accumulate (they are added to those of the micro-batches
+    before), the optimizer's update, concat of the shards that an
     allgather brought and split into shards (filter and channel parallelism): there `shapes` holds one
     tensor (batch, channels, ...), `parts` the shards.
     """
 
     kind: Literal["tensors"] = Field(default="tensors", description="kind of case")
-    operation: Literal["pack", "update", "concat", "split"] = Field(
+    operation: Literal["pack", "accumulate", "update", "concat", "split"] = Field(
         description="the pass over the tensors"
     )
     key: str = Field(description="hash of the shapes")

@@ -39,6 +39,11 @@ def is_sum_of_arrays(case: LayerCase) -> bool:
     return case.layer.kind == "add" and _same(case, sum_of_arrays(items, **_other(case)))
 
 
+def is_for_peaks(case: LayerCase) -> bool:
+    """Whether a case is one of the two."""
+    return is_square_product(case) or is_sum_of_arrays(case)
+
+
 def _other(case: LayerCase) -> dict[str, Any]:
     return {"ranks": case.ranks, "execution": case.execution, "device": case.device}
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from calib.foundation.errors import CalibError, Unavailable
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
@@ -157,7 +158,7 @@ class Session:
             # the plan's seed: the same rows are touched by every method, in any number of parts
             seed = abs(self.plan.seed)
             return measure_sparse(self.control, case, seed, budget_s, target, clock)
-        with device.arithmetic("float32"):
+        with device.arithmetic(execution_of(case.execution).dtype):
             return self.runners[case.kind](self.control, case, seed, budget_s, target)
 
     def run_case(self, case: Case, budget_s: float) -> float:

@@ -1,7 +1,8 @@
 """Passes over lists of tensors, timed; training calls the same functions.
 
-Gradients are packed for an exchange and unpacked, weights updated by the optimizer; the shards of
-filter and channel parallelism are joined (concat) and cut (split).
+Gradients are packed for an exchange and unpacked, added up over micro-batches (accumulate), weights
+updated by the optimizer; the shards of filter and channel parallelism are joined (concat) and cut
+(split).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from calib.microbench.cases import TensorsCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
-from calib.microbench.item_types import weight_type
+from calib.microbench.item_types import activation_type, weight_type
+from calib.microbench.memory_format import channels_last
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import CallStretch, first_time
@@ -29,6 +31,8 @@ OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 }
+
+SHARDS = ("concat", "split")  # passes over activations; the others are over weights and gradients
 
 
 def flat_buffer(
@@ -69,6 +73,12 @@ def update(optimizer: torch.optim.Optimizer) -> None:
     """The update of an iteration: one step, and the gradients are dropped for the next backward."""
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+def accumulate(sums: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+    """Add gradients to those of earlier micro-batches, one by one, as autograd does in place."""
+    for total, gradient in zip(sums, gradients, strict=True):
+        total.add_(gradient)
 
 
 def concat_shards(gathered: torch.Tensor, shape: Sequence[int], parts: int) -> torch.Tensor:
@@ -127,7 +137,7 @@ def measure_tensors(
     InputError for a case that cannot be, MeasurementError on every rank where torch fails on any (out
     of memory).
     """
-    if case.operation in ("concat", "split") and (len(case.shapes) != 1 or len(case.shapes[0]) < 2):
+    if case.operation in SHARDS and (len(case.shapes) != 1 or len(case.shapes[0]) < 2):
         raise InputError(
             f"{case.operation} is of one tensor (batch, channels, ...), not of {case.shapes}"
         )
@@ -147,15 +157,14 @@ def _begin(
 
     def begin() -> tuple[list[CallStretch], float]:
         generator = torch.Generator().manual_seed(seed)
-        dtype = weight_type(execution_of(case.execution))
-        stretches = PASSES[case.operation](
-            case,
-            [
-                torch.randn(s, generator=generator, dtype=dtype).to(device.tensors)
-                for s in case.shapes
-            ],
-            control.size,
-        )
+        execution = execution_of(case.execution)
+        of_shards = case.operation in SHARDS
+        dtype = activation_type(execution) if of_shards else weight_type(execution)
+        made = (torch.randn(s, generator=generator, dtype=dtype) for s in case.shapes)
+        tensors = [tensor.to(device.tensors) for tensor in made]
+        if execution.channels_last and not of_shards:
+            tensors = list(map(channels_last, tensors))
+        stretches = PASSES[case.operation](case, tensors, control.size)
         for stretch in stretches:
             stretch.prepare()
         start = perf_counter()
@@ -194,6 +203,13 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> lis
     return [CallStretch(update_all, prepare, {"update": optimizer.step})]
 
 
+def _adding(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
+    """Gradients of one micro-batch more; all are zero, as sums over a long loop would overflow."""
+    sums = [torch.zeros_like(tensor) for tensor in tensors]
+    gradients = [torch.zeros_like(tensor) for tensor in tensors]
+    return [CallStretch({"accumulate": lambda: accumulate(sums, gradients)})]
+
+
 def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
     gathered = tensors[0].view(-1)
     return [CallStretch({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})]
@@ -205,6 +221,7 @@ def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list
 
 PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], list[CallStretch]]] = {
     "pack": _packing,
+    "accumulate": _adding,
     "update": _updating,
     "concat": _joining,
     "split": _cutting,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -26,7 +25,13 @@ BUDGET_S, BUDGET_SMALL_S, TARGET = 2.0, 0.3, 0.01
 PRODUCTS, PRODUCTS_SMALL = (512, 4096), (256,)
 COPIES, COPIES_SMALL = (4 << 20, 256 << 20), (1 << 20,)
 LAYERS = ("conv1", "bn1", "relu", "stages.0.0.conv2", "fc")  # of ResNet-50
-WAYS: dict[str, dict[str, Any]] = {"warm": {}, "cold": {"cold": True}}
+# execution, and whether caches are cold
+WAYS = {
+    "warm": ("float32", False),
+    "cold": ("float32", True),
+    "autocast": ("bfloat16-mixed", False),
+    "channels last": ("float32+channels_last", False),
+}
 BATCH, BATCH_SMALL = 32, 4
 DoBench = Callable[[Callable[[], object]], float]
 
@@ -98,8 +103,15 @@ def layers(setting: Setting) -> Iterator[Found]:
     budget_s = BUDGET_SMALL_S if setting.small else BUDGET_S
     known = {layer.name: layer.shape for layer in spec(model).layers}
     for name in LAYERS:
-        for word, options in WAYS.items():
-            case = LayerCase(ranks=1, layer=known[name], batch=batch, device="cuda", **options)
+        for word, (execution, cold) in WAYS.items():
+            case = LayerCase(
+                ranks=1,
+                layer=known[name],
+                batch=batch,
+                device="cuda",
+                execution=known[name].runs_as(execution),
+                cold=cold,
+            )
             about = f"{name} of {model}, batch {batch}, {word}"
             try:
                 found, marked = watched(

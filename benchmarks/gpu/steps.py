@@ -95,7 +95,7 @@ STEPS = {
         Step("events", "timing", 60, "How finely events time"),
         Step("spin", "timing", 60, "A stream held by a spin, and not"),
         Step("do_bench", "kernels", 120, "Products and copies beside triton.testing.do_bench"),
-        Step("layers", "kernels", 180, "Layers: warm, cold, as a graph"),
+        Step("layers", "kernels", 180, "Layers: warm, cold, under autocast, channels last"),
         Step("counters", "machine", 90, "Counters under load"),
         Step("launch", "nccl", 120, "NCCL on one rank: what a call costs"),
         Step("calibrate", "training", 570, "A calibration"),

@@ -220,6 +220,7 @@ LAYERS_FOR = (
 )
 TENSORS_FOR = {
     "update": "the weights that a rank of each point holds",
+    "accumulate": "gradients of one micro-batch more, added to those before",
     "pack": "gradients into one buffer and back, at each point",
     "concat": "shards of y or dL/dx joined (filter, channel)",
     "split": "x or dL/dy cut into shards (filter, channel)",
@@ -234,7 +235,8 @@ def purpose_of(cases: Sequence[Case]) -> str:
         return LAYERS_FOR[2 if apart else min(first.tier, 1)]
     if first.kind == "tensors":
         each = "the same for each layer, from which other models follow"
-        return TENSORS_FOR[first.operation] if first.tier != 1 else each
+        of_layers = first.tier == 1 and first.operation != "accumulate"
+        return each if of_layers else TENSORS_FOR[first.operation]
     if first.kind == "in_place":
         hides = "how much of the exchange the backward hides"
         return hides if first.is_overlap else "what the sum of the parts leaves out"

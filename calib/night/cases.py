@@ -23,8 +23,8 @@ from calib.oracle.model.spec import ModelSpec
 from calib.planning.plan import draft
 from calib.planning.request import Request
 
-COSTLIEST_LAYERS = 6  # of each p
-LARGEST_LISTS = 2  # of each pass over tensors and p
+COSTLIEST_LAYERS = 6  # of each execution and p
+LARGEST_LISTS = 2  # of each pass over tensors, execution and p
 # largest size where the points send none
 ENOUGH_BYTES = 16 * 2**20
 PASSES = ("update", "pack")
@@ -42,11 +42,11 @@ class Known:
         return {(time.key, time.active_ranks): time for time in self.parameters.layers}
 
     @cached_property
-    def _lists(self) -> dict[tuple[str, int, str], Estimate]:
+    def _lists(self) -> dict[tuple[str, str, int, str], Estimate]:
         return {
-            (loop.operation, loop.active_ranks, key): seconds
+            (loop.operation, loop.execution, loop.active_ranks, key): seconds
             for loop in self.parameters.tensor_loops
-            if loop.of_training(self.parameters.device_kind)
+            if loop.device == self.parameters.device_kind
             for key, seconds in loop.measured.items()
         }
 
@@ -78,7 +78,7 @@ class Known:
 
     def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:
         """The stored seconds of a pass (a row's operation) over a list of tensors."""
-        return self._lists.get((operation, self.active(case), case.key))
+        return self._lists.get((operation, case.execution, self.active(case), case.key))
 
 
 def name_of(case: CollectiveCase) -> str:
@@ -112,7 +112,7 @@ def chosen(
     """The cases of a night's check, all of the first tier, so that none is left out for time.
 
     For each operation of the points and each level a small, a middle and a large size on the most
-    ranks; for each p the costliest layers of the points, and their updates and packing.
+    ranks; for each execution and p the costliest layers of the points, and their updates and packing.
     """
     every = list(cases)
     found: list[Case] = [
@@ -169,26 +169,27 @@ def _layers(
     specs: Mapping[str, ModelSpec],
 ) -> list[LayerCase]:
     run = {
-        (shard.layer.key(shard.batch, "float32", shard.needs_input_grad), point.division.p)
+        (shard.layer.key(shard.batch, execution, shard.needs_input_grad), point.division.p)
         for point in points
         for shard in rank_shards(specs[point.model], point.division)
+        for execution in {case.execution for case in cases}
     }
-    of_p: dict[int, list[tuple[float, LayerCase]]] = defaultdict(list)
+    alike: dict[tuple[int, str], list[tuple[float, LayerCase]]] = defaultdict(list)
     for case in cases:
         stored = known.layer_of(case) if (case.key, case.ranks) in run else None
         if stored is not None:
             seconds = stored.forward_s.value + stored.backward_s.value
-            of_p[case.ranks].append((seconds, case))
-    return [case for of in of_p.values() for case in _most(of, COSTLIEST_LAYERS)]
+            alike[case.ranks, case.execution].append((seconds, case))
+    return [case for of in alike.values() for case in _most(of, COSTLIEST_LAYERS)]
 
 
 def _lists(cases: Sequence[TensorsCase], known: Known) -> list[TensorsCase]:
-    of_kind: dict[tuple[str, int], list[tuple[float, TensorsCase]]] = defaultdict(list)
+    of_kind: dict[tuple[str, str, int], list[tuple[float, TensorsCase]]] = defaultdict(list)
     for case in cases:
         name = row_name(case)
         stored = known.list_of(case, name)
         if stored is not None and case.operation in PASSES and case.tier == 0:
-            of_kind[name, case.ranks].append((stored.value, case))
+            of_kind[name, case.execution, case.ranks].append((stored.value, case))
     return [case for of in of_kind.values() for case in _most(of, LARGEST_LISTS)]
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calib.foundation.execution import execution_of
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
 from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
@@ -28,7 +28,7 @@ IMPORTANT_SHARE = 0.9
 # operations in the time of moving a byte: 14e12 / 0.9e12 on a V100, 5 to 10 on a CPU core
 FLOPS_PER_BYTE = 10.0
 # results over 32 MiB get fresh pages each time (fitting/parameters/work.py); two sizes price that
-LARGE_ITEMS = (12 * 2**20, 32 * 2**20)
+LARGE_BYTES = (48 * 2**20, 128 * 2**20)
 
 
 def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
@@ -41,20 +41,27 @@ def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 
 
 def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Two large elementwise passes for each number of ranks, on a CPU: a GPU has no fresh pages."""
+    """Two large elementwise passes for each execution and number of ranks, on a CPU.
+
+    PyTorch keeps a GPU's memory, and no page is fresh.
+    """
     if request.device != "cpu":
         return []
-    return [
-        LayerCase(
-            layer=LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,)),
-            batch=1,
-            ranks=ranks,
-            tier=1,
-            purpose="what fresh pages cost",
-        )
-        for ranks in sorted({point.launch for point in points})
-        for items in LARGE_ITEMS
-    ]
+    cases: list[Case] = []
+    for ranks, execution in sorted({(point.launch, point.model.execution) for point in points}):
+        for nbytes in LARGE_BYTES:
+            items = nbytes // execution_of(execution).items.activation_bytes
+            layer = LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,))
+            case = LayerCase(
+                layer=layer,
+                batch=1,
+                execution=layer.runs_as(execution),
+                ranks=ranks,
+                tier=1,
+                purpose="what fresh pages cost",
+            )
+            cases.append(case)
+    return cases
 
 
 def _variants(request: Request, point: Point, shard: Shard, tier: int) -> Iterable[LayerCase]:
@@ -63,7 +70,7 @@ def _variants(request: Request, point: Point, shard: Shard, tier: int) -> Iterab
         layer=shard.layer,
         batch=shard.batch,
         needs_input_grad=shard.needs_input_grad,
-        execution=execution_of(point.model.execution).kernels.name,
+        execution=shard.layer.runs_as(point.model.execution),
         device=request.device,
         ranks=point.launch,
         tier=tier,
@@ -112,14 +119,17 @@ def overlap_cases(
 ) -> list[Case]:
     """Iterations with the exchange overlapped and without, at the largest p on one host.
 
-    Of registered models, by the first library that training can send by on the device.
+    Of registered models, by the first library that training can send by on the device; in the first
+    execution without a graph, as the share that is hidden is taken for all.
     """
+    plain = [name for name in request.executions if not execution_of(name).cuda_graph]
     training = [library for library, device in BACKENDS.values() if device == request.device]
     libraries = [name for name in request.libraries if name in training]
     on_a_host = [
         point
         for point in points
-        if "overlap" in point.division.traits.options
+        if point.model.execution in plain[:1]
+        and "overlap" in point.division.traits.options
         and 1 < point.division.p == point.launch <= machine.ranks_per_node
         and point.model.name in model_names()
     ]
@@ -145,7 +155,7 @@ def in_place_case(
     point: Point, optimizer: OptimizerNames, device: DeviceName = "cpu"
 ) -> InPlaceCase:
     """Whole iterations, and the parts that they are the sum of."""
-    model = point.model
+    model, items = point.model, point.model.items
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
@@ -156,11 +166,14 @@ def in_place_case(
         division=division,
         ranks=point.launch,
         optimizer=optimizer,
+        execution=model.execution,
         device=device,
-        layer_keys=tuple(of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces),
-        activation_bytes=ITEM_BYTES * batch * work.output_items,
+        layer_keys=tuple(
+            of.shape.key(batch, model.execution, of.needs_input_grad) for of in pieces
+        ),
+        activation_bytes=items.activation_bytes * batch * work.output_items,
         tensors_key=tensors_key(shapes),
-        gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
+        gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
@@ -183,7 +196,7 @@ def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:
 def _copies(point: Point) -> tuple[tuple[str, str, int, int, int], ...]:
     """The concats and splits that a rank makes of shards, and of halos and their parts."""
     model, division = point.model, point.division
-    each = ITEM_BYTES * division.local_batch
+    each = model.items.activation_bytes * division.local_batch
     found: Counter[tuple[str, str, int, int]] = Counter()
     if division.parts > 1 and division.traits.cuts == "image":
         for joined in joins(model, division).values():

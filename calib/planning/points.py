@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from calib.foundation.division import Division, traits_of
+from calib.foundation.division import STRATEGIES, Division, traits_of
 from calib.foundation.errors import InputError
-from calib.foundation.execution import USUAL
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import possible_division
@@ -82,6 +82,15 @@ def batch_of(model: str, batch_per_rank: int | None) -> int:
     raise InputError(f"model file {model}: give --batch-per-rank (only registered models have one)")
 
 
+def why_not_run(strategy: str, execution: str) -> str:
+    """Why training has no such execution under a strategy; "" where it has."""
+    how = execution_of(execution)
+    if traits_of(strategy).whole or not (how.channels_last or how.cuda_graph):
+        return ""
+    whole = " and ".join(name for name, traits in STRATEGIES.items() if traits.whole)
+    return f"channels_last and cuda_graph are of whole models, as in {whole}; here it is {how.name}"
+
+
 def points_of(
     request: Request, machine: PlannedLaunches, specs: Mapping[str, ModelSpec]
 ) -> tuple[list[Point], list[str]]:
@@ -100,6 +109,10 @@ def points_of(
         why = template.why_no_groups(p)
         if why:
             left_out.append(f"{strategy} {p}: {why}")
+            continue
+        why = why_not_run(template.strategy, execution)
+        if why:
+            left_out.append(f"{name} {strategy} {p}: {why}")
             continue
         model = specs[name].run_as(execution)
         try:

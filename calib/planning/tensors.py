@@ -1,4 +1,4 @@
-"""Passes over lists of tensors: update, pack, and concat and split of layers' shards."""
+"""Passes over lists of tensors: update, accumulate, pack, and concat and split of layers' shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import Point
 from calib.planning.request import Request
 
-TensorOperation = Literal["pack", "update", "concat", "split"]
+TensorOperation = Literal["pack", "accumulate", "update", "concat", "split"]
 
 
 def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
@@ -27,6 +27,7 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         packed = traits.replicas or traits.cuts == "image"
         cases += _passes(request, point, shapes, f"weights of {point.label}", packed, 0)
         cases += _shards(request, point)
+        cases += _accumulations(request, point, shapes)
         for layer in point.model.layers:
             if layer.shape.parameter_shapes:
                 why = f"{layer.name} of {point.model.name}"
@@ -42,6 +43,21 @@ def _passes(
         yield _case(request, point, "update", shapes, why, tier, optimizer=optimizer)
     if packed:
         yield _case(request, point, "pack", shapes, why, tier)
+
+
+def _accumulations(
+    request: Request, point: Point, shapes: tuple[Shape, ...]
+) -> Iterable[TensorsCase]:
+    """The sums of micro-batches: of all weights, and of a small, a middle and a large layer."""
+    if "accumulation" not in point.division.traits.options:
+        return
+    yield _case(request, point, "accumulate", shapes, f"weights of {point.label}", 1)
+    weighted = [layer for layer in point.model.layers if layer.shape.parameter_shapes]
+    by_size = sorted(weighted, key=lambda layer: layer.shape.parameter_items)
+    for place in sorted({0, len(by_size) // 2, len(by_size) - 1}) if by_size else ():
+        layer = by_size[place]
+        why = f"{layer.name} of {point.model.name}"
+        yield _case(request, point, "accumulate", layer.shape.parameter_shapes, why, 1)
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:

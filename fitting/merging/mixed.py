@@ -10,12 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Composition, Signed
+from calib.fitting.parameters.file import (
+    OTHER_LIBRARIES,
+    TRAINING_LIBRARIES,
+    Composition,
+    LayerTime,
+    Signed,
+    TensorLoop,
+    WorkModel,
+)
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import label_of
+from calib.foundation.execution import execution_of
+from calib.foundation.layer_keys import parse
 from calib.foundation.records import Record
 
 # the notes of a merge begin so; `calib check` warns of the second
@@ -105,17 +116,34 @@ def _same_operation(law: Any, collective: Any, _: str) -> bool:
     return all(getattr(law, name) == getattr(collective, name) for name in names)
 
 
-def _same_kind(law: Any, layer: Any, _: str) -> bool:
-    return (law.kind, law.active_ranks) == (layer.kind, layer.active_ranks)
+_parsed = lru_cache(maxsize=4096)(parse)
 
 
-def _corrects_layer(law: Composition, layer: Any, _: str) -> bool:
-    return law.phase in ("forward", "backward") and law.active_ranks == layer.active_ranks
+def _is_run(layer: LayerTime, law: WorkModel | Composition) -> bool:
+    """Whether the layer is as the law's execution and its ranks at work run it."""
+    if layer.active_ranks != law.active_ranks:
+        return False
+    named = _parsed(layer.key)
+    return named is None or named.shape.runs_as(law.execution) == named.execution
 
 
-def _corrects_work(law: Composition, work: Any, training: str) -> bool:
+def _same_kind(law: WorkModel, layer: LayerTime, _: str) -> bool:
+    return law.kind == layer.kind and _is_run(layer, law)
+
+
+def _corrects_layer(law: Composition, layer: LayerTime, _: str) -> bool:
+    return law.phase in ("forward", "backward") and _is_run(layer, law)
+
+
+def _corrects_work(law: Composition, work: WorkModel, _: str) -> bool:
     # backward_data and backward_weight are parts of a backward
-    return work.direction.startswith(law.phase) and _corrects_layer(law, work, training)
+    whole = law.phase in ("forward", "backward") and work.direction.startswith(law.phase)
+    return whole and _same_kernels(law, work)
+
+
+def _same_kernels(law: Composition, part: WorkModel | TensorLoop) -> bool:
+    execution = execution_of(law.execution).kernels.name
+    return (execution, law.active_ranks) == (part.execution, part.active_ranks)
 
 
 def _corrects_call(law: Composition, collective: Any, training: str) -> bool:
@@ -123,9 +151,9 @@ def _corrects_call(law: Composition, collective: Any, training: str) -> bool:
     return called and collective.library == training
 
 
-def _corrects_loop(law: Composition, loop: Any, _: str) -> bool:
+def _corrects_loop(law: Composition, loop: TensorLoop, _: str) -> bool:
     loops = ("concat", "split") if law.phase == "copies" else (law.phase,)
-    return loop.operation in loops and law.active_ranks == loop.active_ranks
+    return loop.operation in loops and _same_kernels(law, loop)
 
 
 # what ranks call in a phase (fitting/sections/composition.py)

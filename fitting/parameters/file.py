@@ -83,7 +83,9 @@ class LayerTime(Record):
     backward_s: TimeEstimate = Field(description="alone in a loop, s")
     n: Count = Field(description="repetitions")
     in_place_forward_s: TimeEstimate | None = Field(
-        default=None, description="in the iterations of a model, s; null: not measured"
+        default=None,
+        description="in the iterations of a model, whose kernels are launched one by one, s; null: not "
+        "measured",
     )
     in_place_backward_s: TimeEstimate | None = Field(
         default=None, description="in the iterations of a model, s; null: not measured"
@@ -168,7 +170,9 @@ class TensorLoop(Record):
     Between `min_bytes` and `max_bytes` the law is an interpolation.
     """
 
-    operation: str = Field(description="update, update_adam, pack, unpack, concat, split")
+    operation: str = Field(
+        description="update, update_adam, pack, unpack, accumulate, concat, split"
+    )
     device: DeviceKind = "cpu"
     execution: ExecutionName = USUAL
     active_ranks: ActiveRanks

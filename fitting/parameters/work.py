@@ -53,7 +53,10 @@ class Work(NamedTuple):
 
 
 class LayerWork:
-    """The work of a layer at any batch: linear in it but for the weights and the fresh pages."""
+    """The work of a layer at any batch: linear in it but for the weights and the fresh pages.
+
+    `items`: bytes of activations, and of weights and their gradients.
+    """
 
     def __init__(
         self, shape: LayerShape, needs_input_grad: bool = True, items: ItemType = DTYPES[USUAL]
@@ -95,10 +98,14 @@ class LayerWork:
 
 
 def work_of(
-    shape: LayerShape, batch: int, direction: str = "forward", needs_input_grad: bool = True
+    shape: LayerShape,
+    batch: int,
+    direction: str = "forward",
+    needs_input_grad: bool = True,
+    items: ItemType = DTYPES[USUAL],
 ) -> Work:
     """The work of one pass at `batch` samples (see LayerWork)."""
-    return LayerWork(shape, needs_input_grad).at(batch, direction)
+    return LayerWork(shape, needs_input_grad, items).at(batch, direction)
 
 
 def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:

@@ -55,7 +55,7 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
         subject = f"{loop.operation} ({loop.device}, {loop.execution}, {ranks})"
         yield from about("tensor_loops", subject, _loop(loop))
     for term in parameters.composition:
-        subject = f"{term.phase} ({term.active_ranks} ranks at work)"
+        subject = f"{term.phase} ({term.execution}, {term.active_ranks} ranks at work)"
         yield from about("composition", subject, _composition(term))
     if parameters.layers and not parameters.composition:
         remark = note(
@@ -109,7 +109,8 @@ def _work(laws: list[WorkModel]) -> Iterator[Remark]:
     )
     if bad:
         names = [
-            f"{law.direction} with {law.active_ranks} rank(s) at work x{law.error_factor:.2f}"
+            f"{law.direction} in {law.execution} with {law.active_ranks} rank(s) at work "
+            f"x{law.error_factor:.2f}"
             for law in bad
         ]
         yield warning(

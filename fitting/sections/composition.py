@@ -2,7 +2,7 @@
 
 Outside a loop of its own, a part meets cold caches, fresh pages and one more call of the framework, and
 ranks come late. Per phase: t in place = sum + a n + b bytes (fitting/estimators/composition.py), over
-all models and strategies that were measured in place:
+all models and strategies that an execution was measured in place with:
 
 - forward, backward: n layers and the bytes of their outputs, beside layers alone;
 - copies: n copies of shards and halos, and their bytes, beside these alone;
@@ -31,6 +31,7 @@ from calib.fitting.parameters.file import (
 )
 from calib.fitting.sections.collective_rows import usual
 from calib.fitting.sections.compute import of_slowest_rank, taking_time
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Samples
 
@@ -57,8 +58,8 @@ def compositions(
     loops: Sequence[TensorLoop],
     collectives: Sequence[CollectiveFit],
 ) -> list[Composition]:
-    """One Composition for every (phase, active ranks) that was measured in place, sorted."""
-    rows: dict[tuple[str, int], list[PhaseInPlace]] = defaultdict(list)
+    """One Composition for every (phase, execution, active ranks) measured in place, sorted."""
+    rows: dict[tuple[str, str, int], list[PhaseInPlace]] = defaultdict(list)
     # layers timed in place by hooks are no phase
     phases = samples.where(samples.mask("operation", lambda name: not name.startswith("layer_")))
     in_place = phases.where(kind="in_place").groups("case_id", "operation")
@@ -77,11 +78,10 @@ def compositions(
         about = " ".join(filter(None, [case.model, how, "x", str(case.batch)]))
         found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
-            rows[phase, active].append(found)
-    for active in sorted({active for _, active in rows}):
-        rows[EXCHANGE, active] = rows.get((EXCHANGE, active)) or cold_exchanges(
-            samples, active, collectives
-        )
+            rows[phase, case.execution, active].append(found)
+    for execution, active in sorted({(execution, active) for _, execution, active in rows}):
+        if not rows[EXCHANGE, execution, active]:
+            rows[EXCHANGE, execution, active] = cold_exchanges(samples, active, collectives)
     return [
         _law(*key, sorted(values, key=lambda v: v.model))
         for key, values in sorted(rows.items())
@@ -125,10 +125,11 @@ def sum_of_parts(
     collectives: Sequence[CollectiveFit],
 ) -> tuple[float, int, int] | None:
     """(seconds, number, bytes) of the isolated parts of a phase; None where one was not measured."""
+    kernels = execution_of(case.execution).kernels.name
     by_operation = {
         loop.operation: loop
         for loop in loops
-        if loop.of_training(case.device) and loop.active_ranks == active_ranks
+        if loop.of_training(case.device, kernels) and loop.active_ranks == active_ranks
     }
     if phase in ("forward", "backward"):
         times = {t.key: t for t in layers if t.active_ranks == active_ranks}
@@ -211,13 +212,14 @@ def of_training(
     return [fit for fit in found if fit.library == mine]
 
 
-def _law(phase: str, active_ranks: int, rows: list[PhaseInPlace]) -> Composition:
+def _law(phase: str, execution: str, active_ranks: int, rows: list[PhaseInPlace]) -> Composition:
     features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
     seconds = [seconds for row in rows for _, seconds in row.repetitions]
     launches = [launch for row in rows for launch, _ in row.repetitions]
     law = SumInPlace(bootstraps=BOOTSTRAPS).fit(features, seconds, groups=launches)
     return Composition(
         phase=phase,
+        execution=execution,
         active_ranks=active_ranks,
         s_per_layer=law.s_per_layer_,
         s_per_byte=law.s_per_byte_,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -15,9 +16,11 @@ from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND, Work, work_of
 from calib.fitting.regression import MIN_ROWS
 from calib.foundation.arrays import Floats
+from calib.foundation.execution import execution_of
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import LayerCase
+from calib.microbench.peaks import is_for_peaks
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 
 ZERO = Estimate.exactly(0.0)
@@ -75,7 +78,8 @@ class WorkRows:
 
     def add(self, case: LayerCase, direction: str, launches: Mapping[int, float]) -> None:
         """The seconds of each launch of one pass; a layer is the same one at every batch."""
-        work = work_of(case.layer, case.batch, direction, case.needs_input_grad)
+        items = execution_of(case.execution).items
+        work = work_of(case.layer, case.batch, direction, case.needs_input_grad, items)
         if case.device != "cpu":  # PyTorch keeps a GPU's memory, and no page is fresh
             work = work._replace(fresh_bytes=0.0)
         for launch, seconds in launches.items():
@@ -90,7 +94,7 @@ class WorkRows:
         return len(set(self.layers))
 
 
-WorkKey = tuple[str, str, int]  # kind, direction, active ranks
+WorkKey = tuple[str, str, str, int]  # kind, direction, execution, active ranks
 Passes = dict[tuple[str, str, int], Samples]  # layer key, operation, active ranks
 
 
@@ -100,26 +104,35 @@ def work_models(
     samples: Samples = NO_SAMPLES,
     seed: int = 0,
 ) -> list[WorkModel]:
-    """A law per kind, direction and active ranks: fitting/estimators/layers/roofline.py, sorted.
+    """A law per kind, direction, execution and active ranks, sorted.
 
-    `times` are `layer_times` of the `samples`; from these come how launches differ and the parts of
-    the backward. A kind with under MIN_ROWS distinct layers is left to the law of all memory-bound
-    kinds ("any"). Where no layer of a kind wrote fresh pages, the price of these is that of the best
-    checked kind that did: it is the system's, whatever is computed.
+    By fitting/estimators/layers/roofline.py. A law is of all layers as its execution runs them: with
+    channels last also of those that this changes nothing of (LayerShape.runs_as). `times` are
+    `layer_times` of the `samples`; from these come how launches differ and the parts of the backward. A
+    kind with under MIN_ROWS distinct layers is left to the law of all memory-bound kinds ("any"). Where
+    no layer of a kind wrote fresh pages, the price of these is that of the best checked kind that did:
+    it is the system's, whatever is computed.
     """
     layers = samples.where(kind="layer")
     by_key = {case.key: case for case in cases.values() if not case.cold}
-    rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
+    executions = sorted({case.execution for case in by_key.values() if not is_for_peaks(case)})
+    rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE), executions)
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
         case = by_key[layer]
-        key = case.layer.kind, operation, active_ranks
-        rows[key].add(case, operation, medians_of_launches(measured))
+        launches = medians_of_launches(measured)
+        for execution in runs_under(case, executions):
+            rows[case.layer.kind, operation, execution, active_ranks].add(case, operation, launches)
     models = [
         _work_model(key, values, seed)
         for key, values in sorted(rows.items())
         if key[0] in (ANY_KIND, *COMPUTE_BOUND) or values.n_layers >= MIN_ROWS
     ]
     return [_with_fresh_price(model, models) for model in models]
+
+
+def runs_under(case: LayerCase, executions: Sequence[str]) -> list[str]:
+    """Those under which the layer is the one that was measured."""
+    return [name for name in executions if case.layer.runs_as(name) == case.execution]
 
 
 def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequence[str]) -> Passes:
@@ -136,7 +149,10 @@ def _passes(samples: Samples, cases: Mapping[str, LayerCase], operations: Sequen
 
 
 def _rows_of_times(
-    times: Sequence[LayerTime], by_key: Mapping[str, LayerCase], passes: Passes
+    times: Sequence[LayerTime],
+    by_key: Mapping[str, LayerCase],
+    passes: Passes,
+    executions: Sequence[str],
 ) -> dict[WorkKey, WorkRows]:
     """Rows of whole passes by law; memory-bound kinds count under "any", too."""
     rows: dict[WorkKey, WorkRows] = defaultdict(WorkRows)
@@ -149,8 +165,8 @@ def _rows_of_times(
                 continue
             measured = passes.get((time.key, direction, time.active_ranks))
             launches = (measured and medians_of_launches(measured)) or {0: estimate.value}
-            for kind in kinds:
-                rows[kind, direction, time.active_ranks].add(case, direction, launches)
+            for kind, execution in product(kinds, runs_under(case, executions)):
+                rows[kind, direction, execution, time.active_ranks].add(case, direction, launches)
     return rows
 
 
@@ -176,13 +192,14 @@ def medians_of_launches(samples: Samples) -> dict[int, float]:
 
 
 def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
-    kind, direction, active_ranks = key
+    kind, direction, execution, active_ranks = key
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
         rows.work, rows.seconds, groups=rows.launches, names=rows.layers
     )
     low, high = law.range_.tolist()
     return WorkModel(
         kind=kind,
+        execution=execution,
         direction=direction,
         active_ranks=active_ranks,
         form=law.form_,
@@ -214,7 +231,8 @@ def _with_fresh_price(model: WorkModel, models: Sequence[WorkModel]) -> WorkMode
     others = [
         other
         for other in models
-        if other.s_per_fresh_byte > 0 and other.active_ranks == model.active_ranks
+        if other.s_per_fresh_byte > 0
+        and (other.execution, other.active_ranks) == (model.execution, model.active_ranks)
     ]
     if not others:
         return model

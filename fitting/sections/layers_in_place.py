@@ -3,7 +3,8 @@
 A model in place is timed twice: phase by phase without hooks, and layer by layer with hooks
 (training/in_place/iterations.py). The difference between a phase and the sum of its layers (time of the
 framework between layers, less the cost of hooks) is shared equally among the layers, so that they add
-up to the phase. A layer without a module of its own (an addition) counts with its time alone.
+up to the phase. A layer without a module of its own (an addition) counts with its time alone. In
+a CUDA graph layers cannot be told apart: its iterations say nothing of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from calib.fitting.estimate import of_ranks, slowest_rank
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.sections.compute import ZERO
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.layers import Direction
 from calib.foundation.records import Estimate
@@ -72,7 +74,8 @@ def with_in_place(
         for direction in DIRECTIONS:
             phase = phases.get((case_id, direction))
             layers = rows.get((case_id, f"layer_{direction}"))
-            if phase and layers and case.layer_names and case.optimizer == "momentum":
+            told_apart = case.layer_names and not execution_of(case.execution).cuda_graph
+            if phase and layers and told_apart and case.optimizer == "momentum":
                 _of_case(case, direction, phase, layers, alone, found)
     made = [*times, *_only_in_place(alone, found)]
     return sorted(

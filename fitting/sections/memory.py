@@ -41,16 +41,17 @@ class Naive:
 def naive_bytes(case: InPlaceCase) -> Naive:
     """2 B' delta sum(|x| + |y|), 2 delta sum(|w| + |bi|), and the optimizer's state (formulas.md).
 
-    The items are those in the keys of the layers, one for each use; views (flatten) have none of
-    their own. Raises InputError for keys that are not those of layers.
+    Each delta is the execution's: under autocast those of activations and weights differ. The items are
+    those in the keys of the layers, one for each use; views (flatten) have none of their own. Raises
+    InputError for keys that are not those of layers.
     """
-    nbytes = 0
+    nbytes, each = 0, execution_of(case.execution).items.activation_bytes
     for key in case.layer_keys:
         found = parse(key)
         if found is None:
             raise InputError(f"{case.model}: {key!r} is not the key of a layer")
         items = sum(map(math.prod, [*found.shape.input_shapes, found.shape.output_shape]))
-        nbytes += 2 * execution_of(found.execution).items.activation_bytes * found.batch * items
+        nbytes += 2 * each * found.batch * items
     return Naive(
         activations=nbytes,
         weights=2 * case.gradient_bytes,
@@ -75,12 +76,12 @@ class Peak(NamedTuple):
 def memory_reuses(
     ends: Iterable[CaseEnd], cases: Mapping[str, InPlaceCase], seed: int = 0
 ) -> tuple[list[MemoryReuse], list[str]]:
-    """One MemoryReuse for every (device, strategy family), and what readers should know.
+    """One MemoryReuse for every (device, strategy family, execution), and what to know of them.
 
     `ends` are the manifests' lines of all runs, `cases` their cases in place by id. A case whose keys
     name no layers is left out with a note, a strategy other than serial and data without.
     """
-    peaks: dict[tuple[str, str], list[Peak]] = defaultdict(list)
+    peaks: dict[tuple[str, str, str], list[Peak]] = defaultdict(list)
     notes: dict[str, None] = {}
     for end in ends:
         case = cases.get(end.case_id)
@@ -95,14 +96,14 @@ def memory_reuses(
             continue
         if end.memory.get("peak_live", 0) > 0 and naive.total > 0:
             peak = Peak(case.model, naive, float(case.live_bytes), end.memory)
-            peaks[case.device, case.strategy].append(peak)
+            peaks[case.device, case.strategy, case.execution].append(peak)
     found = [_fitted(*key, peaks[key], seed) for key in sorted(peaks)]
     for reuse in found:
         if len(reuse.parts) < 4:
             told_apart = "; ".join(" and ".join(part) for part in reuse.parts)
             notes[
-                f"memory reuse ({reuse.device}, {reuse.family}): {len(reuse.models)} model(s) tell "
-                f"{len(reuse.parts)} factor(s) apart: {told_apart}"
+                f"memory reuse ({reuse.device}, {reuse.family}, {reuse.execution}): "
+                f"{len(reuse.models)} model(s) tell {len(reuse.parts)} factor(s) apart: {told_apart}"
             ] = None
     return found, list(notes)
 
@@ -184,7 +185,9 @@ def _mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
     return sum(abs(p - m) / m for p, m in pairs) / len(measured)
 
 
-def _fitted(device: str, of_family: str, peaks: Sequence[Peak], seed: int) -> MemoryReuse:
+def _fitted(
+    device: str, of_family: str, execution: str, peaks: Sequence[Peak], seed: int
+) -> MemoryReuse:
     naives = [peak.naive for peak in peaks]
     x = [[naive.activations, naive.weights, naive.optimizer] for naive in naives]
     models = [peak.model for peak in peaks]
@@ -198,6 +201,7 @@ def _fitted(device: str, of_family: str, peaks: Sequence[Peak], seed: int) -> Me
         framework=FRAMEWORK,
         device=device,
         family=of_family,
+        execution=execution,
         gamma=Estimate(value=law.gamma_, low=law.gamma_low_, high=law.gamma_high_),
         gamma_error=law.simple_.error,
         gamma_held_out_error=none_if_nan(law.simple_.held_out_error),

@@ -16,6 +16,7 @@ from calib.fitting.estimate import hull, slowest_rank, together
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.execution import USUAL
 from calib.foundation.records import Estimate
 from calib.microbench.cases import BLOCKING, OVERLAPPED
 from calib.microbench.records.samples import Samples
@@ -34,13 +35,15 @@ class OverlappedIteration(NamedTuple):
 def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]:
     """One Overlap for every (library, device, ranks) with overlapped iterations, and notes.
 
-    A case that lacks iterations or phases without overlap is left out, with a note.
+    A case that lacks iterations or phases without overlap is left out, with a note; so is one of another
+    execution than the first: eta, a share, is taken for all.
     """
     rows: dict[str, dict[str, Samples]] = defaultdict(dict)
-    for (case, operation), of in (
-        samples.where(kind="in_place").groups("case_id", "operation").items()
-    ):
+    in_place = samples.where(kind="in_place")
+    for (case, operation), of in in_place.groups("case_id", "operation").items():
         rows[case][operation] = of
+    overlapped = in_place.where(operation=OVERLAPPED)
+    execution = overlapped.first.dtype if len(overlapped) else USUAL
     found: dict[tuple[str, str, int], dict[str, list[OverlappedIteration]]] = defaultdict(dict)
     notes = []
     for _, by_operation in sorted(rows.items()):
@@ -48,6 +51,9 @@ def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]
             continue
         first = by_operation[OVERLAPPED].first
         model = f"{first.key} x {first.batch}"
+        if first.dtype != execution:
+            notes.append(f"overlap of {model} in {first.dtype}: left out, as it is of {execution}")
+            continue
         if not by_operation.keys() >= WITHOUT:
             notes.append(f"overlap of {model} on {first.ranks} ranks: not measured without")
             continue

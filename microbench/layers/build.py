@@ -193,11 +193,13 @@ def make_inputs(
     device: torch.device,
     needs_input_grad: bool,
     generator: torch.Generator,
+    target_dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
     """Normal random inputs (batch, *input shape) on `device`: leaves, with gradients if asked.
 
     A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
-    values like the prediction for mse; a target never has a gradient. An embedding gets int64
+    values like the prediction for mse, of `target_dtype` (None: `dtype`); a target never has a
+    gradient. An embedding gets int64
     indices of its rows, which have none either. Random numbers are drawn on the generator's device
     and copied where that is another one.
     """
@@ -206,8 +208,8 @@ def make_inputs(
     def integers(below: int, size: tuple[int, ...]) -> Tensor:
         return torch.randint(below, size, generator=generator, device=source).to(device)
 
-    def normal(size: tuple[int, ...]) -> Tensor:
-        return torch.randn(size, generator=generator, dtype=dtype, device=source).to(device)
+    def normal(size: tuple[int, ...], of: torch.dtype = dtype) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=of, device=source).to(device)
 
     if shape.kind == "embedding":
         return [integers(_table(shape)[0], (batch, *shape.input_shapes[0]))]
@@ -215,7 +217,7 @@ def make_inputs(
         normal((batch, *size)).requires_grad_(needs_input_grad) for size in shape.input_shapes
     ]
     if shape.kind == "mse":
-        inputs.append(normal((batch, *shape.input_shapes[0])))
+        inputs.append(normal((batch, *shape.input_shapes[0]), target_dtype or dtype))
     elif shape.kind == "cross_entropy":
         classes, *rest = shape.input_shapes[0]
         inputs.append(integers(classes, (batch, *rest)))

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from calib.foundation.errors import InputError
-from calib.foundation.execution import execution_of
+from calib.foundation.execution import Execution, execution_of
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
-from calib.microbench.item_types import weight_type
+from calib.microbench.item_types import activation_type, casting, weight_type
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
+from calib.microbench.memory_format import channels_last
 from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
-
-# dimensions of a batched tensor (batch, channels, ...) -> how torch keeps the channels last
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class RunnableLayer:
@@ -129,11 +129,11 @@ def check_case(case: LayerCase) -> None:
             f"{case.layer.kind} has no parameters and its input needs no gradient: "
             "it has no backward whose parts could be timed"
         )
-    spatial = [len(shape) - 1 for shape in case.layer.input_shapes]
-    if execution_of(case.execution).channels_last and not all(2 <= rank <= 3 for rank in spatial):
+    if case.layer.runs_as(case.execution) != case.execution:
+        spatial = [str(len(shape) - 1) for shape in case.layer.input_shapes]
         raise InputError(
             f"channels_last needs inputs of 2 or 3 spatial dimensions; those of this "
-            f"{case.layer.kind} have {' and '.join(map(str, spatial))}"
+            f"{case.layer.kind} have {' and '.join(spatial)}"
         )
 
 
@@ -144,18 +144,35 @@ def _input_has_gradient(case: LayerCase) -> bool:
 def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer:
     """The layer of a case with random inputs; `first_call` comes next.
 
+    Under autocast inputs have the type of activations, as behind a convolution or a matrix product, but
+    that of the model's first layer the type of the data. Each call casts the weights anew, as an
+    iteration does; some layers (losses, 3-D pools on a CPU, norms and softmax on a GPU) compute in
+    float32. The backward runs outside of it.
+
     Raises InputError where the shape contradicts itself, and what torch raises where it has no such
     layer.
     """
-    dtype = weight_type(execution_of(case.execution))
+    execution = execution_of(case.execution)
+    data = weight_type(execution)
+    arriving = activation_type(execution) if case.needs_input_grad else data
     generator = torch.Generator(device).manual_seed(seed)
-    layer = build_layer(case.layer, dtype, device)
-    inputs = make_inputs(case.layer, case.batch, dtype, device, case.needs_input_grad, generator)
-    if execution_of(case.execution).channels_last:
+    layer = build_layer(case.layer, data, device)
+    inputs = make_inputs(
+        case.layer, case.batch, arriving, device, case.needs_input_grad, generator, data
+    )
+    if execution.channels_last:
         for tensor in (*layer.parameters, *inputs):
-            if tensor.dim() in _CHANNELS_LAST:
-                tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+            tensor.data = channels_last(tensor.data)
+    if execution.items.mixed:
+        layer = replace(layer, call=partial(_cast, layer.call, execution, device.type))
     return RunnableLayer(layer, inputs)
+
+
+def _cast(
+    call: Callable[..., Tensor], execution: Execution, device: str, *inputs: Tensor
+) -> Tensor:
+    with casting(execution, device):
+        return call(*inputs)
 
 
 def first_call(

@@ -14,7 +14,7 @@ from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
-from calib.foundation.execution import unusual
+from calib.foundation.execution import execution_of, unusual
 from calib.foundation.layer_keys import execution_in, parse
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
@@ -122,7 +122,8 @@ def _predicted(
             law = laws.get((law.kind, "backward_weight", *about), law)
         if law is None or time.value <= 0:
             continue
-        work = work_of(named.shape, named.batch, direction, named.needs_input_grad)
+        items = execution_of(named.execution).items
+        work = work_of(named.shape, named.batch, direction, named.needs_input_grad, items)
         predicted = price_of(law, work).seconds
         if predicted > 0 and math.isfinite(predicted / time.value):
             yield layer.kind, direction, time.value, predicted

@@ -83,17 +83,15 @@ def parameters_of(asked: Request, cluster: Cluster) -> Parameters:
         for case in layers
     ]
     loops = []
-    for ranks in sorted({case.ranks for case in cases}):
+    every = [case for case in cases if isinstance(case, TensorsCase)]
+    for ranks, execution in sorted({(case.ranks, case.execution) for case in every}):
+        mine = [c for c in every if (c.ranks, c.execution) == (ranks, execution)]
         for operation, of in (("update", "update"), ("pack", "pack"), ("unpack", "pack")):
-            lists = [
-                c
-                for c in cases
-                if isinstance(c, TensorsCase) and c.ranks == ranks and c.operation == of
-            ]
+            lists = [c for c in mine if c.operation == of]
             measured = {c.key: filled.near(seconds_of(c, 10)) for c in lists}
             if measured:
                 about = {"operation": operation, "device": asked.device, "active_ranks": ranks}
-                loops.append(filled.loop(**about, measured=measured))
+                loops.append(filled.loop(**about, execution=execution, measured=measured))
     sizes = sorted(
         {
             c.nbytes

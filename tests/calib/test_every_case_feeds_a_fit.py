@@ -13,6 +13,7 @@ from calib.fitting.fit import fit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.collective_rows import name_of
 from calib.foundation.division import STRATEGIES
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -56,26 +57,39 @@ def of_layer(case: LayerCase, row: Sample, found: Parameters) -> bool:
         return any((of.dtype, of.flops) == (case.execution, flops) for of in peaks)
     if case.passes == "whole":
         return any((t.key, t.active_ranks) == (case.key, row.active_ranks) for t in found.layers)
-    about = case.layer.kind, row.operation, row.active_ranks
-    return any((law.kind, law.direction, law.active_ranks) == about for law in found.work)
+    about = case.layer.kind, row.operation, case.execution, row.active_ranks
+    return any(
+        (law.kind, law.direction, law.execution, law.active_ranks) == about for law in found.work
+    )
 
 
-def of_tensors(_: TensorsCase, row: Sample, found: Parameters) -> bool:
+def of_tensors(case: TensorsCase, row: Sample, found: Parameters) -> bool:
     """A list that its loop has measured."""
-    about = row.operation, row.device, row.active_ranks
-    loops = [x for x in found.tensor_loops if (x.operation, x.device, x.active_ranks) == about]
-    return any(row.key in loop.measured for loop in loops)
+    about = row.operation, row.device, case.execution, row.active_ranks
+    return any(
+        row.key in x.measured
+        for x in found.tensor_loops
+        if (x.operation, x.device, x.execution, x.active_ranks) == about
+    )
 
 
 def of_model(case: InPlaceCase, row: Sample, found: Parameters) -> bool:
-    """Its layers in place, or memory with another optimizer; an overlap, where it is about that."""
+    """Its layers in place, but of a graph the sum of its layers; memory with another optimizer; an
+    overlap, where it is about that.
+    """
     if case.is_overlap:
         return any(f"{case.model} x {case.batch}" in law.models for law in found.overlap)
     if case.optimizer != "momentum":
         return any(
-            (law.device, law.family) == (row.device, case.strategy) and case.model in law.models
+            (law.device, law.family, law.execution) == (row.device, case.strategy, case.execution)
+            and case.model in law.models
             for law in found.memory
         )
+    if execution_of(case.execution).cuda_graph:
+        about = case.execution, row.active_ranks
+        laws = [law for law in found.composition if (law.execution, law.active_ranks) == about]
+        of_it = [law.phase for law in laws if f"{case.model} x {case.batch}" in law.models]
+        return {"forward", "backward", "update"} <= set(of_it)
     timed = [time for time in found.layers if time.active_ranks == row.active_ranks]
     in_place = {time.key for time in timed if time.in_place_forward_s is not None}
     return in_place.issuperset(case.layer_keys)
@@ -101,6 +115,7 @@ ADAM = {
     "optimizers": ("momentum", "adam"),
     "strategies": ALL["strategies"],
 }
+ON_GPUS = ("float32", "bfloat16-mixed", "float32+cuda_graph")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +129,10 @@ ADAM = {
         ("cpu", 4, 1, QUICK, {}),
         ("cpu", 4, 1, FULL, ADAM),
         ("cpu", 2, 3, FULL, ALL),
+        ("cpu", 2, 1, FULL, {**ALL, "executions": ("float32", "bfloat16")}),
+        ("cpu", 2, 1, FULL, {**ADAM, "executions": ("float32", "float32+channels_last")}),
+        ("cuda", 2, 1, FULL, {"models": ("vgg16-mini",), "executions": ON_GPUS}),
+        ("cuda", 2, 1, QUICK, {**ADAM, "executions": ("bfloat16-mixed+channels_last",)}),
     ],
 )
 def test_every_case_feeds_a_fit(

@@ -92,6 +92,27 @@ def test_cases_of_a_calibration() -> None:
     assert len({c.key for c in lists}) == 2
 
 
+def test_executions_are_checked_apart() -> None:
+    """The costliest of each, held against the times of its own execution."""
+    asked = ASKED.model_copy(update={"executions": ("float32", "float16"), "p": (1,)})
+    content = parameters_of(asked, CLUSTER)
+    updates = {x.execution: x.measured for x in content.tensor_loops if x.operation == "update"}
+    assert set(updates) == {"float32", "float16"}
+    cases, known = choose(content, asked), Known(content)
+    for execution in asked.executions:
+        mine = [c for c in cases if getattr(c, "execution", "") == execution]
+        assert len([c for c in mine if isinstance(c, LayerCase)]) == 6
+        lists = [c for c in mine if isinstance(c, TensorsCase)]
+        assert [c.operation for c in lists] == ["update"] * 2
+        for case in lists:
+            assert known.list_of(case, "update") is updates[execution][case.key]
+        for layer in (c for c in mine if isinstance(c, LayerCase)):
+            stored = known.layer_of(layer)
+            assert stored is not None and stored.key.endswith(
+                (execution, f"{execution}|no-input-grad")
+            )
+
+
 def test_what_was_not_measured_is_not_asked_for() -> None:
     whole = parameters()
     first = next(c for c in choose() if isinstance(c, LayerCase))

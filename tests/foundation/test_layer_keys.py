@@ -31,10 +31,12 @@ ADD = LayerShape(kind="add", input_shapes=((4,), (4,)), output_shape=(4,))
 
 @pytest.mark.parametrize("shape", [conv(), conv(groups=2), LINEAR, RELU, DROPOUT, POOL, NORM, ADD])
 @pytest.mark.parametrize("needs_input_grad", [True, False])
-def test_round_trip(shape: LayerShape, needs_input_grad: bool) -> None:
-    named = parse(shape.key(8, "bfloat16", needs_input_grad))
+@pytest.mark.parametrize("execution", ["bfloat16", "bfloat16-mixed+channels_last+cuda_graph"])
+def test_round_trip(shape: LayerShape, execution: str, needs_input_grad: bool) -> None:
+    key = shape.key(8, execution, needs_input_grad)
+    named = parse(key)
     assert named is not None and named.shape == shape
-    assert (named.batch, named.execution) == (8, "bfloat16")
+    assert (named.batch, named.execution) == (8, shape.runs_as(execution))
     assert named.needs_input_grad == needs_input_grad
 
 
@@ -59,6 +61,10 @@ def test_a_scalar_comes_back_as_one_item() -> None:
         "relu(a=x)|8*4->4|-|float32",
         "relu()|08*4->4|-|float32",
         "relu()|8*4->4|-|float32|x",
+        "relu()|8*4->4|-|float31",
+        "relu()|8*4->4|-|float32+channels_last",
+        "relu()|8*4x2x2->4x2x2|-|float32+cuda_graph",
+        "relu()|8*4x2x2->4x2x2|-|channels_last",
     ],
 )
 def test_what_is_no_key(text: str) -> None:

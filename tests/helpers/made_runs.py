@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.sections.memory import naive_bytes
+from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import (
@@ -41,7 +42,8 @@ NOISE = 0.02
 CALL_S, S_PER_FLOP, S_PER_BYTE = 5e-6, 1e-11, 1e-10
 MEETING_S = 1e-5
 # of an iteration in place, beside its parts alone; of cold buffers, beside warm ones
-IN_PLACE, COLD = 1.1, 1.3
+IN_PLACE, GRAPH, COLD = 1.1, 1.02, 1.3
+IMAGES = 0.9  # of a layer with channels last, beside the same without
 HIDDEN = 0.5  # of an exchange by the backward
 
 
@@ -102,7 +104,7 @@ def seconds_of(case: Case, placement: Placement) -> Mapping[str, float]:
         per_byte = S_PER_BYTE * (5 if far else 1) * case.groups * (COLD if case.cold else 1.0)
         return {case.operation: 2e-5 * (5 if far else 1) * rounds + case.nbytes * per_byte}
     if isinstance(case, LayerCase):
-        forward = layer_s(case.layer, case.batch)
+        forward = layer_s(case.layer, case.batch, case.execution)
         if case.passes == "parts":
             data = {"backward_data": forward} if case.needs_input_grad else {}
             return {**data, "backward_weight": 1.2 * forward}
@@ -110,7 +112,10 @@ def seconds_of(case: Case, placement: Placement) -> Mapping[str, float]:
         return {"forward": forward, **({"backward": 2.2 * forward} if learns else {})}
     if isinstance(case, TensorsCase):
         count = case.parts if case.parts > 1 else len(case.shapes)
-        seconds = tensors_s(count, 4 * sum(map(math.prod, case.shapes)))
+        items = execution_of(case.execution).items
+        shards = case.operation in ("concat", "split")
+        each = items.activation_bytes if shards else items.weight_bytes
+        seconds = tensors_s(count, each * sum(map(math.prod, case.shapes)))
         names = ("pack", "unpack") if case.operation == "pack" else (case.operation,)
         return dict.fromkeys(names, seconds)
     if isinstance(case, SparseCase):
@@ -118,10 +123,12 @@ def seconds_of(case: Case, placement: Placement) -> Mapping[str, float]:
     return overlap_s(case) if case.is_overlap else in_place_s(case)
 
 
-def layer_s(layer: LayerShape, batch: int) -> float:
-    """Forward of a layer alone."""
+def layer_s(layer: LayerShape, batch: int, execution: str) -> float:
+    """Forward of a layer alone: half the bytes take half the time, also of operations."""
+    of = execution_of(execution)
+    share = of.items.activation_bytes / 4 * (IMAGES if of.channels_last else 1.0)
     work = S_PER_FLOP * layer.forward_flops(batch) + S_PER_BYTE * layer.moved_bytes(batch)
-    return CALL_S + work
+    return CALL_S + share * work
 
 
 def tensors_s(count: int, nbytes: float) -> float:
@@ -148,8 +155,9 @@ def in_place_s(case: InPlaceCase) -> dict[str, float]:
     for name, key in zip(case.layer_names, case.layer_keys, strict=True):
         found = parse(key)
         assert found is not None
-        each[name] = layer_s(found.shape, found.batch)
-    forward = IN_PLACE * sum(each.values()) * case.division.segments
+        each[name] = layer_s(found.shape, found.batch, found.execution)
+    more = GRAPH if execution_of(case.execution).cuda_graph else IN_PLACE
+    forward = more * sum(each.values()) * case.division.segments
     seconds = {"forward": forward, "backward": 2.2 * forward}
     weights = IN_PLACE * tensors_s(50, case.gradient_bytes)
     for phase in phases_of(case)[2:]:

@@ -79,6 +79,8 @@ def rows_of(
     """One row for every repetition in `rank_seconds` (repetition -> seconds of each rank)."""
     about: dict[str, Any] = {"case_id": case.id, "kind": case.kind, "ranks": case.ranks}
     about["active_ranks"] = case.ranks
+    if isinstance(case, LayerCase | TensorsCase | InPlaceCase):
+        about["dtype"] = case.execution
     if isinstance(case, CollectiveCase):
         about.update(
             nbytes=case.nbytes,

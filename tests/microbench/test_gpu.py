@@ -10,13 +10,16 @@ import pytest
 import torch
 from tests.helpers.ranks import results, run_ranks
 from tests.microbench.layer_shapes import LAYERS, convolution, parts_of
+from tests.microbench.mixed_layers import assert_is_autocast
 
+from calib.foundation.execution import Execution
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.devices import take_device
 from calib.microbench.devices.cuda import CudaDevice, HeldStopwatch
+from calib.microbench.item_types import activation_type, weight_type
 from calib.microbench.layers.build import build_layer, make_inputs
-from calib.microbench.layers.timing import graph_stretches, measure_layer
+from calib.microbench.layers.timing import measure_layer
 from calib.microbench.layers.work import RunnableLayer, start_work
 from calib.microbench.probe import read_gpus
 from calib.microbench.timing.repeat import Repetitions
@@ -92,12 +95,12 @@ def started(case: LayerCase) -> RunnableLayer:
     return work
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("execution", ["float32", "bfloat16", "bfloat16-mixed+channels_last"])
 @pytest.mark.parametrize("passes", ["whole", "parts"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_kind_of_layer_is_timed(name: str, passes: str, mode: str) -> None:
+def test_every_kind_of_layer_is_timed(name: str, passes: str, execution: str) -> None:
     shape = LAYERS[name]
-    result = measure(on_gpu(shape, passes=passes, mode=mode))
+    result = measure(on_gpu(shape, passes=passes, execution=shape.runs_as(execution)))
     expected = {"forward", "backward"} if passes == "whole" else parts_of(shape)
     assert set(result.ranks) == set(result.host) == set(result.kernels) == expected
     for rows in (*result.ranks.values(), *result.host.values()):
@@ -111,44 +114,31 @@ def test_every_kind_of_layer_is_timed(name: str, passes: str, mode: str) -> None
         assert views or result.kernels[first], "CUPTI names no kernel"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16", "bfloat16-mixed"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("rank", [2, 3])
 def test_item_types_formats_and_cold_caches(
     dtype: str, channels_last: bool, cold: bool, rank: int
 ) -> None:
-    case = on_gpu(convolution(rank), dtype=dtype, channels_last=channels_last, cold=cold)
+    execution = Execution(dtype, channels_last)
+    case = on_gpu(convolution(rank), execution=execution.name, cold=cold)
     result = measure(case)
     assert set(result.ranks) == {"forward", "backward"} and result.seconds("backward")
     work = started(case)
     work.forward()
-    wanted = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-    assert work.output is not None and work.output.dtype == wanted
+    assert work.output is not None and work.output.dtype == activation_type(execution)
+    assert work.layer.parameters[0].dtype == weight_type(execution)
     assert (work.inputs[0].stride(1) == 1) == channels_last
 
 
-@pytest.mark.parametrize("name", ["conv2d", "linear", "batch_norm2d", "layer_norm", "softmax"])
-def test_graphs_compute_what_eager_calls_do(name: str) -> None:
-    """The replayed gradients of new inputs are those of an eager backward of the same inputs."""
-    with gpu().arithmetic("float64"):
-        work = started(on_gpu(LAYERS[name], dtype="float64"))
-        (stretch,) = graph_stretches(work, "whole")
-        with torch.no_grad():
-            for x in work.inputs:
-                x.normal_()
-        for call in stretch.calls.values():
-            call()
-        torch.cuda.synchronize()
-        replayed = stretch.calls["backward"].args[1]
-        output = work.output
-        copies = [gradient.clone() for gradient in replayed]
-        assert output is not None
-        eager = work.layer(*work.inputs)
-        torch.testing.assert_close(output.detach(), eager.detach())
-        leaves = [leaf for group in work.leaves().values() for leaf in group]
-        expected = torch.autograd.grad(eager, leaves, work.gradient)
-        torch.testing.assert_close(copies, list(expected))
+@pytest.mark.parametrize("needs_input_grad", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_mixed_layers_are_those_of_autocast(name: str, needs_input_grad: bool) -> None:
+    work = started(
+        on_gpu(LAYERS[name], execution="bfloat16-mixed", needs_input_grad=needs_input_grad)
+    )
+    assert_is_autocast(work, LAYERS[name], needs_input_grad)
 
 
 def test_tf32_is_used_where_it_is_allowed_and_nowhere_else() -> None:

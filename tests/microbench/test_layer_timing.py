@@ -19,6 +19,7 @@ from tests.microbench.layer_shapes import (
     parts_of,
     pooling,
 )
+from tests.microbench.mixed_layers import assert_is_autocast
 
 from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
@@ -236,17 +237,43 @@ def test_other_item_types(dtype: str, passes: Any) -> None:
     assert {x.dtype for x in tensors if x is not None} == {getattr(torch, dtype)}
 
 
+@pytest.mark.parametrize("needs_input_grad", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_mixed_layers_are_those_of_autocast(name: str, needs_input_grad: bool) -> None:
+    shape = LAYERS[name]
+    case = LayerCase(
+        ranks=1, layer=shape, batch=2, execution="bfloat16-mixed", needs_input_grad=needs_input_grad
+    )
+    assert_is_autocast(start(case)[0], shape, needs_input_grad)
+    (result,) = measure(case)
+    assert all(result.seconds(operation) for operation in result.ranks)
+
+
+def test_a_mixed_layer_casts_its_weights_at_every_call() -> None:
+    """Autocast keeps what it cast until it is left: a layer would see old weights."""
+    work, _ = start(LayerCase(ranks=1, layer=LINEAR, batch=2, execution="bfloat16-mixed"))
+    work.forward()
+    with torch.no_grad():
+        for parameter in work.layer.parameters:
+            parameter.zero_()
+    before, _ = work.output, work.forward()
+    assert before is not None and before.abs().max() > 0
+    assert work.output is not None and work.output.abs().max() == 0
+
+
 @pytest.mark.parametrize("rank", [2, 3])
-def test_channels_last(rank: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16-mixed"])
+def test_channels_last(rank: int, dtype: str) -> None:
     """Strides: the channels are next to one another, in input, weight, output and its gradient."""
-    case = LayerCase(ranks=1, layer=convolution(rank), batch=2, channels_last=True)
+    execution = f"{dtype}+channels_last"
+    case = LayerCase(ranks=1, layer=convolution(rank), batch=2, execution=execution)
     (result,) = measure(case)
     assert set(result.ranks) == {"forward", "backward"}
     work, _ = start(case)
     work.forward()
     for tensor in (work.inputs[0], work.layer.parameters[0], work.output, work.gradient):
         assert tensor is not None and tensor.stride(1) == 1 and tensor.stride(-1) > 1
-    plain, _ = start(case.model_copy(update={"channels_last": False}))
+    plain, _ = start(case.model_copy(update={"execution": dtype}))
     torch.testing.assert_close(plain.inputs, work.inputs)  # the same numbers
 
 
@@ -259,17 +286,14 @@ def test_everything_random_follows_the_seed() -> None:
     assert not torch.equal(other.inputs[0], one.inputs[0])
 
 
+LAST = "float32+channels_last"
 REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
     "tf32 on a CPU": ({"execution": "tf32"}, "tf32 is arithmetic of CUDA devices"),
-    "graph on a CPU": ({"mode": "graph"}, "graphs are of CUDA devices"),
-    "unknown dtype": (
-        {"execution": "float31"},
-        "unknown item type 'float31'; known: float32, tf32",
-    ),
+    "a graph": ({"execution": "float32+cuda_graph"}, "a layer alone is no CUDA graph"),
     "no parts": ({"layer": RELU, "needs_input_grad": False, "passes": "parts"}, "no backward"),
-    "channels_last of rows": ({"channels_last": True}, "2 or 3 spatial dimensions; .* have 0"),
+    "channels_last of rows": ({"execution": LAST}, "2 or 3 spatial dimensions; .* have 0"),
     "channels_last of lines": (
-        {"channels_last": True, "layer": convolution(1)},
+        {"execution": LAST, "layer": convolution(1)},
         "2 or 3 spatial dimensions; .* have 1",
     ),
     "wrong output": ({"layer": layer("relu", ((4,),), (5,))}, r"output is \(2, 4\), not \(2, 5\)"),

@@ -88,10 +88,16 @@ def test_columns_of_layers_and_tensors() -> None:
     # x, y, w, b of two bytes each
     assert (layer.nbytes, layer.batch, layer.dtype) == (2 * (8 * 7 + 15), 8, "bfloat16")
     assert layer.key == LAYER.key(8, "bfloat16") and (layer.ranks, layer.active_ranks) == (4, 2)
-    on_gpu = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, device="cuda"))
-    assert (on_gpu.device, on_gpu.mode) == ("cuda", "eager")
+    on_gpu = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, device="cuda", execution="tf32"))
+    assert (on_gpu.device, on_gpu.dtype) == ("cuda", "tf32")
     pack = first_row(TensorsCase(ranks=4, operation="pack", key="k", shapes=((3, 4), (3,))))
     assert (pack.key, pack.ntensors, pack.nbytes) == ("k", 2, 60)
+    mixed = {"ranks": 4, "key": "k", "execution": "bfloat16-mixed"}
+    weights = TensorsCase(operation="accumulate", shapes=((3, 4), (3,)), **mixed)
+    row = first_row(weights)
+    assert (row.ntensors, row.nbytes, row.dtype) == (2, 60, "bfloat16-mixed")
+    shards = TensorsCase(operation="split", shapes=((2, 8, 5),), parts=4, **mixed)
+    assert first_row(shards).nbytes == 2 * 80
     concat = TensorsCase(ranks=4, operation="concat", key="k", shapes=((2, 8, 5),), parts=4)
     row = first_row(concat)
     assert (row.key, row.ntensors, row.nbytes) == ("k/4", 4, 320)

@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from tests.helpers.ranks import results, run_ranks
 
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.execution import Execution
 from calib.foundation.layers import split_sizes
 from calib.microbench.cases import TensorsCase
 from calib.microbench.devices import take_device
+from calib.microbench.item_types import activation_type, weight_type
 from calib.microbench.tensors import (
     PASSES,
+    SHARDS,
+    accumulate,
     concat_shards,
     flat_buffer,
     make_optimizer,
@@ -27,6 +31,7 @@ from calib.microbench.tensors import (
     update,
 )
 from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.timing.stretches import CallStretch
 
 SHAPES = ((3, 4), (), (5,), (2, 1, 3))
 
@@ -202,6 +207,8 @@ def test_the_update_of_a_case_is_that_of_its_optimizer(optimizer: str, state: in
         ("pack", {"execution": "bfloat16"}, {"pack", "unpack"}),
         ("update", {"optimizer": "sgd"}, {"update"}),
         ("update", {"optimizer": "adam", "execution": "float64"}, {"update"}),
+        ("accumulate", {}, {"accumulate"}),
+        ("accumulate", {"execution": "bfloat16-mixed+channels_last"}, {"accumulate"}),
         ("concat", {"shapes": ((2, 6, 3),), "parts": 3}, {"concat"}),
         ("split", {"shapes": ((2, 5, 3),), "parts": 2, "execution": "float16"}, {"split"}),
     ],
@@ -215,6 +222,46 @@ def test_rows_of_every_operation(operation: str, more: dict[str, Any], timed: se
         assert {len(row) for rows in result.ranks.values() for row in rows} == {2}
         assert all(seconds > 0 for rows in result.ranks.values() for row in rows for seconds in row)
         assert result.first_s == found[0].first_s and result.first_s > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16-mixed", "float16"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("operation", sorted(PASSES))
+def test_what_a_pass_is_given(
+    operation: str, dtype: str, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and gradients as training holds them, shards as activations are."""
+    given: list[torch.Tensor] = []
+
+    def keep(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> list[CallStretch]:
+        given.extend(tensors)
+        return [CallStretch({operation: lambda: None})]
+
+    monkeypatch.setitem(PASSES, operation, keep)
+    execution = Execution(dtype, channels_last=last)
+    shapes = ((2, 3, 4, 5),) if operation in SHARDS else ((2, 3, 4, 5), (2, 3, 4, 5, 6), (7, 8))
+    case = case_of(operation, execution=execution.name, shapes=shapes)
+    results(run_ranks(1, lambda comm: measure_tensors(comm, case, 1, 0.0, 0.5)))
+    wanted = activation_type if operation in SHARDS else weight_type
+    assert {tensor.dtype for tensor in given} == {wanted(execution)}
+    strided = last and operation not in SHARDS
+    assert [tensor.stride(1) == 1 for tensor in given[:2]] == [strided] * len(given[:2])
+    assert given[-1].is_contiguous() or strided
+    assert [tuple(tensor.shape) for tensor in given] == list(shapes)
+
+
+def test_accumulate_adds_in_place_as_autograd_does() -> None:
+    """The gradients of two backwards, and the tensors that hold them stay the same."""
+    weight = torch.randn(4, 3, requires_grad=True)
+    x, y = torch.randn(2, 4), torch.randn(2, 4)
+    (x @ weight).sum().backward()
+    assert weight.grad is not None
+    held, mine = weight.grad, weight.grad.clone()
+    (y @ weight).sum().backward()
+    assert weight.grad is held  # so does autograd
+    (new,) = torch.autograd.grad((y @ weight).sum(), weight)
+    accumulate([mine], [new])
+    assert torch.equal(mine, held)
 
 
 class ThreadClock:
@@ -249,7 +296,6 @@ def test_a_long_loop_of_packing_meets_no_denormals() -> None:
 @pytest.mark.parametrize(
     ("case", "error", "message"),
     [
-        (case_of("update", execution="float7"), InputError, "unknown item type 'float7'"),
         (case_of("concat"), InputError, "concat is of one tensor"),
         (case_of("split", shapes=((4,),)), InputError, "split is of one tensor"),
         (case_of("pack", shapes=((2**60,),)), MeasurementError, "torch says"),
@@ -272,7 +318,7 @@ def measured_on_cuda(comm: Any, case: TensorsCase) -> Repetitions:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("operation", ["pack", "update", "concat", "split"])
+@pytest.mark.parametrize("operation", ["pack", "accumulate", "update", "concat", "split"])
 def test_on_cuda(operation: str) -> None:
     shapes = ((64, 64, 56, 56),)
     case = case_of(operation, ranks=1, shapes=shapes, parts=4, device="cuda", optimizer="adam")

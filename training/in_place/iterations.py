@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.memory import account, optimizer_tensors
@@ -67,7 +68,7 @@ def measure_in_place(
     division = case.division
     teams = short_teams(control, case) if make is None else make(control, division)
     try:
-        options = WorkerOptions(optimizer=case.optimizer)
+        options = WorkerOptions(optimizer=case.optimizer, execution=case.execution)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
@@ -75,8 +76,9 @@ def measure_in_place(
         if step.device.events is not None:
             result.resolution_s = step.device.events.resolution_s
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        modules = modules_of(step.worker.module, case.layer_names)
-        result.ranks |= layer_rows(control, step, modules, result)
+        if not execution_of(case.execution).cuda_graph:  # in which layers cannot be told apart
+            modules = modules_of(step.worker.module, case.layer_names)
+            result.ranks |= layer_rows(control, step, modules, result)
         if division.traits.whole:
             memory = control.allgather_object(step_memory(step))
             result.memory = max(memory, key=lambda found: int(found["peak_live"]))

@@ -16,6 +16,7 @@ from tests.oracle.handmade import mlp
 
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -189,7 +190,8 @@ def test_tensor_lists(plan: Plan, specs: dict[str, ModelSpec]) -> None:
         for model in specs.values():
             key = tensors_key(model.parameter_shapes)
             mine = {case.operation: case for case in lists if case.key == key}
-            assert set(mine) == {"update"} | ({"pack"} if size > 1 else set())
+            assert set(mine) == {"update", "accumulate"} | ({"pack"} if size > 1 else set())
+            assert mine["accumulate"].tier == 1
             assert mine["update"].shapes == model.parameter_shapes
             assert mine["update"].tier == 0
         assert all(case.key == tensors_key(case.shapes) for case in lists)
@@ -469,14 +471,127 @@ def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
     assert any(isinstance(case, InPlaceCase) and case.is_overlap for case in of_hosts)
 
 
-def test_layers_of_other_items_and_layouts(specs: dict[str, ModelSpec]) -> None:
-    dtypes = ("float32", "bfloat16")
-    plan = vgg(cluster(2), specs, (2,), dtypes=dtypes, channels_last=True, device="cuda").plan
-    layers = [case for case in cases(plan, LayerCase) if not is_of_peaks(case)]
-    products = [case.execution for case in cases(plan, LayerCase, purpose="peak of operations")]
-    assert products == ["float32", "bfloat16"]
-    assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
-    assert {case.execution for case in layers} == {"float32", "bfloat16"}
+def executed(specs: dict[str, ModelSpec], *executions: str, **more: Any) -> Draft:
+    return vgg(cluster(2), specs, (1, 2), executions=executions, **more)
+
+
+@pytest.mark.parametrize(
+    ("executions", "products"),
+    [
+        (("float32", "bfloat16-mixed"), ["float32", "bfloat16"]),
+        (("float16", "tf32+channels_last"), ["float16", "tf32"]),
+        (("bfloat16+cuda_graph",), ["bfloat16"]),
+    ],
+)
+def test_every_execution_is_measured(
+    executions: tuple[str, ...], products: list[str], specs: dict[str, ModelSpec]
+) -> None:
+    """Each layer, list and model as each runs it, with bytes of its items."""
+    plan = executed(specs, *executions, device="cuda").plan
+    peaks = cases(plan, LayerCase, purpose="peak of operations", ranks=1)
+    assert [case.execution for case in peaks] == products
+    model = specs["vgg16-mini"]
+    batch = entry("vgg16-mini").batch_per_rank
+    for size in (1, 2):
+        of_launch = [case for case in plan.cases if case.ranks == size]
+        keys = {case.key for case in of_launch if isinstance(case, LayerCase)}
+        lists = {
+            (case.operation, case.key, case.execution)
+            for case in of_launch
+            if isinstance(case, TensorsCase)
+        }
+        in_place = [c for c in of_launch if isinstance(c, InPlaceCase) and not c.is_overlap]
+        whole = {case.execution: case for case in in_place}
+        assert list(whole) == list(executions) and len(in_place) == len(executions)
+        for name in executions:
+            items = execution_of(name).items
+            needed = {
+                layer.shape.key(batch, name, layer.needs_input_grad)
+                for layer in model.layers
+                if layer.shape.kind != "flatten"
+            }
+            assert needed == set(whole[name].layer_keys) <= keys
+            weights = tensors_key(model.parameter_shapes)
+            kernels = execution_of(name).kernels.name
+            for operation in ("update", "accumulate", *(["pack"] if size > 1 else [])):
+                assert (operation, weights, kernels) in lists
+            case = whole[name]
+            outputs = sum(x.shape.output_items for x in model.layers if x.shape.kind != "flatten")
+            assert case.activation_bytes == items.activation_bytes * batch * outputs
+            assert case.gradient_bytes == items.weight_bytes * model.parameter_items
+
+
+def test_what_executions_share_is_measured_once(specs: dict[str, ModelSpec]) -> None:
+    """A graph runs the same kernels; channels last changes nothing of a linear layer."""
+    one = executed(specs, "float32", device="cuda").plan
+    graph = executed(specs, "float32", "float32+cuda_graph", device="cuda").plan
+    more = [case for case in graph.cases if case.id not in {case.id for case in one.cases}]
+    assert {(case.kind, getattr(case, "execution", "")) for case in more} == {
+        ("in_place", "float32+cuda_graph")
+    }
+    both = executed(specs, "float32", "float32+channels_last", device="cuda").plan
+    marked = [case for case in cases(both, LayerCase) if "channels_last" in case.execution]
+    kinds = {case.layer.kind for case in marked}
+    assert "conv" in kinds and not kinds & {"linear", "cross_entropy"}
+    assert max(Counter(case.id for case in both.cases).values()) == 1
+
+
+def test_executions_that_a_strategy_does_not_have(specs: dict[str, ModelSpec]) -> None:
+    made = executed(
+        specs,
+        "float32",
+        "bfloat16+channels_last",
+        strategies=("data", "filter", "pipeline"),
+        libraries=("torch_mpi",),
+    )
+    for strategy in ("filter", "pipeline"):
+        line = (
+            f"vgg16-mini {strategy} 2: channels_last and cuda_graph are of whole models, as in serial "
+            "and data; here it is bfloat16+channels_last"
+        )
+        assert line in made.left_out
+    found = cases(made.plan, InPlaceCase, is_overlap=False)
+    assert {(case.strategy, case.execution) for case in found} == {
+        ("serial", "float32"),
+        ("serial", "bfloat16+channels_last"),
+        ("data", "float32"),
+        ("data", "bfloat16+channels_last"),
+        ("filter", "float32"),
+        ("pipeline", "float32"),
+    }
+
+
+def test_shards_are_of_the_type_of_activations(specs: dict[str, ModelSpec]) -> None:
+    """Copies in place count the bytes of the lists that are measured for them."""
+    for strategy in ("filter", "spatial"):
+        one, two = (
+            cases(executed(specs, name, strategies=(strategy,)).plan, InPlaceCase, ranks=2)[0]
+            for name in ("float32", "bfloat16-mixed")
+        )
+        assert one.copies and [(*of[:3], of[4]) for of in one.copies] == [
+            (*of[:3], of[4]) for of in two.copies
+        ]
+        assert [of[3] for of in one.copies] == [2 * of[3] for of in two.copies]
+        assert one.gradient_bytes == two.gradient_bytes
+        assert one.meetings == two.meetings
+
+
+def test_overlap_is_of_the_first_execution_without_a_graph(specs: dict[str, ModelSpec]) -> None:
+    names = ("float32+cuda_graph", "bfloat16", "float32")
+    plan = executed(specs, *names, device="cuda").plan
+    assert [case.execution for case in cases(plan, InPlaceCase, is_overlap=True)] == ["bfloat16"]
+    graphs = executed(specs, names[0], device="cuda").plan
+    assert cases(graphs, InPlaceCase, is_overlap=True) == []
+
+
+def test_fresh_pages_are_priced_for_every_execution(specs: dict[str, ModelSpec]) -> None:
+    plan = executed(specs, "float32", "bfloat16+channels_last").plan
+    large = cases(plan, LayerCase, purpose="what fresh pages cost", ranks=1)
+    items = [(case.execution, case.layer.output_items) for case in large]
+    assert sorted(items) == [
+        *(("bfloat16", 2**20 * n) for n in (24, 64)),
+        *(("float32", 2**20 * n) for n in (12, 32)),
+    ]
 
 
 def test_nccl_is_told_what_the_tuner_export_compares(specs: dict[str, ModelSpec]) -> None:

@@ -410,6 +410,8 @@ def of_kind(found: Merged, kind: str) -> list[Finding]:
         ({"composition": [f.composition(phase="layerwise")]}, f.collective(2), "collectives"),
         ({"composition": [f.composition(phase="backward")]}, f.work(direction="backward"), "work"),
         ({"work": [f.work()]}, f.layer(), "layers"),
+        ({"composition": [f.composition(execution="float32+cuda_graph")]}, f.layer(), "layers"),
+        ({"composition": [f.composition(execution="float32+cuda_graph")]}, f.work(), "work"),
     ],
 )
 def test_laws_beside_others_are_noted(theirs: dict[str, Any], mine: Any, base: str) -> None:
@@ -437,6 +439,13 @@ def test_laws_beside_others_are_noted(theirs: dict[str, Any], mine: Any, base: s
         ({"composition": [f.composition(phase="pack")]}, {"tensor_loops": [f.loop()]}),
         ({"layers": [f.layer()]}, {"work": [f.work(kind="other")]}),
         ({"layers": [f.layer(active_ranks=1)]}, {"work": [f.work(active_ranks=2)]}),
+        ({"layers": [f.layer()]}, {"work": [f.work(execution="float16")]}),
+        ({"composition": [f.composition(execution="float16")]}, {"layers": [f.layer()]}),
+        (
+            {"composition": [f.composition(phase="update")]},
+            {"tensor_loops": [f.loop(execution="float16")]},
+        ),
+        ({"composition": [f.composition(execution="float32+channels_last")]}, {"work": [f.work()]}),
         (
             {"composition": [f.composition(phase="forward")]},
             {"work": [f.work(direction="backward")]},

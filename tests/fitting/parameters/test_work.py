@@ -20,6 +20,7 @@ from calib.fitting.parameters.work import (
     price_of,
     work_of,
 )
+from calib.foundation.execution import DTYPES
 from calib.foundation.layers import LayerShape
 
 CONV = LayerShape(
@@ -88,6 +89,21 @@ def test_the_work_of_any_batch_is_what_the_shape_says(shape: LayerShape, batch: 
         assert work.nbytes == shape.moved_bytes(batch)
         assert work.weight_bytes == 4 * shape.parameter_items
     assert LayerWork(shape).output_bytes == 4 * shape.output_items
+
+
+def test_items_of_an_execution() -> None:
+    """Half the bytes of float32; under autocast the weights, and their gradients, stay as they are."""
+    full, half, mixed = (
+        work_of(CONV, 2, items=DTYPES[name]) for name in ("float32", "float16", "bfloat16-mixed")
+    )
+    assert work_of(CONV, 2) == full
+    assert half == (full.flops, *(of / 2 for of in full[1:]))
+    assert (mixed.flops, mixed.patch_bytes) == (half.flops, half.patch_bytes)
+    assert mixed.weight_bytes == full.weight_bytes
+    assert mixed.nbytes == 2 * 2 * (243 + 80) + 4 * 140
+    large = FRESH_OVER_BYTES // (2 * 70) + 1
+    assert work_of(ADD, large - 1, items=DTYPES["float16"]).fresh_bytes == 0.0
+    assert work_of(ADD, large, items=DTYPES["float16"]).fresh_bytes == 2.0 * 70 * large
 
 
 def test_fresh_pages_are_of_what_the_pass_writes() -> None:

@@ -270,7 +270,7 @@ def test_one_p_and_no_structural_law() -> None:
             f.work(error_factor=3.0),
             "warning",
             "noisy",
-            "forward with 2 rank(s) at work x3.00",
+            "forward in float32 with 2 rank(s) at work x3.00",
         ),
         ("tensor_loops", f.loop(measured={"a": f.near(1.0)}), "note", "thin", "1 lists of tensors"),
         ("tensor_loops", f.loop(error_factor=2.0), "warning", "noisy", "within / and * 2.00"),

@@ -125,7 +125,7 @@ def test_three_models_tell_activations_from_the_rest() -> None:
     assert found.weights.value == found.optimizer.value == pytest.approx(0.9, rel=1e-3)
     assert found.constant_bytes == Estimate.exactly(0.0)
     assert notes == [
-        "memory reuse (cpu, serial): 3 model(s) tell 2 factor(s) apart: activations; "
+        "memory reuse (cpu, serial, float32): 3 model(s) tell 2 factor(s) apart: activations; "
         "weights and optimizer"
     ]
     naive = naive_bytes(MODELS[0])

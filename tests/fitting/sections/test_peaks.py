@@ -34,12 +34,13 @@ def test_closed_form() -> None:
         (1, "float32"),
         (2, "float32"),
     ]
-    product_s = CALL_S + S_PER_FLOP * 2 * SIDE**3 + S_PER_BYTE * 12 * SIDE**2
+    product = S_PER_FLOP * 2 * SIDE**3 + S_PER_BYTE * 12 * SIDE**2
+    product_s = {"float32": CALL_S + product, "bfloat16": CALL_S + product / 2}
     sum_s = CALL_S + S_PER_FLOP * 2 * ITEMS + S_PER_BYTE * 12 * ITEMS
     for peaks in found:
         assert (peaks.flops, peaks.nbytes) == (2 * SIDE**3, 12 * ITEMS)
         for rate, expected in (
-            (peaks.flops_per_s, peaks.flops / product_s),
+            (peaks.flops_per_s, peaks.flops / product_s[peaks.dtype]),
             (peaks.bytes_per_s, peaks.nbytes / sum_s),
         ):
             assert rate.value == pytest.approx(expected, rel=2 * NOISE)

@@ -61,6 +61,21 @@ def test_one_rank_times_phases_and_every_layer(model: str) -> None:
     assert found.first_s == sum(found.ranks[phase][0][0] for phase in ONE_RANK)
 
 
+@pytest.mark.parametrize(("execution", "share"), [("bfloat16", 0.5), ("bfloat16-mixed", 1.0)])
+def test_a_case_runs_in_its_execution(execution: str, share: float) -> None:
+    """Weights and state of the model in its type; under autocast they stay in float32.
+
+    There the backward keeps a copy of them, of half the size.
+    """
+    (found,) = measured("vgg16-mini", 1, execution=execution)
+    (usual,) = measured("vgg16-mini", 1)
+    assert set(found.ranks) == set(usual.ranks)
+    for part in ("weights", "gradients", "optimizer"):
+        assert found.memory[part] == share * usual.memory[part]
+    copies = 0.0 if share < 1 else parameter_bytes("vgg16-mini") / 2
+    assert copies < found.memory["activations"] < copies + 0.9 * usual.memory["activations"]
+
+
 def test_several_ranks_time_their_own_work_and_no_exchange() -> None:
     """The gradients' allreduce is measured by itself: here one item of them travels."""
     first, second = measured("vgg16-mini", 2)
