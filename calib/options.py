@@ -125,6 +125,15 @@ OverlapOption = Annotated[
 Sharded = Annotated[
     bool, typer.Option("--sharded-optimizer", help="Data: a rank updates 1/p of the weights.")
 ]
+Accumulate = Annotated[
+    int | None,
+    typer.Option(
+        "--accumulate",
+        min=1,
+        max=MOST,
+        help="Micro-batches of a rank whose gradients are added up before the exchange.",
+    ),
+]
 GradientsOption = Annotated[
     Gradients | None, typer.Option(help="Of data+spatial, who exchanges between groups.")
 ]

@@ -152,7 +152,8 @@ def train(
 
 def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
     """How far gradients are from the serial ones, or a note why they are not compared."""
-    if job.division.p == 1:
+    whole = job.division.accumulation == 1 and not execution_of(job.options.execution).cuda_graph
+    if job.division.p == 1 and whole:
         return None, ["gradients are the serial ones: one rank"]
     if job.division.p > GRADIENT_RANKS:
         return None, [f"gradients not compared with serial ones: more than {GRADIENT_RANKS} ranks"]

@@ -129,7 +129,7 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
     batch = request.global_batch(p, entry(model).batch_per_rank)
     layers = divided_layers(model, None, strategy, p)
     node = ranks_per_node(launcher, request.device)
-    return trained_division(template, p, batch, node, layers, Settings())
+    return trained_division(template, p, batch, node, entry(model), layers, Settings())
 
 
 def _words(sizes: tuple[int, ...] | list[int]) -> str:

@@ -13,6 +13,8 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import EVERY, DivisionTemplate
 from calib.planning.points import batch_of
 
+OPTIONS = {"accumulation": "--accumulate"}  # that are not called as the field of Division
+
 
 def templates(
     strategies: str,
@@ -26,6 +28,7 @@ def templates(
     overlap: bool = False,
     sharded_optimizer: bool = False,
     gradients: Gradients | None = None,
+    accumulation: int | None = None,
 ) -> list[DivisionTemplate]:
     """Every strategy with its options, once for each p2 and number of segments that it takes.
 
@@ -42,6 +45,7 @@ def templates(
         "grid": whole_numbers(grid, "x", "--grid", "4x2"),
         "split_until": split_until,
         "gradients": gradients,
+        "accumulation": accumulation,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     marks: dict[str, Any] = {"overlap": overlap, "sharded_optimizer": sharded_optimizer}
@@ -54,7 +58,8 @@ def templates(
         chosen = [DivisionTemplate(_known(word, strategies), **marks) for word in words or [""]]
     for name, value in {**options, **marks, **lists}.items():
         if value:
-            require_taken(f"--{name.replace('_', '-')}", name, chosen)
+            option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            require_taken(option, name, chosen)
     return [
         replace(template, **options, inner=p2, segments=cut)
         for template in chosen

@@ -28,11 +28,10 @@ from calib.options import share_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import templates
-from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
+from calib.training.job import OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
-from calib.training.step import DTYPES
 from calib.training.teams import make_teams
 from calib.training_runs.options import MAX_SEED, in_groups, model_layers
 from calib.training_runs.runs import TrainingRequest, fingerprint_beside
@@ -185,7 +184,7 @@ def test_a_job_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, sai
 
 
 def test_names_are_those_that_training_knows() -> None:
-    assert set(DTYPE_NAMES) == set(DTYPES) and set(OPTIMIZERS) == set(STATES)
+    assert set(OPTIMIZERS) == set(STATES)
 
 
 @pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.5%", 0.005), ("0.02", 0.02)])
@@ -194,6 +193,8 @@ def test_a_share(text: str, share: float) -> None:
 
 
 TRAIN = ("train", "--model", "vgg16-mini")
+FILTER = ("--strategy", "filter", "-p", "2")
+GRAPH = tuple("--execution float32+cuda_graph --backend nccl --strategy data -p 2".split())
 HYBRID = ("--strategy", "data+filter", "-p", "4")
 
 
@@ -230,8 +231,33 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--ddp",), "DistributedDataParallel is for data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
-        (("--execution", "float16"), "known: float32, tf32, bfloat16, float64"),
-        (("--execution", "tf32"), "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs"),
+        (
+            ("--execution", "half"),
+            "known: float32, tf32, float64, float16, bfloat16, bfloat16-mixed",
+        ),
+        (("--execution", "float32+nhwc"), "unknown mark 'nhwc'"),
+        (("--execution", "tf32"), "tf32 is arithmetic of CUDA devices; on a CPU take float32"),
+        (("--execution", "float32+cuda_graph"), "on a CPU leave +cuda_graph out"),
+        (("--execution", "float16", "--optimizer", "adam"), "take bfloat16, or another optimizer"),
+        (
+            ("--execution", "float32+channels_last", *FILTER),
+            "channels_last is of serial and data, not of filter",
+        ),
+        (
+            ("--execution", "float32+cuda_graph", "--backend", "nccl", *FILTER),
+            "cuda_graph is of serial and data, not of filter",
+        ),
+        (
+            (*GRAPH, "--sync-batch-norm"),
+            "a CUDA graph holds no messages of synchronized batch norms",
+        ),
+        ((*GRAPH, "--overlap"), "which leaves nothing to overlap with"),
+        (
+            ("--execution", "float16", "--model", "cosmoflow-mini"),
+            "averages volumes, for which PyTorch has no float16 on a CPU; take bfloat16-mixed",
+        ),
+        (("--accumulate", "2", *FILTER), "--accumulate is of serial and data; choose one of them"),
+        (("--accumulate", "3"), "3 micro-batches do not divide the 8 samples of a rank"),
         (("--optimizer", "lion"), "'lion' is not one of"),
         (("--precision", "1"), "is not a share"),
         (("--precision", "little"), "is not a share"),

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
+from calib.microbench.item_types import weight_type
 from calib.training.checks.gradients import gradient_difference
 from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import LayerProgram
@@ -31,7 +33,7 @@ from calib.training.models.alexnet import AlexNet
 from calib.training.models.cosmoflow import CosmoFlow
 from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
-from calib.training.step import DTYPES, TrainingStep
+from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams
 from calib.training.worker import Worker, WorkerOptions
 
@@ -164,7 +166,7 @@ def gradients_after_exchange(step: TrainingStep) -> dict[str, Tensor]:
 def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What this rank has of everything, and what part of the whole that is."""
     step = TrainingStep(case.about, case.division, SEED, teams, case.options)
-    worker, dtype = step.worker, DTYPES[case.dtype]
+    worker, dtype = step.worker, weight_type(execution_of(case.options.execution))
     inputs, targets = joint_batch(case.model)
     targets = targets.to(dtype) if targets.is_floating_point() else targets
     mine = slice(*worker.samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
+from calib.foundation.execution import execution_of
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.control import Control
+from calib.microbench.devices import take_device
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -60,30 +63,32 @@ def measure_in_place(
     rows "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that
     have it; for a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, for
     serial and data parallelism, is of an untimed one, on the rank that needs most. Cases of overlap:
-    overlap.py.
+    overlap.py. A graph's modules run no hooks: of such a case there are phases alone.
     """
-    if case.is_overlap:
-        return measure_overlap(control, case, seed, budget_s, target)
-    division = case.division
-    teams = short_teams(control, case) if make is None else make(control, division)
-    try:
-        options = WorkerOptions(optimizer=case.optimizer)
+    division, execution = case.division, execution_of(case.execution)
+    with ExitStack() as stack:
+        stack.enter_context(take_device(case.device, control).arithmetic(execution.dtype))
+        if case.is_overlap:
+            return measure_overlap(control, case, seed, budget_s, target)
+        teams = short_teams(control, case) if make is None else make(control, division)
+        stack.callback(teams.close)
+        options = WorkerOptions(optimizer=case.optimizer, execution=execution.name)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
-        result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
+        share = 0.0 if execution.cuda_graph else LAYERS_SHARE
+        result = repeat(control, block, budget_s * (1.0 - share), target)
         if step.device.events is not None:
             result.resolution_s = step.device.events.resolution_s
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        modules = modules_of(step.worker.module, case.layer_names)
-        result.ranks |= layer_rows(control, step, modules, result)
+        if not execution.cuda_graph:
+            modules = modules_of(step.worker.module, case.layer_names)
+            result.ranks |= layer_rows(control, step, modules, result)
         if division.traits.whole:
             memory = control.allgather_object(step_memory(step))
             result.memory = max(memory, key=lambda found: int(found["peak_live"]))
         step.close()
         return result
-    finally:
-        teams.close()
 
 
 def short_teams(control: Any, case: InPlaceCase) -> Teams:
