@@ -201,14 +201,14 @@ class Division:
             found.append(
                 f"{what} = {self.replicas} does not divide the batch of {self.batch} samples"
             )
-        if self.traits.stages and self.batch % self.segments:
-            found.append(
-                f"{self.segments} segments do not divide the batch of {self.batch} samples"
-            )
-        if self.batch % (self.replicas * self.accumulation):
+        elif self.batch % (self.replicas * self.accumulation):
             found.append(
                 f"{self.accumulation} micro-batches do not divide the {self.batch // self.replicas} "
                 "samples of a rank"
+            )
+        if self.traits.stages and self.batch % self.segments:
+            found.append(
+                f"{self.segments} segments do not divide the batch of {self.batch} samples"
             )
         if self.boundaries and len(self.boundaries) != self.p - 1:
             found.append(f"{len(self.boundaries)} stage boundaries are not p - 1 = {self.p - 1}")
