@@ -59,9 +59,7 @@ class Settings:
                 "adam's updates are no numbers in float16; take bfloat16, or another optimizer"
             )
         if execution.cuda_graph and self.own is not None and self.own.function:
-            raise InputError(
-                "a training function calls the module itself: leave +cuda_graph out"
-            )
+            raise InputError("a training function calls the module itself: leave +cuda_graph out")
 
 
 class TrainingJob(BaseModel):

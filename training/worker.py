@@ -173,7 +173,8 @@ class Worker:
         n = self.division.accumulation
         losses = []
         for number, (x, t) in enumerate(zip(inputs.chunk(n), targets.chunk(n), strict=True), 1):
-            self.clock.switch("forward")
+            if number > 1:
+                self.clock.switch("forward")
             with self.adding() if number < n else nullcontext():
                 loss = self.forward(x, t)
                 if n > 1:

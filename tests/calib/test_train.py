@@ -108,6 +108,16 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
     assert job.division == Division("serial", 1, 8)
 
 
+def test_micro_batches_are_of_the_strategies_that_take_them() -> None:
+    assert only("serial", 1, accumulation=4) == Division("serial", 1, 8, accumulation=4)
+    data = only("data", 2, accumulation=2, sharded_optimizer=True)
+    assert data == Division("data", 2, 8, sharded_optimizer=True, accumulation=2)
+    runs, _ = asked("data,filter", 2, accumulation=2).runs()
+    assert [job.division.accumulation for job, _ in runs] == [2, 1]
+    with pytest.raises(InputError, match="--accumulate is of serial and data"):
+        asked("filter", 2, accumulation=2)
+
+
 def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
     ((job, _),), reasons = asked("data,filter", 3, 8).runs()
     assert job.division.strategy == "filter"
@@ -324,6 +334,18 @@ def test_what_is_said_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "halo" not in text and "timing took" not in text
     summarize(ended(found, clock_share=0.02), Path("x.jsonl"))
     assert "timing took 2.0% of an iteration" in capsys.readouterr().err
+
+
+def test_how_a_run_was_executed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line, in the title of a table, and for --json."""
+    found = a_run("data", 2.0, execution="bfloat16+channels_last", accumulation=2)
+    of = summary(found)
+    assert (of["execution"], of["accumulation"]) == ("bfloat16+channels_last", 2)
+    summarize(found, Path("x.jsonl"))
+    assert "data p=2 (2 accumulated, bfloat16+channels_last)," in capsys.readouterr().err
+    show([found])
+    text = capsys.readouterr().out
+    assert "samples, bfloat16+channels_last: medians in ms" in text and "2 accumulated" in text
 
 
 def test_a_table_of_runs(capsys: pytest.CaptureFixture[str]) -> None:

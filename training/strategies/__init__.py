@@ -29,7 +29,7 @@ def make_worker(task: Task) -> Worker:
         options.synchronized_batch_norm,
         options.ddp,
         task.about.input_shape,
-        task.teams.world.device.kind,
+        next(task.module.parameters()).device.type,
     )
     if reasons:
         raise InputError(reasons[0])
