@@ -204,7 +204,7 @@ def test_a_share(text: str, share: float) -> None:
 
 TRAIN = ("train", "--model", "vgg16-mini")
 FILTER = ("--strategy", "filter", "-p", "2")
-GRAPH = tuple("--execution float32+cuda_graph --backend nccl --strategy data -p 2".split())
+GRAPH = ("--execution", "float32+cuda_graph", "--backend", "nccl", "--strategy", "data", "-p", "2")
 HYBRID = ("--strategy", "data+filter", "-p", "4")
 
 

@@ -79,7 +79,7 @@ class Case:
 
     model: str
     division: Division
-    dtype: str = "float64"
+    execution: str = "float64"
     optimizer: str = "momentum"
     synchronized: bool = False
     ddp: bool = False
@@ -101,7 +101,7 @@ class Case:
             + ["sharded"] * d.sharded_optimizer
         )
         said += ["sync"] * self.synchronized + [self.optimizer] * (self.optimizer != "momentum")
-        said += [self.backend] * (self.backend != "mpi") + [self.dtype]
+        said += [self.backend] * (self.backend != "mpi") + [self.execution]
         return "-".join(said)
 
     @property
@@ -117,15 +117,15 @@ class Case:
     @property
     def options(self) -> WorkerOptions:
         """How it computes, as a run is told."""
-        return WorkerOptions(self.optimizer, self.dtype, self.synchronized, self.ddp)
+        return WorkerOptions(self.optimizer, self.execution, self.synchronized, self.ddp)
 
 
 def of(model: str, strategy: str, p: int, /, **more: Any) -> list[Case]:
     """The case in both item types; what is no field of Case is of its division."""
     mine = {key: more.pop(key) for key in list(more) if key in Case.__dataclass_fields__}
-    kinds = [mine.pop("dtype")] if "dtype" in mine else ["float64", "float32"]
+    kinds = [mine.pop("execution")] if "execution" in mine else ["float64", "float32"]
     division = Division(strategy, p, BATCH[model], **more)
-    return [Case(model, division, dtype=dtype, **mine) for dtype in kinds]
+    return [Case(model, division, execution=name, **mine) for name in kinds]
 
 
 def joint_batch(model: str) -> tuple[Tensor, Tensor]:

@@ -191,7 +191,7 @@ def test_phases_and_the_exchange_of_an_iteration(monkeypatch: pytest.MonkeyPatch
     turns = [
         phase for phase, before in zip(switched, ["", *switched], strict=False) if phase != before
     ]
-    assert turns == ["forward", "backward"] * 3 + ["update"]
+    assert turns == ["backward", "forward"] * 2 + ["backward", "update"], "it begins in forward"
 
 
 RANKS = """

@@ -113,7 +113,6 @@ from pathlib import Path
 import torch
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.layout.shards import fitted
 from calib.training.teams import make_teams
 from calib.training.step import TrainingStep
 from calib.training.worker import WorkerOptions
@@ -126,10 +125,12 @@ for backend in ("mpi", "gloo"):
         for form, (strategy, more, options) in FORMS.items():
             division = Division(strategy, 2, 8, **more)
             teams = make_teams(control, division, backend)
-            step = TrainingStep(SMALL, division, SEED, teams, WorkerOptions(execution=execution, **options))
+            options = WorkerOptions(execution=execution, **options)
+            step = TrainingStep(SMALL, division, SEED, teams, options)
             losses = [step.iterate()[1] for _ in range(STEPS)]
             left = {h.name: (h.parameter.detach(), h.ranges) for h in step.worker.held}
-            torch.save((losses, left), Path(sys.argv[1]) / f"{backend} {execution} {form} {control.rank}.pt")
+            name = f"{backend} {execution} {form} {control.rank}.pt"
+            torch.save((losses, left), Path(sys.argv[1]) / name)
             step.close()
             teams.close()
 """
@@ -158,7 +159,7 @@ def test_every_strategy_trains_in_half_precision(tmp_path: Path) -> None:
     batches = {
         p: [synthetic_batch(SMALL, 8 // p, SEED + 1 + rank) for rank in range(p)] for p in (1, 2)
     }
-    for form, (strategy, more, _) in FORMS.items():
+    for form, (strategy, _, _) in FORMS.items():
         chunks = {"accumulated": 4, "pipeline": 2}.get(form, 1)
         parts = batches[2 if strategy == "data" else 1]
         inputs, targets = (torch.cat(each).double() for each in zip(*parts, strict=True))
@@ -335,7 +336,7 @@ def test_autocast_in_a_graph_caches_nothing() -> None:
 @pytest.mark.parametrize("execution", ["float16", "bfloat16+channels_last", "bfloat16-mixed"])
 def test_a_run_says_its_execution(tmp_path: Path, execution: str) -> None:
     line = f"-m calib train --model vgg16-mini --strategy data -p 2 --execution {execution}"
-    done = python(tmp_path, *line.split(), *"--iterations 6 --json -o run.jsonl".split())
+    done = python(tmp_path, *line.split(), "--iterations", "6", "--json", "-o", "run.jsonl")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
     assert run["summary"]["execution"] == run["header"]["execution"] == execution
