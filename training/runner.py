@@ -48,6 +48,7 @@ from calib.training.worker import WorkerOptions
 
 # a rank may be silent for this many times the longest iteration so far, where that is slow
 PATIENCE = 4.0
+GRAPH_NOTE = "what a CUDA graph keeps is in a pool of its own, which peaks in tensors leave out"
 
 IterationTimes = tuple[dict[str, float], float | None]
 
@@ -321,7 +322,7 @@ def header_of(
         launch=job.command,
         gradient_difference=difference,
         allocator=placement.allocator,
-        notes=notes,
+        notes=[*notes, *([GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [])],
     )
 
 

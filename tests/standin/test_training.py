@@ -141,6 +141,7 @@ def test_calib_train_runs_it(tmp_path: Path, options: str) -> None:
     words = options.split()
     assert run["header"]["execution"] == words[words.index("--execution") + 1]
     assert run["header"]["device"] == "cuda"
+    assert ("a pool of its own" in " ".join(run["header"]["notes"])) == ("cuda_graph" in options)
     assert all(math.isfinite(of["loss"]) for of in run["iterations"])
     if p > 1 or "accumulate" in options:
         assert run["header"]["gradient_difference"] < 1e-10
