@@ -134,6 +134,21 @@ OverlapOption = Annotated[
 Sharded = Annotated[
     bool, typer.Option("--sharded-optimizer", help="Data: a rank updates 1/p of the weights.")
 ]
+Accumulate = Annotated[
+    int | None,
+    typer.Option(
+        "--accumulate",
+        min=1,
+        max=MOST,
+        help="Micro-batches of a rank whose gradients are added up before the exchange.",
+    ),
+]
+AccumulateList = Annotated[
+    str | None,
+    typer.Option(
+        "--accumulate", help="Micro-batches whose gradients are added up; a list as for -p."
+    ),
+]
 GradientsOption = Annotated[
     Gradients | None, typer.Option(help="Of data+spatial, who exchanges between groups.")
 ]

@@ -88,6 +88,13 @@ class Device(Protocol):
     def memory_bytes(self) -> dict[str, int]:
         """What a GPU holds beside tensors: "peak_reserved", "device_used", "outside"; a CPU none."""
 
+    def graphed(self, module: torch.nn.Module, sample: torch.Tensor) -> None:
+        """Let a module's forward and backward be a captured graph each, from now on; in place.
+
+        Its weights and buffers must stay where they are, and every input be like `sample`, which
+        becomes the place that the graph reads. Raises InputError on a CPU.
+        """
+
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """Names of the kernels that a call runs on a GPU, in order, without repeats; not timed."""
 

@@ -1,4 +1,4 @@
-"""PyTorch's side of an execution's item type (foundation/execution.py): types, and autocast."""
+"""PyTorch's side of an execution (foundation/execution.py): item types, autocast, memory format."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ _OF_WEIGHTS = {
     "bfloat16-mixed": torch.float32,
 }
 
+# by dimensions of a tensor: samples, channels, and an image's or a volume's
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
 
 def weight_type(execution: Execution) -> torch.dtype:
     """The type of weights, their gradients, and the data."""
@@ -29,7 +32,31 @@ def activation_type(execution: Execution) -> torch.dtype:
 
 
 def casting(execution: Execution, device: str) -> AbstractContextManager[object]:
-    """Autocast, where the execution is mixed."""
+    """Autocast, where the execution is mixed.
+
+    A graph may not read what is cached outside of it (torch.cuda.make_graphed_callables).
+    """
     if not execution.items.mixed:
         return nullcontext()
-    return torch.autocast(device, activation_type(execution))
+    cached = not execution.cuda_graph
+    return torch.autocast(device, activation_type(execution), cache_enabled=cached)
+
+
+def laid_out(tensor: torch.Tensor, execution: Execution) -> torch.Tensor:
+    """The tensor in the memory format of an execution; itself where that has no say."""
+    if not execution.channels_last or tensor.dim() not in CHANNELS_LAST:
+        return tensor
+    return tensor.to(memory_format=CHANNELS_LAST[tensor.dim()])
+
+
+def converted(
+    module: torch.nn.Module, execution: Execution, device: torch.device
+) -> torch.nn.Module:
+    """A module on a device, in the item type and the memory format of an execution; in place.
+
+    Module.to(memory_format=...) takes one format, which refuses weights of other dimensions.
+    """
+    module.to(device=device, dtype=weight_type(execution))
+    for parameter in module.parameters():
+        parameter.data = laid_out(parameter.data, execution)
+    return module

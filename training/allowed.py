@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from calib.foundation.division import Division
-from calib.foundation.execution import USUAL, execution_of
-from calib.foundation.layers import LayerShape
+from calib.foundation.division import STRATEGIES, Division
+from calib.foundation.execution import MARKS, USUAL, Execution, execution_of
+from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
 from calib.oracle.model.spec import ModelSpec
 from calib.training.plans.division import LayerwiseDivision, why_not_cut
+
+# strategies in which every rank runs the model as it is
+WHOLE = tuple(name for name, traits in STRATEGIES.items() if traits.whole)
+HALF_BYTES = 2
+VOLUME = 4  # dimensions: channels, and three of space
 
 
 def why_not_trained(
@@ -25,6 +30,8 @@ def why_not_trained(
     execution: str = USUAL,
     synchronized: bool = False,
     ddp: bool = False,
+    input_shape: Shape = (),
+    device: str = "",
 ) -> list[str]:
     """Why training cannot run a division, the main reason first.
 
@@ -37,17 +44,22 @@ def why_not_trained(
     execution, synchronized, ddp
         As in Settings: how layers run, whether batch normalisation is synchronised, and whether data
         parallelism runs by DistributedDataParallel.
+    input_shape, device
+        Of one sample; the kind of device. Empty where they need not be known.
     """
+    how = execution_of(execution)
     if isinstance(division, LayerwiseDivision):
         found = division.faults if model is None else why_not_cut(model, division)
-        if execution_of(execution).items.mixed or synchronized or ddp:
+        if how.items.mixed or how.channels_last or how.cuda_graph or synchronized or ddp:
             found.append(
-                "a plan per layer is trained in float32, tf32 or float64, without synchronized batch "
-                "norm and DistributedDataParallel"
+                "a plan per layer is trained in one item type, without channels_last, cuda_graph, "
+                "synchronized batch norm and DistributedDataParallel"
             )
-        return found
+        return [*found, *_of_items(how, model, device)]
     found = division.faults if model is None else why_impossible(model, division)
     found += _of_settings(division, ddp)
+    found += _of_execution(division, how, synchronized, input_shape)
+    found += _of_items(how, model, device)
     if not found and model is not None:
         found += _of_batch_norms(division, model, synchronized)
     return found
@@ -66,6 +78,35 @@ def _of_settings(division: Division, ddp: bool) -> Iterator[str]:
             f"1F1B needs a segment for each stage: p = {division.p}, but there are "
             f"{division.segments} segments"
         )
+
+
+def _of_execution(
+    division: Division, how: Execution, synchronized: bool, input_shape: Shape
+) -> Iterator[str]:
+    """Memory format and graphs: of strategies in which every rank runs the model as it is."""
+    for mark in MARKS:
+        if getattr(how, mark) and division.traits.module and not division.traits.whole:
+            yield f"{mark} is of {' and '.join(WHOLE)}, not of {division.strategy}"
+    if how.channels_last and input_shape and len(input_shape) - 1 not in (2, 3):
+        sizes = "x".join(map(str, input_shape))
+        yield f"channels_last is of images and volumes; a sample of this model is {sizes}"
+    if how.cuda_graph and synchronized:
+        yield "a CUDA graph holds no messages of synchronized batch norms: train without one of them"
+    if how.cuda_graph and division.overlap:
+        yield "a CUDA graph gives all gradients at its end, which leaves nothing to overlap with"
+
+
+def _of_items(how: Execution, model: ModelSpec | None, device: str) -> Iterator[str]:
+    """What PyTorch has no kernel for."""
+    if model is None or device != "cpu" or how.items.weight_bytes != HALF_BYTES:
+        return
+    for layer in model.layers:
+        if layer.shape.kind == "avg_pool" and len(layer.shape.output_shape) == VOLUME:
+            yield (
+                f"{layer.name} averages volumes, for which PyTorch has no {how.dtype} on a CPU; take "
+                "bfloat16-mixed"
+            )
+            return
 
 
 def _of_batch_norms(division: Division, model: ModelSpec, synchronized: bool) -> Iterator[str]:

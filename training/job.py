@@ -28,8 +28,8 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
-    Raises InputError for an unknown backend, execution or optimizer, and for an execution
-    that the backend's device has not.
+    Raises InputError for an unknown backend, execution or optimizer, and for an execution that the
+    backend's device, the optimizer or a training function of one's own has not.
     """
 
     backend: str = "mpi"
@@ -51,7 +51,15 @@ class Settings:
         for what, (value, names) in known.items():
             if value not in names:
                 raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
-        execution_of(self.execution).require_on(BACKENDS[self.backend].device)
+        execution = execution_of(self.execution)
+        execution.require_on(BACKENDS[self.backend].device)
+        if execution.dtype == "float16" and self.optimizer == "adam":
+            # its 1e-8 and squares of gradients under 2e-4 are 0 in float16: 0 / 0
+            raise InputError(
+                "adam's updates are no numbers in float16; take bfloat16, or another optimizer"
+            )
+        if execution.cuda_graph and self.own is not None and self.own.function:
+            raise InputError("a training function calls the module itself: leave +cuda_graph out")
 
 
 class TrainingJob(BaseModel):

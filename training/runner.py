@@ -48,6 +48,7 @@ from calib.training.worker import WorkerOptions
 
 # a rank may be silent for this many times the longest iteration so far, where that is slow
 PATIENCE = 4.0
+GRAPH_NOTE = "what a CUDA graph keeps is in a pool of its own, which peaks in tensors leave out"
 
 IterationTimes = tuple[dict[str, float], float | None]
 
@@ -152,7 +153,8 @@ def train(
 
 def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
     """How far gradients are from the serial ones, or a note why they are not compared."""
-    if job.division.p == 1:
+    whole = job.division.accumulation == 1 and not execution_of(job.options.execution).cuda_graph
+    if job.division.p == 1 and whole:
         return None, ["gradients are the serial ones: one rank"]
     if job.division.p > GRADIENT_RANKS:
         return None, [f"gradients not compared with serial ones: more than {GRADIENT_RANKS} ranks"]
@@ -320,7 +322,7 @@ def header_of(
         launch=job.command,
         gradient_difference=difference,
         allocator=placement.allocator,
-        notes=notes,
+        notes=[*notes, *([GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [])],
     )
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.item_types import weight_type
+from calib.microbench.item_types import converted, laid_out, weight_type
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import PhaseClock
@@ -63,8 +63,9 @@ class TrainingStep:
         options: WorkerOptions | None = None,
     ) -> None:
         options = options or WorkerOptions()
-        dtype, device = weight_type(execution_of(options.execution)), teams.world.device
-        module = built(about, seed).to(device=device.tensors, dtype=dtype).train()
+        execution, device = execution_of(options.execution), teams.world.device
+        dtype = weight_type(execution)
+        module = converted(built(about, seed), execution, device.tensors).train()
         self.about, self.division, self.options, self.device = about, division, options, device
         self.clock = PhaseClock(device)
         self.loss = loss_function(about)
@@ -78,7 +79,7 @@ class TrainingStep:
         )
         each = division.batch // division.replicas
         inputs, targets = synthetic_batch(about, each, seed + 1 + replica)
-        inputs = inputs.to(device=device.tensors, dtype=dtype)
+        inputs = laid_out(inputs.to(device=device.tensors, dtype=dtype), execution)
         kind = dtype if targets.is_floating_point() else None
         targets = targets.to(device=device.tensors, dtype=kind)
         self.inputs, self.targets = self.worker.take(inputs, targets)

@@ -6,6 +6,7 @@ A strategy (training/strategies/) makes a Worker from a Task. The step (training
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.foundation.execution import USUAL, execution_of
-from calib.microbench.item_types import casting
+from calib.microbench.item_types import casting, laid_out, weight_type
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Range
 from calib.training.clock import PhaseClock
@@ -114,6 +115,9 @@ class Worker:
     `compute` makes the gradients of the mean loss over this rank's samples, in `held` order, and
     `exchange` turns them into those of the mean over the global batch. Ranks with the same `masks`
     number draw the same dropout masks.
+
+    As a graph (Execution.cuda_graph) the module is captured here, so its weights must have their final
+    place, and what wraps it comes after.
     """
 
     def __init__(
@@ -132,8 +136,17 @@ class Worker:
         first = task.teams.place.replica * each
         self.samples: Range = (first, first + each)
         self.masks = task.teams.place.replica + task.teams.place.stage
-        kind = next(task.module.parameters()).device.type
-        self._cast = partial(casting, execution_of(task.options.execution), kind)
+        first_weight, execution = (
+            next(task.module.parameters()),
+            execution_of(task.options.execution),
+        )
+        self._cast = partial(casting, execution, first_weight.device.type)
+        self._graphed = execution.cuda_graph
+        if self._graphed:
+            shape = (task.division.local_batch, *task.about.input_shape)
+            read = first_weight.new_zeros(shape, dtype=weight_type(execution), requires_grad=False)
+            with self._cast():
+                task.teams.world.device.graphed(module, laid_out(read, execution))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -153,13 +166,44 @@ class Worker:
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Forward and backward; the loss, or None where this rank has none (all stages but the last).
 
-        Called with the clock in "forward", returns with it in "backward".
+        One micro-batch after the other (Division.accumulation): autograd adds their gradients up, of
+        losses divided by their number. Called with the clock in "forward", returns with it in
+        "backward".
         """
-        loss = self.forward(inputs, targets)
-        beat()
-        self.clock.switch("backward")
-        torch.autograd.backward(loss)
-        return loss.detach()
+        n = self.division.accumulation
+        losses = []
+        for number, (x, t) in enumerate(zip(inputs.chunk(n), targets.chunk(n), strict=True), 1):
+            if number > 1:
+                self.clock.switch("forward")
+            with self.adding() if number < n else nullcontext():
+                loss = self.forward(x, t)
+                if n > 1:
+                    loss = loss / n
+                beat()
+                self.clock.switch("backward")
+                torch.autograd.backward(loss)
+            if self._graphed and number == 1 < n:
+                self._keep_gradients()
+            losses.append(loss.detach())
+        return losses[0] if n == 1 else torch.stack(losses).sum()
+
+    def adding(self) -> AbstractContextManager[object]:
+        """Entered around a micro-batch whose gradients are only added up, not exchanged."""
+        return nullcontext()
+
+    def _keep_gradients(self) -> None:
+        """Copy the gradients out of a graph's buffers, where its next replay writes.
+
+        A graph's backward returns static tensors, detached (Graphed.backward in torch/cuda/graphs.py).
+        Nobody else refers to the detached ones, so AccumulateGrad takes them over instead of copying
+        (case 1.1 in torch/csrc/autograd/functions/accumulate_grad.h): .grad is the graph's own memory.
+        The next micro-batch's replay would overwrite it, and then be added to itself (case 2.3). With
+        a .grad of its own, AccumulateGrad adds into that. Without accumulation sharing does no harm:
+        the optimizer has read .grad, and dropped it, before the next replay.
+        """
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
 
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -171,4 +215,6 @@ class Worker:
         """What follows the update (a sharded optimizer gathers the weights)."""
 
     def close(self) -> None:
-        """Release process groups; called before the teams are closed."""
+        """Release process groups and graphs; called before the teams are closed."""
+        if self._graphed:  # a graph is the module's forward, which refers to the module
+            vars(self.module).pop("forward", None)

@@ -1,4 +1,4 @@
-"""A model calibrated, trained in three kinds of arithmetic, and predicted beside what was trained."""
+"""A model calibrated, trained in several executions, and predicted beside what was trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calib.training.run.record import TrainingRun
 from calib.training_runs.table import summary
 
 MODEL, MODEL_SMALL = "resnet50", "vgg16-mini"
-DTYPES = ("float32", "tf32", "bfloat16")
+EXECUTIONS = ("float32", "tf32", "bfloat16-mixed", "bfloat16+channels_last", "float32+cuda_graph")
 CALIBRATE, CALIBRATE_SMALL = "--budget 5m --iterations 30", "--quick --budget 10s --iterations 6"
 ITERATIONS, ITERATIONS_SMALL = 50, 6
 
@@ -29,9 +29,9 @@ def model_of(setting: Setting) -> str:
     return MODEL_SMALL if setting.small else MODEL
 
 
-def trained_file(setting: Setting, dtype: str) -> Path:
-    """Where the training in an arithmetic is."""
-    return setting.folder / f"{dtype}.jsonl"
+def trained_file(setting: Setting, execution: str) -> Path:
+    """Where the training in an execution is."""
+    return setting.folder / f"{execution}.jsonl"
 
 
 def calibrate(setting: Setting) -> Iterator[Found]:
@@ -58,23 +58,25 @@ def calibrate(setting: Setting) -> Iterator[Found]:
 
 
 def train(setting: Setting) -> Iterator[Found]:
-    """`calib train` serially, in float32 (IEEE), TF32 and bfloat16 (autocast)."""
+    """`calib train` serially, in float32 (IEEE) and each of the other EXECUTIONS."""
     iterations = ITERATIONS_SMALL if setting.small else ITERATIONS
     about = entry(model_of(setting))
     medians = {}
-    for dtype in DTYPES:
-        path = trained_file(setting, dtype)
+    for execution in EXECUTIONS:
+        path = trained_file(setting, execution)
         path.unlink(missing_ok=True)
-        words = f"train --model {about.name} --strategy serial --backend nccl --execution {dtype}"
+        words = (
+            f"train --model {about.name} --strategy serial --backend nccl --execution {execution}"
+        )
         found = calib(setting.log, f"{words} --iterations {iterations} -o", path)["summary"]
-        medians[dtype] = found["median_s"]
-        yield Row(f"{about.name} in {dtype}", found["median_s"], "s", interval_ms(found))
+        medians[execution] = found["median_s"]
+        yield Row(f"{about.name} in {execution}", found["median_s"], "s", interval_ms(found))
         rate = about.batch_per_rank / found["median_s"]
-        yield Row(f"{about.name} in {dtype}, rate", rate, "samples/s")
-        yield Row(f"{about.name} in {dtype}, peak of tensors", found["peak_live_bytes"], "B")
-        yield Row(f"{about.name} in {dtype}, last loss", found["loss"])
-    for dtype in DTYPES[1:]:
-        yield Row(f"speed of {dtype} over float32", medians["float32"] / medians[dtype])
+        yield Row(f"{about.name} in {execution}, rate", rate, "samples/s")
+        yield Row(f"{about.name} in {execution}, peak of tensors", found["peak_live_bytes"], "B")
+        yield Row(f"{about.name} in {execution}, last loss", found["loss"])
+    for execution in EXECUTIONS[1:]:
+        yield Row(f"speed of {execution} over float32", medians["float32"] / medians[execution])
 
 
 def interval_ms(of: dict[str, Any]) -> str:

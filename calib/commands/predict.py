@@ -20,6 +20,7 @@ from calib.foundation.execution import USUAL
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
+    AccumulateList,
     BatchPerRank,
     Boundaries,
     FormName,
@@ -77,10 +78,7 @@ def command(
     batch: GlobalBatch = None,
     inner: Inner = None,
     segments: Segments = None,
-    accumulate: Annotated[
-        str | None,
-        typer.Option(help="Micro-batches whose gradients are added up; a list as for -p."),
-    ] = None,
+    accumulate: AccumulateList = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,

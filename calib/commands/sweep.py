@@ -15,6 +15,7 @@ import typer
 from calib.foundation.execution import USUAL
 from calib.foundation.garbage import rare_collections
 from calib.options import (
+    AccumulateList,
     Boundaries,
     FormName,
     Grid,
@@ -65,10 +66,7 @@ def command(
     segments: Annotated[
         str | None, typer.Option(help="Micro-batches of a pipeline, a list as for -p; default 4.")
     ] = None,
-    accumulate: Annotated[
-        str | None,
-        typer.Option(help="Micro-batches whose gradients are added up; a list as for -p."),
-    ] = None,
+    accumulate: AccumulateList = None,
     schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,

@@ -18,6 +18,7 @@ from calib.foundation.execution import USUAL, execution_of
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
+    Accumulate,
     BatchPerRank,
     Boundaries,
     ExecutionOption,
@@ -72,6 +73,7 @@ def command(
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     gradients: GradientsOption = None,
+    accumulate: Accumulate = None,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -152,6 +154,7 @@ def command(
         "overlap": overlap,
         "sharded_optimizer": sharded_optimizer,
         "gradients": gradients,
+        "accumulation": [accumulate] if accumulate else [],
     }
     if found_plan is not None:
         given = {

@@ -149,7 +149,7 @@ def _division(
     layers = divided_layers(model, None, strategy, p)
     node = ranks_per_node(launcher, request.device)
     settings = Settings(backend_on(request.device), execution)
-    division = trained_division(template, p, batch, node, layers, settings)
+    division = trained_division(template, p, batch, node, entry(model), layers, settings)
     return division if layers is None else balance.cut(layers.run_as(execution), division)[0]
 
 

@@ -13,8 +13,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import EVERY, DivisionTemplate
 from calib.planning.points import batch_of
 
-# fields of Division whose option has another name
-OPTIONS = {"accumulation": "--accumulate"}
+OPTIONS = {"accumulation": "--accumulate"}  # that are not called as the field of Division
 
 
 def templates(

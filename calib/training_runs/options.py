@@ -88,6 +88,7 @@ def trained_division(
     p: int,
     batch: int,
     ranks_per_node: int,
+    about: ModelEntry,
     model: ModelSpec | None,
     settings: Settings,
 ) -> Division:
@@ -101,14 +102,25 @@ def trained_division(
     found = template.division(p, batch, ranks_per_node, model)
     if model is not None:
         found = fitted(model, found)
-    require_trained(found, settings, model)
+    require_trained(found, settings, about, model)
     return found
 
 
-def require_trained(division: Division, settings: Settings, model: ModelSpec | None) -> None:
-    """Raise InputError for what training cannot run."""
+def require_trained(
+    division: Division, settings: Settings, about: ModelEntry, model: ModelSpec | None
+) -> None:
+    """Raise InputError for what training cannot run.
+
+    `model` has the `divided_layers`; those of a registered model are known in any case.
+    """
     reasons = why_not_trained(
-        division, model, settings.execution, settings.synchronized_batch_norm, settings.ddp
+        division,
+        spec(about.name) if model is None and settings.own is None else model,
+        settings.execution,
+        settings.synchronized_batch_norm,
+        settings.ddp,
+        about.input_shape,
+        BACKENDS[settings.backend].device,
     )
     if reasons:
         raise InputError(reasons[0])

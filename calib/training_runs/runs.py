@@ -28,7 +28,12 @@ from calib.training.job import Settings, TrainingJob
 from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training.teams import BACKENDS
-from calib.training_runs.options import divided_layers, require_trained, trained_division
+from calib.training_runs.options import (
+    divided_layers,
+    model_entry,
+    require_trained,
+    trained_division,
+)
 from calib.training_runs.plan import PlanFile
 from calib.training_runs.stages import Balance
 
@@ -78,9 +83,10 @@ class TrainingRequest:
         return [(job, path) for path, job in found.items()], reasons
 
     def _divisions(self) -> tuple[list[Division], list[str]]:
+        about = model_entry(self.model, self.settings.own)
         if self.plan is not None:
             division = self.plan.division(self.model, self.settings.own)
-            require_trained(division, self.settings, self._layers(division.strategy))
+            require_trained(division, self.settings, about, self._layers(division.strategy))
             return [division], []
         _, device = BACKENDS[self.settings.backend]
         node, found, reasons = ranks_per_node(self.launcher, device), [], []
@@ -91,7 +97,7 @@ class TrainingRequest:
             try:
                 layers = self._layers(strategy)
                 division = trained_division(
-                    template, self.p, self.batch, node, layers, self.settings
+                    template, self.p, self.batch, node, about, layers, self.settings
                 )
             except InputError as error:
                 named = str(error).startswith(strategy) or not self.several

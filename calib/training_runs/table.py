@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calib.foundation.execution import USUAL
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.foundation.words import bytes_words, number, with_interval
 from calib.reports.words import OVERSUBSCRIBED_MARK
@@ -28,6 +29,8 @@ def summary(run: TrainingRun) -> dict[str, Any]:
     phases = {name: median([i.phase_seconds(name) for i in run.timed]) for name in TIMED_PHASES}
     first, end, half = run.iterations[0], run.end, serial_half_width(totals)
     return {
+        "execution": run.header.execution,
+        "accumulation": run.header.division.accumulation,
         "median_s": median(totals),
         "low_s": low,
         "high_s": high,
@@ -52,7 +55,9 @@ def _interval_ms(of: Mapping[str, Any]) -> str:
 def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, memory, and reservations."""
     head, of = run.header, summary(run)
-    layout = f" ({head.layout})" if head.layout else ""
+    how = head.execution if head.execution != USUAL else ""
+    words = ", ".join(filter(None, (head.layout, how)))
+    layout = f" ({words})" if words else ""
     each = f"{head.batch_per_rank:.4g} samples per rank"
     say(
         f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {_interval_ms(of)} ms "
@@ -127,7 +132,10 @@ def show(runs: list[TrainingRun]) -> None:
             ]
         )
     head = runs[0].header
-    title = f"{head.model} on p = {head.p}, B = {head.division.batch} samples: medians in ms"
+    title = (
+        f"{head.model} on p = {head.p}, B = {head.division.batch} samples, {head.execution}: medians in "
+        "ms"
+    )
     columns = ["strategy", "layout", "iteration [95%]", *phases, "peak MiB", "equal to serial"]
     table(title, columns, rows)
     if any(run.header.oversubscribed for run in runs):

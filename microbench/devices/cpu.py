@@ -79,6 +79,10 @@ class CpuDevice:
         """A process's memory beside tensors is its resident set, which is not the device's."""
         return {}
 
+    def graphed(self, module: torch.nn.Module, sample: torch.Tensor) -> None:
+        """A CPU has none."""
+        raise InputError("CUDA graphs are of GPUs; on a CPU leave +cuda_graph out")
+
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """A CPU's have no names."""
         return []

@@ -131,6 +131,20 @@ class CudaDevice:
         outside = max(0, int(used) - int(self.cuda.memory_reserved(self.index)))
         return found | {"device_used": int(used), "outside": outside}
 
+    def graphed(self, module: torch.nn.Module, sample: torch.Tensor) -> None:
+        """By torch.cuda.make_graphed_callables, on a side stream.
+
+        What its graphs keep between them (activations) is in a pool of their own: the caching
+        allocator counts it as reserved, not as in tensors. The warm-up's iterations train nothing, but
+        they move running statistics, which are put back.
+        """
+        buffers = list(module.buffers())
+        before = [buffer.clone() for buffer in buffers]
+        # weights that no layer uses get no gradient, as without a graph
+        self.cuda.make_graphed_callables(module, (sample,), allow_unused_input=True)
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
+
     def kernels(self, call: Callable[[], object]) -> list[str]:
         """Of one more run, by the profiler.
 

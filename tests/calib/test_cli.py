@@ -59,7 +59,7 @@ search: --model --space --method --cluster --memory --batch --batch-per-rank --b
 model:
 replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node --segments
     --samples --output --json
-train: --model --strategy -p --batch-per-rank --batch --groups --inner --segments --schedule
+train: --model --strategy -p --batch-per-rank --batch --accumulate --groups --inner --segments --schedule
     --boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan --backend
     --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed --output
     --launcher --hang-seconds --input --outputs --loss --train-function --json

@@ -28,11 +28,10 @@ from calib.options import share_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import templates
-from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
+from calib.training.job import OPTIMIZERS, Settings, TrainingJob
 from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
-from calib.training.step import DTYPES
 from calib.training.teams import make_teams
 from calib.training_runs.options import MAX_SEED, in_groups, model_layers
 from calib.training_runs.runs import TrainingRequest, fingerprint_beside
@@ -112,6 +111,16 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
     assert job.division == Division("serial", 1, 8)
 
 
+def test_micro_batches_are_of_the_strategies_that_take_them() -> None:
+    assert only("serial", 1, accumulation=4) == Division("serial", 1, 8, accumulation=4)
+    data = only("data", 2, accumulation=2, sharded_optimizer=True)
+    assert data == Division("data", 2, 8, sharded_optimizer=True, accumulation=2)
+    runs, _ = asked("data,filter", 2, accumulation=2).runs()
+    assert [job.division.accumulation for job, _ in runs] == [2, 1]
+    with pytest.raises(InputError, match="--accumulate is of serial and data"):
+        asked("filter", 2, accumulation=2)
+
+
 def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
     ((job, _),), reasons = asked("data,filter", 3, 8).runs()
     assert job.division.strategy == "filter"
@@ -188,7 +197,7 @@ def test_a_job_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, sai
 
 
 def test_names_are_those_that_training_knows() -> None:
-    assert set(DTYPE_NAMES) == set(DTYPES) and set(OPTIMIZERS) == set(STATES)
+    assert set(OPTIMIZERS) == set(STATES)
 
 
 @pytest.mark.parametrize(("text", "share"), [("1%", 0.01), ("0.5%", 0.005), ("0.02", 0.02)])
@@ -197,6 +206,8 @@ def test_a_share(text: str, share: float) -> None:
 
 
 TRAIN = ("train", "--model", "vgg16-mini")
+FILTER = ("--strategy", "filter", "-p", "2")
+GRAPH = ("--execution", "float32+cuda_graph", "--backend", "nccl", "--strategy", "data", "-p", "2")
 HYBRID = ("--strategy", "data+filter", "-p", "4")
 
 
@@ -233,11 +244,33 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--ddp",), "DistributedDataParallel is for data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
         (("--backend", "ucx"), "known: mpi, gloo, nccl"),
-        (("--execution", "float16"), "known: float32, tf32, bfloat16, float64"),
         (
-            ("--execution", "tf32"),
-            "tf32 is arithmetic of CUDA devices, and backend mpi trains on CPUs",
+            ("--execution", "half"),
+            "known: float32, tf32, float64, float16, bfloat16, bfloat16-mixed",
         ),
+        (("--execution", "float32+nhwc"), "unknown mark 'nhwc'"),
+        (("--execution", "tf32"), "tf32 is arithmetic of CUDA devices; on a CPU take float32"),
+        (("--execution", "float32+cuda_graph"), "on a CPU leave +cuda_graph out"),
+        (("--execution", "float16", "--optimizer", "adam"), "take bfloat16, or another optimizer"),
+        (
+            ("--execution", "float32+channels_last", *FILTER),
+            "channels_last is of serial and data, not of filter",
+        ),
+        (
+            ("--execution", "float32+cuda_graph", "--backend", "nccl", *FILTER),
+            "cuda_graph is of serial and data, not of filter",
+        ),
+        (
+            (*GRAPH, "--sync-batch-norm"),
+            "a CUDA graph holds no messages of synchronized batch norms",
+        ),
+        ((*GRAPH, "--overlap"), "which leaves nothing to overlap with"),
+        (
+            ("--execution", "float16", "--model", "cosmoflow-mini"),
+            "averages volumes, for which PyTorch has no float16 on a CPU; take bfloat16-mixed",
+        ),
+        (("--accumulate", "2", *FILTER), "--accumulate is of serial and data; choose one of them"),
+        (("--accumulate", "3"), "3 micro-batches do not divide the 8 samples of a rank"),
         (("--optimizer", "lion"), "'lion' is not one of"),
         (("--precision", "1"), "is not a share"),
         (("--precision", "little"), "is not a share"),
@@ -304,6 +337,18 @@ def test_what_is_said_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "halo" not in text and "timing took" not in text
     summarize(ended(found, clock_share=0.02), Path("x.jsonl"))
     assert "timing took 2.0% of an iteration" in capsys.readouterr().err
+
+
+def test_how_a_run_was_executed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a line, in the title of a table, and for --json."""
+    found = a_run("data", 2.0, execution="bfloat16+channels_last", accumulation=2)
+    of = summary(found)
+    assert (of["execution"], of["accumulation"]) == ("bfloat16+channels_last", 2)
+    summarize(found, Path("x.jsonl"))
+    assert "data p=2 (2 accumulated, bfloat16+channels_last)," in capsys.readouterr().err
+    show([found])
+    text = capsys.readouterr().out
+    assert "samples, bfloat16+channels_last: medians in ms" in text and "2 accumulated" in text
 
 
 def test_a_table_of_runs(capsys: pytest.CaptureFixture[str]) -> None:

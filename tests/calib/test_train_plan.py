@@ -163,8 +163,10 @@ def test_what_is_no_plan_is_refused_in_one_line(tmp_path: Path, content: str) ->
         (["--batch", "8"], "leave out --batch"),
         (["--segments", "2"], "leave out the options of a strategy"),
         (["--optimizer", "adam"], "the plan is for the optimizer momentum, not adam"),
-        (["--sync-batch-norm"], "without synchronized batch norm"),
-        (["--execution", "bfloat16"], "in float32, tf32 or float64"),
+        (["--sync-batch-norm"], "synchronized batch norm and Distributed"),
+        (["--execution", "bfloat16-mixed"], "in one item type"),
+        (["--execution", "float32+channels_last"], "in one item type, without channels_last"),
+        (["--accumulate", "2"], "leave out the options of a strategy"),
         (["--model", "alexnet-mini"], "the plan's layers are not those of alexnet-mini"),
     ],
 )

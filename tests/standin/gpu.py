@@ -20,18 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 from tests.standin.boards import L2_BYTES, NAME, UUIDS, board_of
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from calib.microbench.devices.cuda import CudaDevice
 from calib.microbench.memory import LiveBytes
 
 # the host
-LAUNCH_S, EVENT_S = 2e-6, 0.7e-6
+LAUNCH_S = float(os.environ.get("STANDIN_LAUNCH_S", "2e-6"))  # longer, and the GPU waits for it
+EVENT_S = 0.7e-6
 TICK_S = 0.5e-6  # of events
 # kernels: a start, and whatever of the two takes longer
 KERNEL_S = 4e-6
-FLOPS_PER_S, BYTES_PER_S = 2e12, 200e9
+FLOPS_PER_S, BYTES_PER_S = 2e12, 200e9  # of float32; of items half as long twice as many FLOP/s
 COLD_BYTES_PER_S = 100e9  # beside that, for what a flush has evicted from L2
 # messages, as formulas.md has them for rings
 ALPHA_S, BETA_S_PER_BYTE = 10e-6, 1 / 8e9
@@ -61,9 +63,9 @@ WAITS = {aten._local_scalar_dense.default}
 CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 
 
-def kernel_seconds(flops: float, nbytes: float) -> float:
+def kernel_seconds(flops: float, nbytes: float, item_bytes: int = 4) -> float:
     """The law of a kernel."""
-    return KERNEL_S + max(flops / FLOPS_PER_S, nbytes / BYTES_PER_S)
+    return KERNEL_S + max(flops * item_bytes / 4 / FLOPS_PER_S, nbytes / BYTES_PER_S)
 
 
 def steps_and_volume(operation: str, p: int) -> tuple[float, float]:
@@ -111,6 +113,8 @@ class Machine:
         self.mode: Kernels | None = None
         self.recorded: list[Callable[[], None]] | None = None  # calls of NCCL that a graph captures
         self.call_s = LAUNCH_S  # of the host, for a call of NCCL
+        self.launches = 0
+        self._captured: list[float] | None = None  # kernels of the graph that is being run
         self._noise = random.Random(0)
 
     def take(self, index: int) -> None:
@@ -140,10 +144,34 @@ class Machine:
 
     def launch(self, seconds: float) -> None:
         """Queue a kernel on the current stream."""
+        if self._captured is not None:
+            self._captured.append(self.noisy(seconds))
+            return
         self.join()
+        self._queue(self.noisy(seconds))
+
+    def _queue(self, seconds: float) -> None:
+        self.launches += 1
         self.host_s += LAUNCH_S
         begin = max(self.current.ready_s, self.host_s)
-        self.current.ready_s = begin + self.worked(self.noisy(seconds), begin)
+        self.current.ready_s = begin + self.worked(seconds, begin)
+
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        """What is done in it is one launch of all its kernels, one after the other."""
+        self.join()
+        self._captured = []
+        try:
+            yield
+            seconds = sum(self._captured)
+        finally:
+            self._captured = None
+        self._queue(seconds)
+
+    def refuse_in_graph(self) -> None:
+        """As CUDA does."""
+        if self._captured is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
 
     def do(self, work: Callable[[], None]) -> None:
         """Do a call of NCCL; while a graph is captured, at its replays."""
@@ -171,6 +199,7 @@ class Kernels(LiveBytes):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in WAITS:
+            MACHINE.refuse_in_graph()
             MACHINE.join()
             MACHINE.current.synchronize()
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -186,7 +215,8 @@ class Kernels(LiveBytes):
         nbytes = float(sum(x.numel() * x.element_size() for x in tensors))
         count = flop_registry.get(getattr(func, "overloadpacket", None))
         flops = float(count(*args, **(kwargs or {}), out_val=result)) if count else 0.0
-        MACHINE.launch(kernel_seconds(flops, nbytes) + MACHINE.cold(nbytes))
+        item_bytes = given[0].element_size() if count else 4
+        MACHINE.launch(kernel_seconds(flops, nbytes, item_bytes) + MACHINE.cold(nbytes))
         if func is aten.zero_.default and given[0].dtype == torch.int8:
             MACHINE.cold_bytes = float(min(L2_BYTES, nbytes))
         return result
@@ -201,6 +231,7 @@ class Event:
         self._at = 0.0
 
     def record(self, stream: Stream | None = None) -> None:
+        MACHINE.refuse_in_graph()
         MACHINE.join()
         MACHINE.host_s += EVENT_S
         self._at = max(MACHINE.current.ready_s, MACHINE.host_s)
@@ -265,6 +296,69 @@ def _capture(graph: Graph, capture_error_mode: str = "global") -> Iterator[None]
         MACHINE.recorded = None
 
 
+def make_graphed_callables(
+    module: nn.Module, sample_args: tuple[torch.Tensor], allow_unused_input: bool = False
+) -> nn.Module:
+    """torch.cuda's: one autograd node over static tensors, whose every replay is a single launch.
+
+    As there, gradients are handed on in the graph's own memory, which the next replay writes.
+    """
+    assert not module._forward_hooks and not module._forward_pre_hooks
+    if torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled():
+        raise RuntimeError("make_graphed_callables does not support the autocast caching")
+    (read,), run = sample_args, module.forward
+    weights = tuple(module.parameters())
+    places = [weight.data_ptr() for weight in weights]
+    trained = [weight for weight in weights if weight.requires_grad]
+
+    def gradients(outputs: Any, of_outputs: Any) -> list[torch.Tensor | None]:
+        leaves = tree_leaves(outputs)
+        return list(
+            torch.autograd.grad(leaves, trained, of_outputs, allow_unused=allow_unused_input)
+        )
+
+    for _ in range(3):
+        outputs = run(read)
+        found = gradients(outputs, [torch.ones_like(y) for y in tree_leaves(outputs)])
+    static = [None if x is None else torch.empty_like(x) for x in found]
+    kept: list[Any] = [None]
+    del outputs, found
+
+    class Graphed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, given: torch.Tensor, *now: torch.Tensor) -> Any:
+            assert places == [weight.data_ptr() for weight in now], (
+                "a graph reads where it was captured"
+            )
+            if read.data_ptr() != given.data_ptr():
+                read.copy_(given)
+            with MACHINE.graph(), torch.enable_grad():
+                kept[0] = run(read)
+            return tuple(y.detach() for y in tree_leaves(kept[0]))
+
+        @staticmethod
+        def backward(ctx: Any, *of_outputs: torch.Tensor) -> Any:
+            outputs, kept[0] = kept[0], None
+            with MACHINE.graph():
+                made = gradients(outputs, of_outputs)
+            with torch.utils._python_dispatch._disable_current_modes():  # it was made there
+                for place, x in zip(static, made, strict=True):
+                    if place is not None and x is not None:
+                        place.copy_(x)
+            mine = iter(static)
+            each = (next(mine) if weight.requires_grad else None for weight in weights)
+            return (None, *(x if x is None else x.detach() for x in each))
+
+    graphed: Any = Graphed.apply
+    spec = tree_structure(run(read))
+
+    def forward(given: torch.Tensor) -> Any:
+        return tree_unflatten(graphed(given, *weights), spec)
+
+    module.forward = forward
+    return module
+
+
 # what the program uses of torch.cuda
 CUDA = SimpleNamespace(
     is_available=lambda: True,
@@ -277,6 +371,7 @@ CUDA = SimpleNamespace(
     ),
     synchronize=_synchronize,
     Event=Event,
+    make_graphed_callables=make_graphed_callables,
     _sleep=lambda cycles: MACHINE.launch(cycles / CYCLES_PER_S),
     empty_cache=lambda: None,  # nothing is kept
     reset_peak_memory_stats=_reset,

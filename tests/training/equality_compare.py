@@ -70,9 +70,9 @@ def expected_of(case: Case) -> tuple[Training, Training | None]:
     of = definition_of(case)
     alike = [c for c in CASES if c.curve and definition_of(c) == of]
     exact = reference(of, bool(alike))
-    if case.dtype == "float64":
+    if case.execution == "float64":
         return exact, None
-    return exact, float32_bound(of, any(c.dtype == "float32" for c in alike))
+    return exact, float32_bound(of, any(c.execution == "float32" for c in alike))
 
 
 def cut(whole: Tensor, box: Box) -> Tensor:

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
+from calib.microbench.item_types import weight_type
 from calib.training.checks.gradients import gradient_difference
 from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import LayerProgram
@@ -31,7 +33,7 @@ from calib.training.models.alexnet import AlexNet
 from calib.training.models.cosmoflow import CosmoFlow
 from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
-from calib.training.step import DTYPES, TrainingStep
+from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams
 from calib.training.worker import Worker, WorkerOptions
 
@@ -77,7 +79,7 @@ class Case:
 
     model: str
     division: Division
-    dtype: str = "float64"
+    execution: str = "float64"
     optimizer: str = "momentum"
     synchronized: bool = False
     ddp: bool = False
@@ -99,7 +101,7 @@ class Case:
             + ["sharded"] * d.sharded_optimizer
         )
         said += ["sync"] * self.synchronized + [self.optimizer] * (self.optimizer != "momentum")
-        said += [self.backend] * (self.backend != "mpi") + [self.dtype]
+        said += [self.backend] * (self.backend != "mpi") + [self.execution]
         return "-".join(said)
 
     @property
@@ -115,15 +117,15 @@ class Case:
     @property
     def options(self) -> WorkerOptions:
         """How it computes, as a run is told."""
-        return WorkerOptions(self.optimizer, self.dtype, self.synchronized, self.ddp)
+        return WorkerOptions(self.optimizer, self.execution, self.synchronized, self.ddp)
 
 
 def of(model: str, strategy: str, p: int, /, **more: Any) -> list[Case]:
     """The case in both item types; what is no field of Case is of its division."""
     mine = {key: more.pop(key) for key in list(more) if key in Case.__dataclass_fields__}
-    kinds = [mine.pop("dtype")] if "dtype" in mine else ["float64", "float32"]
+    kinds = [mine.pop("execution")] if "execution" in mine else ["float64", "float32"]
     division = Division(strategy, p, BATCH[model], **more)
-    return [Case(model, division, dtype=dtype, **mine) for dtype in kinds]
+    return [Case(model, division, execution=name, **mine) for name in kinds]
 
 
 def joint_batch(model: str) -> tuple[Tensor, Tensor]:
@@ -164,7 +166,7 @@ def gradients_after_exchange(step: TrainingStep) -> dict[str, Tensor]:
 def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What this rank has of everything, and what part of the whole that is."""
     step = TrainingStep(case.about, case.division, SEED, teams, case.options)
-    worker, dtype = step.worker, DTYPES[case.dtype]
+    worker, dtype = step.worker, weight_type(execution_of(case.options.execution))
     inputs, targets = joint_batch(case.model)
     targets = targets.to(dtype) if targets.is_floating_point() else targets
     mine = slice(*worker.samples)

@@ -20,12 +20,14 @@ from tests.training.pipeline_models import ENTRIES, WIDE, watch
 from torch import Tensor
 
 from calib.foundation.division import Division, Schedule
+from calib.foundation.execution import execution_of
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.item_types import weight_type
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import PROGRESS
 from calib.training.clock import PhaseClock
 from calib.training.models import ModelEntry, built
-from calib.training.step import DTYPES, TrainingStep, loss_function, synthetic_batch
+from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import make_teams
 from calib.training.worker import WorkerOptions
 
@@ -54,7 +56,7 @@ CASES = (
     Case("two heads", 3, 4, "1f1b", (6, 13)),  # the second stage reads the model's input too
     Case("wide", 3, 4, "gpipe"),
     Case("wide", 3, 4, "1f1b", (3, 5)),
-    Case("wide", 2, 2, "gpipe", (3,), dtype="bfloat16"),
+    Case("wide", 2, 2, "gpipe", (3,), dtype="bfloat16-mixed"),
     Case("wide", 3, 4, "1f1b", (1, 3), "gloo"),
 )
 RANKS = max(case.p for case in CASES)
@@ -80,7 +82,7 @@ class Serial:
     """The same training on one rank, micro-batch by micro-batch."""
 
     def __init__(self, about: ModelEntry, case: Case) -> None:
-        dtype = DTYPES[case.dtype]
+        dtype = weight_type(execution_of(case.dtype))
         self.program = traced_once(built(about, SEED).to(dtype), about)
         self.loss_of, self.segments = loss_function(about), case.segments
         self.parameters = dict(self.program.graph.named_parameters())
@@ -90,7 +92,7 @@ class Serial:
             zip(inputs.to(dtype).chunk(self.segments), targets.chunk(self.segments), strict=True)
         )
         self.cast: Any = nullcontext
-        if case.dtype == "bfloat16":
+        if case.dtype == "bfloat16-mixed":
             self.cast = lambda: torch.autocast("cpu", torch.bfloat16)
 
     def compute(self) -> float:

@@ -170,7 +170,8 @@ for backend in ("mpi", "gloo"):
     teams = make_teams(control, Division("data", control.size, control.size * EACH), backend)
     for form in ("flat", "overlap", "one bucket"):
         division = Division("data", control.size, control.size * EACH, overlap=form == "overlap")
-        options = WorkerOptions(execution="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
+        options = WorkerOptions(
+            execution="float64", synchronized_batch_norm=True, ddp=form == "one bucket")
         step = TrainingStep(WIDE, division, SEED, teams, options)
         rows, events, phases = [], [], []
         for held in step.worker.held:

@@ -75,16 +75,34 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
             assert all(seconds > 0 for seconds in iteration.seconds[phase])
 
 
-@pytest.mark.parametrize("dtype", ["tf32", "bfloat16"])
-def test_a_model_trains_in_other_arithmetic(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("model", ["resnet50", "alexnet-mini", "cosmoflow-mini"])
+@pytest.mark.parametrize(
+    "execution",
+    [
+        "tf32",
+        "float16",
+        "bfloat16",
+        "bfloat16-mixed",
+        "bfloat16+channels_last",
+        "float32+cuda_graph",
+        "bfloat16-mixed+channels_last+cuda_graph",
+    ],
+)
+def test_a_model_trains_in_other_executions(
+    tmp_path: Path, execution: str, model: str, pieces: int
+) -> None:
+    """Of graphs and of micro-batches gradients are compared with plain ones (alexnet has dropout)."""
     path = tmp_path / "run.jsonl"
-    line = [sys.executable, "-m", "calib", "train", "--model", "resnet50", "--execution", dtype]
-    more = words_of("--strategy serial --backend nccl --batch-per-rank 2 --iterations 6 -o")
-    done = completed([*line, *more, str(path)])
+    line = [sys.executable, "-m", "calib", "train", "--model", model, "--execution", execution]
+    words = f"--strategy serial --backend nccl --batch-per-rank 4 --accumulate {pieces}"
+    done = completed([*line, *words_of(words), "--iterations", "6", "-o", str(path)])
     assert done.returncode == 0, done.stderr[-2000:]
     run = TrainingRun.read(path)
-    assert run.complete and run.header.execution == dtype
+    assert run.complete and run.header.execution == execution
     assert all(math.isfinite(iteration.loss) for iteration in run.iterations)
+    compared = run.header.gradient_difference
+    assert (compared is not None) == (pieces > 1 or "cuda_graph" in execution)
 
 
 @pytest.mark.skipif(

@@ -26,13 +26,14 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.foundation.execution import execution_of
 from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.item_types import weight_type
 from calib.training import clock
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
 from calib.training.runner import Job, TimedRun, Writer, header_of, train
-from calib.training.step import DTYPES
 from calib.training.stopping import Stopping
 from calib.training.worker import WorkerOptions
 
@@ -78,11 +79,11 @@ def test_the_first_iteration_then_the_warm_up_then_the_timed_ones(tmp_path: Path
 
 
 def test_a_run_is_in_the_arithmetic_that_it_names(tmp_path: Path) -> None:
-    """A CPU has no TF32, and says so; on a GPU its items are of float32 (training/step.py)."""
+    """A CPU has no TF32, and says so; on a GPU its items are of float32."""
     job = Job(ABOUT, Division("serial", 1, 4), options=WorkerOptions(execution="tf32"))
     with pytest.raises(InputError, match="tf32 is arithmetic of CUDA devices"):
         threads(job, tmp_path / "run.jsonl")
-    assert DTYPES["tf32"] == torch.float32
+    assert weight_type(execution_of("tf32")) == torch.float32
 
 
 def test_what_a_rank_holds(tmp_path: Path) -> None:
@@ -392,7 +393,7 @@ class Precise(CpuDevice):
         return super().watch(existing)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "bfloat16-mixed"])
 def test_a_run_is_in_the_arithmetic_of_its_items(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """Before a run, gradients and loss must equal the serial ones on a small joint batch.
 
-The step that training runs (TrainingStep) runs once in float64, so that a difference is a mistake and
-not rounding, with dropout off (its masks differ by definition). Rank 0 computes the same samples
+The step that training runs (TrainingStep: its micro-batches, memory format and graphs too) runs once in
+float64, so that a difference is a mistake and not rounding, with dropout off (its masks differ by
+definition). Rank 0 computes the same samples
 serially, by plain torch, with batch normalisation as the strategy defines it
 (training/checks/serial.py), and every rank compares the parts of the weights that it holds.
 """
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
+from calib.foundation.execution import execution_of
 from calib.microbench.timing.watchdog import beat, idle
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.gradients.sharded import ShardedGradients
@@ -66,9 +68,13 @@ def gradient_difference(
     The same on every rank; collective over the world of `teams`. Leaves torch's generators as they
     were. Raises MeasurementError above GRADIENT_TOLERANCE and for a NaN: a wrong result has no time.
     """
+    execution = replace(execution_of(options.execution), dtype="float64")
     with torch.random.fork_rng(devices=[]):
         small = _small(about, division)
-        step = TrainingStep(about, small, seed, teams, replace(options, execution="float64"))
+        # a graph is what runs when it is captured
+        with WithoutDropout() if execution.cuda_graph else nullcontext():
+            options = replace(options, execution=execution.name)
+            step = TrainingStep(about, small, seed, teams, options)
         try:
             difference = _compare(step, seed, teams)
         finally:
@@ -177,10 +183,14 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
             define_norms(program, division, synchronized=False)
             run, chunks = program, 1
         elif synchronized and not division.traits.stages:
-            chunks = 1
+            chunks = division.accumulation
     each = division.batch // division.replicas
     batches = [synthetic_batch(about, each, seed + 1 + r) for r in range(division.replicas)]
     inputs, targets = (torch.cat(parts).to(device) for parts in zip(*batches, strict=True))
+    if chunks == division.accumulation > 1:  # the n-th micro-batches of all replicas, together
+        order = torch.arange(division.batch).view(division.replicas, chunks, -1)
+        order = order.transpose(0, 1).reshape(-1)
+        inputs, targets = inputs[order], targets[order]
     inputs = inputs.to(torch.float64)
     if targets.is_floating_point():
         targets = targets.to(torch.float64)

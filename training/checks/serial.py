@@ -3,7 +3,7 @@
 The one thing in which the strategies differ from serial training by definition is batch normalisation
 that is not synchronised (ParaDL section 4.5.2): its statistics are of what a rank has. So a reference
 normalises every piece of the joint tensor by itself. A piece is a chunk of the batch (the samples of a
-replica, or a micro-batch of a pipeline) in a cell of the grid into which a spatial strategy cuts the
+replica, or a micro-batch) in a cell of the grid into which a spatial strategy cuts the
 images, or a part of a plan's layer; under filter and channel every rank has the whole tensor.
 Synchronised, it is that of serial training, but for the micro-batches of a pipeline, which run in turn.
 """
@@ -32,7 +32,9 @@ Normalize = Callable[..., Tensor]
 
 def batch_chunks(division: Division) -> int:
     """Into how many pieces the batch is cut that are normalised separately."""
-    return division.segments if division.traits.stages else division.replicas
+    if division.traits.stages:
+        return division.segments
+    return division.replicas * division.accumulation
 
 
 def has_batch_norm(module: nn.Module) -> bool:

@@ -10,6 +10,7 @@ DDP without overlap.
 from __future__ import annotations
 
 import inspect
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -63,6 +64,11 @@ class DdpWorker(Worker):
             loss: Tensor = self._loss(self._ddp(inputs), targets)
         return loss
 
+    def adding(self) -> AbstractContextManager[object]:
+        """DDP exchanges nothing in it, and the gradients stay where they are."""
+        assert self._ddp is not None, "closed"
+        return self._ddp.no_sync()
+
     def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """As Worker's; the backward returns when the gradients are averages."""
         loss = super().compute(inputs, targets)
@@ -71,4 +77,5 @@ class DdpWorker(Worker):
 
     def close(self) -> None:
         """Release DDP, whose buckets hold the process group."""
+        super().close()
         self._ddp = None

@@ -17,6 +17,26 @@ from calib.microbench.tensors import pack
 from calib.training.worker import Held, Task, Worker
 
 
+class MemoryOrder:
+    """A parameter's items in the order of its memory, which is not that of its dimensions where channels
+    come last: flat weights must lie as they do in the tensors that are views of them.
+    """
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.items = parameter.numel()
+        self._order = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
+        self._shape = [parameter.shape[d] for d in self._order]
+        self._back = [self._order.index(d) for d in range(parameter.dim())]
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """The parameter, or its gradient (which autograd lays out alike), in one dimension: a view."""
+        return tensor.permute(self._order).reshape(-1)
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        """The inverse: a view of the parameter's shape and strides."""
+        return flat.view(self._shape).permute(self._back)
+
+
 class ShardedGradients:
     """Gradients reduced to their owners: rank r has the r-th of p equal parts of all of them.
 
@@ -24,16 +44,18 @@ class ShardedGradients:
     the gradients of the parameters are still this rank's own.
     """
 
-    def __init__(self, piece: nn.Parameter, items: int, communicator: TorchGroup) -> None:
-        self.piece = piece
+    def __init__(
+        self, piece: nn.Parameter, orders: Sequence[MemoryOrder], communicator: TorchGroup
+    ) -> None:
+        self.piece, self._orders = piece, orders
         self._communicator = communicator
         self._flat = piece.new_zeros(piece.numel() * communicator.size)
-        self._packed = self._flat[:items]
+        self._packed = self._flat[: sum(order.items for order in orders)]
         self._mine = torch.empty_like(piece, requires_grad=False)
 
     def pack(self, gradients: Sequence[Tensor]) -> None:
         """Copy the gradients into the flat buffer."""
-        pack(gradients, self._packed)
+        pack(_flattened(self._orders, gradients), self._packed)
 
     def exchange(self) -> None:
         """Sum over the ranks; each keeps its part."""
@@ -46,9 +68,13 @@ class ShardedGradients:
     def average(self, gradients: Sequence[Tensor]) -> None:
         """For checks, between `unpack` and the update: make `gradients` the averages; collective."""
         self._communicator.allgather(self._mine, self._flat)
-        pieces = torch.split(self._packed, [gradient.numel() for gradient in gradients])
-        for piece, gradient in zip(pieces, gradients, strict=True):
-            gradient.copy_(piece.view_as(gradient))
+        pieces = torch.split(self._packed, [order.items for order in self._orders])
+        for piece, order, gradient in zip(pieces, self._orders, gradients, strict=True):
+            gradient.copy_(order.shaped(piece))
+
+
+def _flattened(orders: Sequence[MemoryOrder], tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [order.flat(tensor) for order, tensor in zip(orders, tensors, strict=True)]
 
 
 class ShardedWorker(Worker):
@@ -61,17 +87,18 @@ class ShardedWorker(Worker):
     def __init__(self, task: Task, held: list[Held]) -> None:
         team = task.teams.world
         parameters = [h.parameter for h in held]
-        items = sum(parameter.numel() for parameter in parameters)
+        orders = [MemoryOrder(parameter) for parameter in parameters]
+        items = sum(order.items for order in orders)
         each = -(-items // team.size)
         self._weights = parameters[0].detach().new_zeros(each * team.size)
-        pieces = torch.split(self._weights[:items], [p.numel() for p in parameters])
+        pieces = torch.split(self._weights[:items], [order.items for order in orders])
         with torch.no_grad():
-            pack(parameters, self._weights[:items])
-            for parameter, piece in zip(parameters, pieces, strict=True):
-                parameter.data = piece.view(parameter.shape)
+            pack(_flattened(orders, parameters), self._weights[:items])
+            for parameter, order, piece in zip(parameters, orders, pieces, strict=True):
+                parameter.data = order.shaped(piece)
         own = self._weights[each * team.rank : each * (team.rank + 1)]
         self._team, self._piece = team, nn.Parameter(own.clone())
-        exchange = ShardedGradients(self._piece, items, team)
+        exchange = ShardedGradients(self._piece, orders, team)
         super().__init__(task, task.module, held, exchange)
 
     def make_optimizer(

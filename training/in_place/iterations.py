@@ -61,22 +61,23 @@ def measure_in_place(
     rows "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that
     have it; for a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, for
     serial and data parallelism, is of an untimed one, on the rank that needs most. Cases of overlap:
-    overlap.py.
+    overlap.py. A graph's modules run no hooks: of such a case there are phases alone.
     """
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
-    division = case.division
+    division, execution = case.division, execution_of(case.execution)
     teams = short_teams(control, case) if make is None else make(control, division)
     try:
         options = WorkerOptions(optimizer=case.optimizer, execution=case.execution)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
-        result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
+        share = 0.0 if execution.cuda_graph else LAYERS_SHARE
+        result = repeat(control, block, budget_s * (1.0 - share), target)
         if step.device.events is not None:
             result.resolution_s = step.device.events.resolution_s
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        if not execution_of(case.execution).cuda_graph:  # in which layers cannot be told apart
+        if not execution.cuda_graph:
             modules = modules_of(step.worker.module, case.layer_names)
             result.ranks |= layer_rows(control, step, modules, result)
         if division.traits.whole:

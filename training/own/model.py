@@ -15,18 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import at, failed_at, line_of
 from calib.oracle.trace.tracing import trace
 from calib.oracle.trace.user_module import aside, build_module, member
+from calib.training.allowed import WHOLE
 from calib.training.models import Loss, ModelEntry, built
 from calib.training.own.options import own_name
 
 BATCH_PER_PE = 8  # the default
-# strategies that leave a module whole
-WHOLE = tuple(name for name, traits in STRATEGIES.items() if traits.whole)
 LOSSES: tuple[Loss, ...] = ("cross_entropy", "mse")
 TrainFunction = Callable[[nn.Module, Tensor, Tensor, nn.Module], Tensor]
 

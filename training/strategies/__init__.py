@@ -23,7 +23,13 @@ def make_worker(task: Task) -> Worker:
         model = task.program.spec
         division = fitted(model, division)
     reasons = why_not_trained(
-        division, model, options.execution, options.synchronized_batch_norm, options.ddp
+        division,
+        model,
+        options.execution,
+        options.synchronized_batch_norm,
+        options.ddp,
+        task.about.input_shape,
+        next(task.module.parameters()).device.type,
     )
     if reasons:
         raise InputError(reasons[0])

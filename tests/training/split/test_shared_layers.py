@@ -250,14 +250,14 @@ def test_any_layer(
 @pytest.mark.parametrize(
     ("division", "build", "dtype"),
     [
-        (Division("filter", 2, 6), residual, "bfloat16"),
-        (Division("filter", 2, 6), volumes, "bfloat16"),
-        (Division("channel", 2, 6), volumes, "bfloat16"),
+        (Division("filter", 2, 6), residual, "bfloat16-mixed"),
+        (Division("filter", 2, 6), volumes, "bfloat16-mixed"),
+        (Division("channel", 2, 6), volumes, "bfloat16-mixed"),
         (Division("filter", 3, 6), Branches, "float32"),
-        (Division("filter", 3, 6), plain, "bfloat16"),
+        (Division("filter", 3, 6), plain, "bfloat16-mixed"),
         (Division("channel", 2, 6), residual, "float32"),
-        (Division("channel", 3, 6), Branches, "bfloat16"),
-        (Division("data+filter", 4, 6, inner=2), plain, "bfloat16"),
+        (Division("channel", 3, 6), Branches, "bfloat16-mixed"),
+        (Division("data+filter", 4, 6, inner=2), plain, "bfloat16-mixed"),
         (Division("data+filter", 6, 6, inner=2), Branches, "float32"),
         (Division("data+filter", 2, 6, inner=1), plain, "float32"),
     ],
@@ -296,7 +296,7 @@ def test_what_is_sent_is_what_is_predicted(
             "group" if m.stride == 1 and m.why != "gradients" else "across",
             "layerwise" if " of " in m.why and "shard" not in m.why else "exchange",
         )
-        for m in messages(spec, division, {"float32": 4, "bfloat16": 2}[dtype])
+        for m in messages(spec, division, {"float32": 4, "bfloat16-mixed": 2}[dtype])
     ]
     assert expected
     assert ranks[0][0] == expected  # the first of a group has the largest parts
@@ -309,7 +309,7 @@ def test_what_is_sent_is_what_is_predicted(
 @pytest.mark.parametrize("strategy", ["filter", "channel"])
 def test_autocast_is_that_of_serial_training(strategy: str) -> None:
     """bfloat16 has 8 bits, and sums of parts are rounded once more; weights stay float32."""
-    about, options = entry_of(plain), WorkerOptions(execution="bfloat16")
+    about, options = entry_of(plain), WorkerOptions(execution="bfloat16-mixed")
     batch = data(about, 4, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         alone = serial(about, batch, **SETTINGS).weight_gradients
