@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
+from itertools import product
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
-from calib.foundation.execution import USUAL, unusual
+from calib.foundation.execution import USUAL, execution_of, unusual
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
 from calib.microbench.cases import DeviceName
@@ -40,6 +41,7 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
+from calib.training.allowed import why_no_execution
 from calib.training.job import Settings, TrainingJob
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
@@ -159,7 +161,7 @@ def calibrate(
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    points = points_of(models, batch_per_rank, sizes, effort.extras, request.executions)
+    points = points_of(models, batch_per_rank, sizes, effort.extras, request.executions, device)
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
@@ -228,10 +230,11 @@ def points_of(
     sizes: list[int],
     overlap: bool,
     executions: Sequence[str] = (USUAL,),
+    device: str = "cpu",
 ) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks.
 
-    All of it in each execution, one after the other.
+    All of it in each execution that the device has for it, one after the other.
     """
     divided: list[tuple[str, Division]] = []
     for model in models:
@@ -240,7 +243,15 @@ def points_of(
         divided += [(model, Division("data", p, p * each)) for p in sizes]
         if overlap and model == models[0] and sizes[-1] > 1:
             divided.append((model, replace(divided[-1][1], overlap=True)))
-    return [CalibrationPoint(*of, execution) for execution in executions for of in divided]
+    points = []
+    for execution, (model, division) in product(executions, divided):
+        point, layers = CalibrationPoint(model, division, execution), spec_of(model)
+        how, sample = execution_of(execution), layers.input_shape
+        if reasons := why_no_execution(division, how, layers, sample, device):
+            say(f"left out: {point.label}: {reasons[0]}")
+        else:
+            points.append(point)
+    return points
 
 
 def _predict(

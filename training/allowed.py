@@ -58,11 +58,23 @@ def why_not_trained(
         return [*found, *_of_items(how, model, device)]
     found = division.faults if model is None else why_impossible(model, division)
     found += _of_settings(division, ddp)
-    found += _of_execution(division, how, synchronized, input_shape)
-    found += _of_items(how, model, device)
+    found += why_no_execution(division, how, model, input_shape, device, synchronized)
     if not found and model is not None:
         found += _of_batch_norms(division, model, synchronized)
     return found
+
+
+def why_no_execution(
+    division: Division,
+    how: Execution,
+    model: ModelSpec | None,
+    input_shape: Shape = (),
+    device: str = "",
+    synchronized: bool = False,
+) -> list[str]:
+    """Why no rank of a division runs so; arguments as those of `why_not_trained`."""
+    of_division = _of_execution(division, how, synchronized, input_shape)
+    return [*of_division, *_of_items(how, model, device)]
 
 
 def _of_settings(division: Division, ddp: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from calib.foundation.division import STRATEGIES, Division, traits_of
+from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.nccl import NCCL_PACKAGES
@@ -15,6 +15,7 @@ from calib.oracle.layout.shards import possible_division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
+from calib.training.allowed import why_no_execution
 from calib.training.models import entry, model_names
 
 
@@ -82,15 +83,6 @@ def batch_of(model: str, batch_per_rank: int | None) -> int:
     raise InputError(f"model file {model}: give --batch-per-rank (only registered models have one)")
 
 
-def why_not_run(strategy: str, execution: str) -> str:
-    """Why training has no such execution under a strategy; "" where it has."""
-    how = execution_of(execution)
-    if traits_of(strategy).whole or not (how.channels_last or how.cuda_graph):
-        return ""
-    whole = " and ".join(name for name, traits in STRATEGIES.items() if traits.whole)
-    return f"channels_last and cuda_graph are of whole models, as in {whole}; here it is {how.name}"
-
-
 def points_of(
     request: Request, machine: PlannedLaunches, specs: Mapping[str, ModelSpec]
 ) -> tuple[list[Point], list[str]]:
@@ -110,10 +102,6 @@ def points_of(
         if why:
             left_out.append(f"{strategy} {p}: {why}")
             continue
-        why = why_not_run(template.strategy, execution)
-        if why:
-            left_out.append(f"{name} {strategy} {p}: {why}")
-            continue
         model = specs[name].run_as(execution)
         try:
             found = template.division(p, batch, machine.ranks_per_node, model)
@@ -121,8 +109,13 @@ def points_of(
         except InputError as error:
             named = model.name in str(error)
             left_out.append(str(error) if named else f"{name} {strategy} {p}: {error}")
+            continue
+        point = Point(model, division, machine.launch_for(p))
+        how, sample = execution_of(execution), model.input_shape
+        if reasons := why_no_execution(division, how, model, sample, request.device):
+            left_out.append(f"{point.label}: {reasons[0]}")
         else:
-            points.append(Point(model, division, machine.launch_for(p)))
+            points.append(point)
     if not points:
         raise InputError(left_out[0] if left_out else "serial runs on 1 rank: add 1 to p")
     return list({(point.label, point.launch): point for point in points}.values()), list(

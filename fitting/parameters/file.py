@@ -27,7 +27,7 @@ from calib.fitting.parameters.signature import (
 from calib.foundation.errors import FileError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
-from calib.foundation.layer_keys import execution_in
+from calib.foundation.layer_keys import execution_in, parse
 from calib.foundation.names import ClusterName, DeviceKind, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
@@ -330,18 +330,27 @@ class Parameters(Record):
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Those that were measured, float32 first."""
-        found = {execution_in(time.key) for time in self.layers}
+        """Those that were measured, float32 first.
+
+        Laws say it; a layer alone may be the same in several (LayerShape.runs_as).
+        """
+        found: set[str] = set()
         for laws in (self.work, self.tensor_loops, self.composition, self.memory):
             found.update(law.execution for law in laws)
+        found = found or {execution_in(time.key) for time in self.layers}
         return tuple(sorted(found - {""}, key=lambda name: (name != USUAL, name)))
 
     def of_execution(self, name: str) -> Parameters:
         """The laws of one execution, and those that have none, such as those of links."""
         kernels = execution_of(name).kernels.name
+
+        def runs(time: LayerTime) -> bool:
+            of = parse(time.key)
+            return of is None or of.shape.runs_as(kernels) == of.execution
+
         return self.model_copy(
             update={
-                "layers": [x for x in self.layers if execution_in(x.key) in ("", kernels)],
+                "layers": [time for time in self.layers if runs(time)],
                 "work": [x for x in self.work if x.execution == kernels],
                 "tensor_loops": [x for x in self.tensor_loops if x.execution == kernels],
                 "composition": [x for x in self.composition if x.execution == name],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import MissingParameter
-from calib.foundation.execution import USUAL
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING, Cost, widened
 
@@ -40,8 +40,7 @@ def ranks_at_work(
 
 def executions_of(parameters: Parameters) -> list[str]:
     """The executions (without graphs) that the file has times or laws of layers for."""
-    of_layers = {execution_in(row.key) for row in parameters.layers}
-    return sorted({*of_layers, *(law.execution for law in parameters.work)} - {""})
+    return sorted({execution_of(name).kernels.name for name in parameters.executions})
 
 
 def require_measured(parameters: Parameters, kernels: str) -> None:

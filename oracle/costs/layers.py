@@ -20,7 +20,6 @@ from calib.fitting.parameters.work import (
 )
 from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
-from calib.foundation.layer_keys import execution_in
 from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.records import Estimate
 from calib.oracle.cost import MACHINE, NOTHING, Cost, counted
@@ -64,11 +63,7 @@ class LayerCosts:
         require_measured(parameters, kernels)
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks, kernels)
         active = self.active_ranks
-        self._times = {
-            t.key: t
-            for t in parameters.layers
-            if t.active_ranks == active and execution_in(t.key) == kernels
-        }
+        self._times = {t.key: t for t in parameters.layers if t.active_ranks == active}
         self._batches = {t.batch for t in self._times.values()}
         self._laws = {
             (w.kind, w.direction): w
