@@ -107,7 +107,8 @@ def _possible(
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
     parameters = machine.parameters
-    count = partial(live_bytes, model, division, optimizer)
+    widens = machine.parameters.device_kind == "cpu"  # MPI (training/teams.py)
+    count = partial(live_bytes, model, division, optimizer, widens)
     peak, live, about = peak_bytes(parameters, division, parts, count, model.execution)
     naive = sum(parts.values())
     reasons = why_no_room(parameters, naive, peak)

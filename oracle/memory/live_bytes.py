@@ -12,6 +12,7 @@ from calib.oracle.memory.live_iteration import (
     exchange_bytes,
     forward_and_back,
     held_bytes,
+    summing_bytes,
     update_bytes,
 )
 from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
@@ -21,7 +22,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
 
 
-def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
+def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: bool = False) -> int:
     """Count the peak bytes of live tensors in one iteration, on the rank that has most.
 
     Parameters
@@ -32,6 +33,8 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
         A possible one (`why_impossible` in oracle/layout/shards.py); a pipeline has boundaries.
     optimizer
         sgd, momentum or adam, whose state counts.
+    widens
+        Whether sums of half precision are made in a copy in float32, as MPI's are.
     """
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
@@ -40,6 +43,8 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
     samples, turns = division.local_batch, division.accumulation
     after = update_bytes(weights, optimizer, share)
+    if widens:
+        after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
     if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
@@ -44,6 +44,18 @@ def exchange_bytes(weights: Tensors, division: Division) -> int:
         return 0
     sliced = division.gradients == "all"
     return weights.nbytes + (weights.nbytes // division.parts if sliced else 0)
+
+
+def summing_bytes(weights: Tensors, division: Division, item_bytes: int) -> int:
+    """Gradients, and what an exchange makes to add them up in float32; 0 if it adds them as they are.
+
+    A reduce-scatter also makes the rank's part of the sum.
+    """
+    flat = exchange_bytes(weights, division)
+    if not flat or item_bytes >= ITEM_BYTES:
+        return 0
+    copies = flat + (flat // division.p if division.sharded_optimizer else 0)
+    return weights.nbytes + copies * ITEM_BYTES // item_bytes
 
 
 def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:

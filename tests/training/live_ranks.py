@@ -65,7 +65,7 @@ def planned(model: ModelSpec, way: str, p: int, batch: int) -> LayerwiseDivision
 def counted(model: ModelSpec, division: Division) -> int:
     """The oracle's count."""
     if not isinstance(division, LayerwiseDivision):
-        return live_bytes(model, division, "momentum")
+        return live_bytes(model, division, "momentum", widens=True)
     devices, machine = Devices(1, division.p), Machine(nominal("p100"))
     request = SearchRequest(model, devices, machine, division.batch, "elimination")
     names = (layer.name for layer in model.layers)

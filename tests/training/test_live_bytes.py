@@ -85,9 +85,9 @@ def test_accumulation() -> None:
 
 @needs_mpiexec
 def test_executions_of_two_ranks() -> None:
-    """Not data parallelism in bfloat16: MPI adds its gradients up in a copy in float32."""
+    """MPI adds gradients of half precision up in a copy in float32."""
     strategies = {
-        "bfloat16": ("channel", "pipeline"),
+        "bfloat16": ("data", "spatial", "channel", "pipeline"),
         "bfloat16-mixed": ("data", "spatial", "filter", "channel", "pipeline"),
         "2": ("data",),
     }

@@ -34,6 +34,7 @@ def call(function: str, nbytes: int, algorithm: str, protocol: str, high: int, l
         ({"NCCL_DEBUG_FILE": "log"}, None),
         ({"NCCL_DEBUG": "INFO"}, None),
     ],
+    ids=["a file per rank", "one file", "too quiet", "no level", "no file"],
 )
 def test_where_the_log_is(environment: dict[str, str], name: str | None) -> None:
     assert log_file(environment) == (None if name is None else Path(name))
