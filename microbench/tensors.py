@@ -20,8 +20,7 @@ from calib.microbench.cases import TensorsCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
-from calib.microbench.item_types import activation_type, weight_type
-from calib.microbench.memory_format import channels_last
+from calib.microbench.item_types import activation_type, laid_out, weight_type
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.stretches import CallStretch, first_time
@@ -162,8 +161,8 @@ def _begin(
         dtype = activation_type(execution) if of_shards else weight_type(execution)
         made = (torch.randn(s, generator=generator, dtype=dtype) for s in case.shapes)
         tensors = [tensor.to(device.tensors) for tensor in made]
-        if execution.channels_last and not of_shards:
-            tensors = list(map(channels_last, tensors))
+        if not of_shards:
+            tensors = [laid_out(tensor, execution) for tensor in tensors]
         stretches = PASSES[case.operation](case, tensors, control.size)
         for stretch in stretches:
             stretch.prepare()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calib.foundation.execution import USUAL
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.foundation.words import bytes_words, number, with_interval
 from calib.reports.words import OVERSUBSCRIBED_MARK
@@ -55,9 +54,7 @@ def _interval_ms(of: Mapping[str, Any]) -> str:
 def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, memory, and reservations."""
     head, of = run.header, summary(run)
-    how = head.execution if head.execution != USUAL else ""
-    words = ", ".join(filter(None, (head.layout, how)))
-    layout = f" ({words})" if words else ""
+    layout = f" ({head.layout})" if head.layout else ""
     each = f"{head.batch_per_rank:.4g} samples per rank"
     say(
         f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {_interval_ms(of)} ms "

@@ -332,7 +332,7 @@ class Parameters(Record):
     def executions(self) -> tuple[str, ...]:
         """Those that were measured, float32 first.
 
-        Laws say it; a layer alone may be the same in several (LayerShape.runs_as).
+        Laws say it, where there are any: a layer alone may be the same in several (LayerShape.runs_as).
         """
         found: set[str] = set()
         for laws in (self.work, self.tensor_loops, self.composition, self.memory):

@@ -15,9 +15,8 @@ from calib.foundation.execution import Execution, execution_of
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
-from calib.microbench.item_types import activation_type, casting, weight_type
+from calib.microbench.item_types import activation_type, casting, laid_out, weight_type
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
-from calib.microbench.memory_format import channels_last
 from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
 
@@ -160,9 +159,8 @@ def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer
     inputs = make_inputs(
         case.layer, case.batch, arriving, device, case.needs_input_grad, generator, data
     )
-    if execution.channels_last:
-        for tensor in (*layer.parameters, *inputs):
-            tensor.data = channels_last(tensor.data)
+    for tensor in (*layer.parameters, *inputs):
+        tensor.data = laid_out(tensor.data, execution)
     if execution.items.mixed:
         layer = replace(layer, call=partial(_cast, layer.call, execution, device.type))
     return RunnableLayer(layer, inputs)

@@ -150,7 +150,7 @@ def doubts(run: TrainingRun) -> list[str]:
 def _why_not_predicted(head: RunHeader) -> str | None:
     """One line that says what this run did that is not predicted, or None."""
     if head.execution == UNSAID:
-        return "does not say its execution; import it again with its --execution (and optimizer)"
+        return "does not say its execution; import it again with that (and its optimizer)"
     if head.synchronized_batch_norm and head.p > 1:
         return "synchronised its batch normalisation, which no prediction has"
     return None

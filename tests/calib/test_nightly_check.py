@@ -94,10 +94,10 @@ def test_cases_of_a_calibration() -> None:
 
 def test_executions_are_checked_apart() -> None:
     """The costliest of each, held against the times of its own execution."""
-    asked = ASKED.model_copy(update={"executions": ("float32", "float16"), "p": (1,)})
+    asked = ASKED.model_copy(update={"executions": ("float32", "bfloat16-mixed"), "p": (1,)})
     content = parameters_of(asked, CLUSTER)
     updates = {x.execution: x.measured for x in content.tensor_loops if x.operation == "update"}
-    assert set(updates) == {"float32", "float16"}
+    assert set(updates) == {"float32", "bfloat16-mixed"}
     cases, known = choose(content, asked), Known(content)
     for execution in asked.executions:
         mine = [c for c in cases if getattr(c, "execution", "") == execution]

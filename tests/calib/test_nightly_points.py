@@ -94,7 +94,7 @@ def test_optimizers_have_files_of_their_own() -> None:
 def test_executions_have_files_and_labels_of_their_own() -> None:
     """float32 has the names that it has alone; the calibration's request hands its executions on."""
     asked = Request(models=("vgg16-mini",), p=(1, 2), executions=("float32", "bfloat16"))
-    found = points_of(of_calibration(asked, 2), 2, "local")[0]
+    found = points_of(of_calibration(asked, 2), 2, "local", filled())[0]
     assert [(point.label, point.file.removeprefix("training/")) for point in found[:2]] == [
         ("vgg16-mini serial p=1", "vgg16-mini-serial-p1.jsonl"),
         ("vgg16-mini serial p=1 bfloat16", "vgg16-mini-serial-p1-bfloat16.jsonl"),

@@ -112,13 +112,13 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
 
 
 def test_micro_batches_are_of_the_strategies_that_take_them() -> None:
-    assert only("serial", 1, accumulation=4) == Division("serial", 1, 8, accumulation=4)
-    data = only("data", 2, accumulation=2, sharded_optimizer=True)
+    assert only("serial", 1, accumulation=[4]) == Division("serial", 1, 8, accumulation=4)
+    data = only("data", 2, accumulation=[2], sharded_optimizer=True)
     assert data == Division("data", 2, 8, sharded_optimizer=True, accumulation=2)
-    runs, _ = asked("data,filter", 2, accumulation=2).runs()
+    runs, _ = asked("data,filter", 2, accumulation=[2]).runs()
     assert [job.division.accumulation for job, _ in runs] == [2, 1]
     with pytest.raises(InputError, match="--accumulate is of serial and data"):
-        asked("filter", 2, accumulation=2)
+        asked("filter", 2, accumulation=[2])
 
 
 def test_one_impossible_strategy_of_a_list_is_left_out() -> None:
@@ -183,7 +183,7 @@ def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
     ("content", "said"),
     [
         ("", "not JSON"),
-        ("[]", "job .* valid dictionary"),
+        ("[]", "job .* must have named fields"),
         ('{"format_version": 2}', "format"),
         ('{"format_version": 1}', "model: is missing"),
         ('{"format_version": 1, "model": "m", "division": {"nosuch": 1}}', "division"),

@@ -127,6 +127,7 @@ def numbers(point: Accuracy) -> tuple[object, ...]:
         kept(point.model),
         kept(point.strategy),
         kept(point.layout),
+        point.execution,
         point.p,
         float(point.batch_per_rank),
         of.value,
@@ -156,7 +157,7 @@ def comes_back(where: str, given: Entry) -> None:
         (kept(x.what), kept(x.why)) for x in given.missing
     ]
     found = [point for point in past.points if point.night == night]
-    assert [(x.run_id, *x[3:17]) for x in found] == [numbers(x) for x in given.accuracies]
+    assert [(x.run_id, *x[3:18]) for x in found] == [numbers(x) for x in given.accuracies]
     for point, whole in zip(found, given.accuracies, strict=True):
         assert point.phases == {
             name: (of.predicted.value, of.measured.value) for name, of in whole.phases.items()

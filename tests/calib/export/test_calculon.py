@@ -523,7 +523,7 @@ def test_copies_on_another_device_say_nothing_of_mem1() -> None:
 
 def test_the_layers_of_one_execution() -> None:
     """Those of float32 by default, and of none other; the file says which. Bytes are the execution's."""
-    rates = {"float32": 8e9, "bfloat16": 4e9, "bfloat16+channels_last": 1e9}
+    rates = {"float32": 8e9, "bfloat16": 4e9, "float64": 1e9}
     layers = [
         one.model_copy(update={"key": one.key.replace("float32", name)})
         for name, rate in rates.items()
@@ -537,7 +537,7 @@ def test_the_layers_of_one_execution() -> None:
         assert any(f"are of {says}, one of several" in note for note in notes(request, made))
     alone = understood(calculon, asking(with_layers([linear(64, 64, 1e-3), *passes()])))
     assert not any("one of several" in note for note in notes(alone, export(alone)))
-    with pytest.raises(InputError, match=r"they hold: float32, bfloat16, bfloat16\+channels_last"):
+    with pytest.raises(InputError, match=r"they hold: float32, bfloat16, float64"):
         understood(calculon, asking(several, execution="float64"))
 
 

@@ -546,8 +546,8 @@ def test_executions_that_a_strategy_does_not_have(specs: dict[str, ModelSpec]) -
     )
     for strategy in ("filter", "pipeline"):
         line = (
-            f"vgg16-mini {strategy} 2: channels_last and cuda_graph are of whole models, as in serial "
-            "and data; here it is bfloat16+channels_last"
+            f"vgg16-mini {strategy} 2 (bfloat16+channels_last): channels_last is of serial and data, "
+            f"not of {strategy}"
         )
         assert line in made.left_out
     found = cases(made.plan, InPlaceCase, is_overlap=False)

@@ -57,6 +57,7 @@ def everything() -> Request:
         grid_factor=4,
         contention=False,
         cold=False,
+        graphs=True,
         passes_apart=False,
         overlap=1,
         budget_s=90.5,

@@ -291,10 +291,7 @@ def test_a_prediction_of_another_division_is_none(
     ("ran", "reason"),
     [
         ({"execution": "bfloat16"}, "p=2 (bfloat16) batch 8 per rank: has no prediction"),
-        (
-            {"execution": "unknown"},
-            "does not say its execution; import it again with its --execution",
-        ),
+        ({"execution": "unknown"}, "does not say its execution; import it again with that"),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
         ({"optimizer": "unknown"}, "does not say its optimizer"),
     ],

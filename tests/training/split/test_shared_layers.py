@@ -296,7 +296,7 @@ def test_what_is_sent_is_what_is_predicted(
             "group" if m.stride == 1 and m.why != "gradients" else "across",
             "layerwise" if " of " in m.why and "shard" not in m.why else "exchange",
         )
-        for m in messages(spec, division, {"float32": 4, "bfloat16-mixed": 2}[dtype])
+        for m in messages(spec.run_as(dtype), division)
     ]
     assert expected
     assert ranks[0][0] == expected  # the first of a group has the largest parts
