@@ -34,6 +34,7 @@ from tests.training.launching import needs_mpiexec
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.measured_passes import measured_passes
+from calib.foundation.execution import DTYPES
 from calib.foundation.layer_keys import parse
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.oracle.predicted import Predicted
@@ -41,7 +42,8 @@ from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, pytest.mark.e2e, needs_mpiexec]
 
-MODEL = "cosmoflow-mini"
+MODEL = "alexnet-mini"
+EXECUTIONS = ("float32", "bfloat16-mixed+cuda_graph")
 WITHIN = 0.02
 RANKS = min(2, len(distinct_cores(usable_cores())))
 CALIBRATE = """
@@ -51,7 +53,10 @@ from calib.calibrate import calibrate
 from calib.planning.request import Effort
 
 effort = Effort(budget_s=40.0, launches=2, grid_factor=64, iterations=8, extras=False)
-done = calibrate(Path(sys.argv[1]), effort, [sys.argv[2]], ranks=int(sys.argv[3]), quiet=True)
+run, model, ranks, *executions = sys.argv[1:]
+done = calibrate(
+    Path(run), effort, [model], ranks=int(ranks), executions=executions, quiet=True
+)
 print(json.dumps(done))
 """
 
@@ -83,7 +88,7 @@ def calib(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
     run = tmp_path_factory.mktemp("standin") / "run"
-    line = [sys.executable, "-c", CALIBRATE, str(run), MODEL, str(RANKS)]
+    line = [sys.executable, "-c", CALIBRATE, str(run), MODEL, str(RANKS), *EXECUTIONS]
     call = subprocess.run(
         line, cwd=run.parent, env=environment(), capture_output=True, text=True, check=False
     )
@@ -107,10 +112,11 @@ def test_each_rank_has_its_own_gpu(done: Calibration) -> None:
 
 def test_predictions_are_what_was_trained(done: Calibration) -> None:
     totals = {
-        (of["division"]["strategy"], of["division"]["p"]): of["total"]
+        (of["division"]["strategy"], of["division"]["p"], of["execution"]): of["total"]
         for of in done.printed["accuracies"]
     }
-    assert set(totals) == {("serial", 1), ("data", 1), ("data", RANKS)}
+    points = {("serial", 1), ("data", 1), ("data", RANKS)}
+    assert set(totals) == {(*point, name) for point in points for name in EXECUTIONS}
     for total in totals.values():
         predicted, measured = (total[name]["value"] for name in ("predicted", "measured"))
         assert math.isclose(predicted, measured, rel_tol=WITHIN), totals
@@ -119,7 +125,7 @@ def test_predictions_are_what_was_trained(done: Calibration) -> None:
 def test_the_peak_of_the_device_is_what_trainings_had(done: Calibration) -> None:
     """What is reserved for their tensors, the context and, where ranks talk, NCCL's buffers."""
     file, _ = Predicted.read(done.run / "predictions.json")
-    predicted = {(of.division.strategy, of.division.p): of for of in file.projections}
+    predicted = {(of.division.slug, of.division.p, of.execution): of for of in file.projections}
     trained = [TrainingRun.read(path) for path in sorted((done.run / "training").glob("*.jsonl"))]
     assert {run.header.division.p for run in trained} == {1, RANKS}
     for run in trained:
@@ -127,7 +133,7 @@ def test_the_peak_of_the_device_is_what_trainings_had(done: Calibration) -> None
         assert end is not None
         outside = CONTEXT_BYTES + (NCCL_BYTES if division.p > 1 else 0)
         had = reserved_bytes(max(end.peak_live_bytes)) + outside
-        peak = predicted[division.strategy, division.p].peak_bytes
+        peak = predicted[division.slug, division.p, run.header.execution].peak_bytes
         assert peak is not None and peak.covers(had), (division, peak, had)
         assert math.isclose(peak.value, had, rel_tol=0.05), (division, peak, had)
 
@@ -148,12 +154,13 @@ def test_peaks_are_the_stand_ins(done: Calibration) -> None:
     """Apart from the start of a kernel, which is a few percent of these short ones."""
     parameters = done.parameters
     assert [(of.dtype, of.active_ranks) for of in parameters.peaks] == [
-        ("float32", ranks) for ranks in range(1, RANKS + 1)
+        (dtype, ranks) for dtype in ("bfloat16", "float32") for ranks in range(1, RANKS + 1)
     ]
     for peaks in parameters.peaks:
         product_s = peaks.flops / peaks.flops_per_s.value - KERNEL_S
+        flops_per_s = FLOPS_PER_S * 4 / DTYPES[peaks.dtype].weight_bytes
         sum_s = peaks.nbytes / peaks.bytes_per_s.value - KERNEL_S
-        assert math.isclose(peaks.flops / product_s, FLOPS_PER_S, rel_tol=WITHIN)
+        assert math.isclose(peaks.flops / product_s, flops_per_s, rel_tol=WITHIN)
         assert math.isclose(peaks.nbytes / sum_s, BYTES_PER_S, rel_tol=WITHIN)
         assert peaks.nbytes > L2_BYTES
     kernels = {of.kind: of.kernels for of in measured_passes(parameters) if of.kernels}
@@ -163,7 +170,8 @@ def test_peaks_are_the_stand_ins(done: Calibration) -> None:
 
 
 def test_convolutions_have_the_workspace_of_the_stand_in(done: Calibration) -> None:
-    found = {(of.kind, of.workspace_bytes) for of in measured_passes(done.parameters)}
+    usual = done.parameters.of_execution("float32")  # autocast also casts weights
+    found = {(of.kind, of.workspace_bytes) for of in measured_passes(usual)}
     assert found == {(kind, WORKSPACE_BYTES if kind == "conv" else 0) for kind, _ in found} and {
         "conv",
         "relu",
@@ -188,7 +196,7 @@ def expected_forward(time: LayerTime) -> float | None:
 
 def test_layers_take_what_the_stand_in_takes(done: Calibration) -> None:
     kinds = set()
-    for time in done.parameters.layers:
+    for time in done.parameters.of_execution("float32").layers:
         expected = expected_forward(time)
         if expected is not None:
             kinds.add(time.kind)
@@ -226,3 +234,5 @@ def test_a_night(done: Calibration) -> None:
     )
     assert call.returncode == 0, call.stdout[-2000:] + call.stderr[-3000:]
     assert "Traceback" not in call.stderr
+    scored = {of["execution"] for of in json.loads(call.stdout)["accuracies"]}
+    assert scored == set(EXECUTIONS)
