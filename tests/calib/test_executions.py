@@ -9,18 +9,12 @@ import pytest
 from tests.calib.running import calib
 from tests.training.launching import needs_mpiexec
 
-from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
 
 EXECUTIONS = ("float32", "bfloat16")
-SIZES = sorted({1, min(2, len(distinct_cores(usable_cores())))})
-POINTS = sorted(
-    (strategy, p, name)
-    for strategy, p in [("serial", 1), *(("data", p) for p in SIZES)]
-    for name in EXECUTIONS
-)
+POINTS = sorted((strategy, 1, name) for strategy in ("serial", "data") for name in EXECUTIONS)
 
 
 def points_in(path: Path, records: str) -> list[tuple[str, int, str]]:
@@ -34,15 +28,14 @@ def points_in(path: Path, records: str) -> list[tuple[str, int, str]]:
 
 def test_both_are_measured_predicted_trained_and_scored(tmp_path: Path) -> None:
     line = "calibrate --quick --models vgg16-mini --budget 25s --iterations 6 -o runs/cal"
-    ranks = ("-n", str(SIZES[-1]))
-    done = calib(tmp_path, *line.split(), *ranks, "--execution", ",".join(EXECUTIONS))
+    done = calib(tmp_path, *line.split(), "-n", "1", "--execution", ",".join(EXECUTIONS))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "not predicted" not in done.stderr
     run = tmp_path / "runs/cal"
     assert points_in(run / "predictions.json", "projections") == POINTS
     assert points_in(run / "report.json", "accuracies") == POINTS
     predicted = json.loads((run / "predictions.json").read_text())["projections"]
-    by_work = {(of["division"]["p"], of["execution"]): of["total"]["value"] for of in predicted}
+    by_work = {of["execution"]: of["total"]["value"] for of in predicted}
     assert len(set(by_work.values())) == len(by_work), "two executions with the same laws"
     for strategy, p, name in POINTS:
         more = "" if name == "float32" else f"-{name}"
