@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -189,13 +190,19 @@ def significant(value: float, digits: int = 5) -> float:
 
 
 def wrapped(text: str, width: int) -> str:
-    """As plotly's text, broken at blanks into lines of at most `width` letters, where it can be."""
+    """As plotly's text, in lines of at most `width` letters, where it can be.
+
+    Broken at blanks, and longer words behind - and +.
+    """
     lines = [""]
     for word in text.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
+        blank = " "
+        for piece in re.split(r"(?<=[-+])", word) if len(word) > width else [word]:
+            if lines[-1] and len(lines[-1]) + len(blank) + len(piece) > width:
+                lines.append(piece)
+            else:
+                lines[-1] = f"{lines[-1]}{blank}{piece}".strip()
+            blank = ""
     return "<br>".join(plot_text(line) for line in lines)
 
 
