@@ -94,6 +94,7 @@ class Dropped:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 INTERRUPTS.listen()
 try:
     Dropped()
