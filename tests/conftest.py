@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,10 @@ settings.load_profile("seeded")
 
 # tables are as wide as a pipe's, whatever xdist (80) or the tester's terminal says
 os.environ.pop("COLUMNS", None)
+
+# in the background shells ignore it, and all that a test starts would, too
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # until all is imported
 

@@ -93,8 +93,8 @@ def test_products_and_copies(rehearsal: dict[str, Any]) -> None:
     """A product of n is three matrices and 2 n^3 operations; out= counts twice."""
     found, n, known = rows(rehearsal, "do_bench"), 256, {}
     for dtype, item in (("float32", 4), ("tf32", 4), ("bfloat16", 2)):
-        known[f"product of {n}, {dtype}"] = (2.0 * n**3, 4.0 * item * n**2)
-    known["copy of 1 MiB"] = (0.0, 3.0 * 2**20)
+        known[f"product of {n}, {dtype}"] = (2.0 * n**3, 4.0 * item * n**2, item)
+    known["copy of 1 MiB"] = (0.0, 3.0 * 2**20, 4)
     warm = {f"{about}, warm": kernel_seconds(*of) for about, of in known.items()}
     cold = {
         f"{about}, cold": kernel_seconds(*of) + of[1] / MISSED_PER_S for about, of in known.items()

@@ -26,7 +26,6 @@ class Finder:
             except BaseException:
                 pass
 sys.meta_path.insert(0, Finder())
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
 {settings}
 sys.argv = ["calib", *{words!r}]
 from calib.cli import main
@@ -95,7 +94,6 @@ class Dropped:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
-signal.signal(signal.SIGINT, signal.default_int_handler)
 INTERRUPTS.listen()
 try:
     Dropped()
