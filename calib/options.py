@@ -11,7 +11,7 @@ import typer
 
 from calib.foundation.division import Gradients, Schedule
 from calib.foundation.errors import InputError
-from calib.foundation.execution import execution_of
+from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layers import Shape
 
 MOST = 10_000_000  # ranks or samples: beyond any machine, and safe to multiply
@@ -60,15 +60,16 @@ ExecutionOption = Annotated[
     ),
 ]
 
-# of a calibration
 Executions = Annotated[
     str | None,
     typer.Option(
         "--execution",
-        help="Comma-separated ways to run layers, each measured: float32, bfloat16, ... as in `calib "
-        "train`; default float32.",
+        help="Comma-separated ways to run layers, each by itself: float32 (default), bfloat16, ...; "
+        "`calib train` lists them.",
     ),
 ]
+
+# of a calibration
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
 ]
@@ -157,16 +158,6 @@ MOST_NUMBERS = 100_000
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
-PredictedExecutions = Annotated[
-    str,
-    typer.Option(
-        "--execution",
-        help="How layers run, a comma-separated list of: float32, tf32, float64, float16, bfloat16, "
-        "bfloat16-mixed (autocast); behind each +channels_last, +cuda_graph.",
-    ),
-]
-
-
 def model_list(text: str | None) -> list[str]:
     """The names in a comma-separated option. Raises InputError when there is none."""
     if text is None:
@@ -177,8 +168,13 @@ def model_list(text: str | None) -> list[str]:
     return names
 
 
-def execution_list(text: str) -> list[str]:
-    """The canonical names in a comma-separated option, each once. Raises InputError."""
+def execution_list(text: str | None) -> list[str]:
+    """The canonical names in a comma-separated option, each once; float32 alone without the option.
+
+    Raises InputError.
+    """
+    if text is None:
+        return [USUAL]
     words = [word for word in text.split(",") if word.strip()]
     if not words:
         raise InputError("--execution names none")

@@ -44,7 +44,9 @@ USUAL, UNSAID = "float32", "unknown"
 
 @dataclass(frozen=True)
 class Execution:
-    """`dtype`: a key of DTYPES. `channels_last`: channels are the innermost dimension in memory.
+    """How layers run.
+
+    `dtype`: a key of DTYPES. `channels_last`: channels are the innermost dimension in memory.
     `cuda_graph`: forward and backward are one captured graph each, not kernels launched one by one.
     """
 

@@ -136,10 +136,8 @@ class Worker:
         first = task.teams.place.replica * each
         self.samples: Range = (first, first + each)
         self.masks = task.teams.place.replica + task.teams.place.stage
-        first_weight, execution = (
-            next(task.module.parameters()),
-            execution_of(task.options.execution),
-        )
+        execution = execution_of(task.options.execution)
+        first_weight = next(task.module.parameters())
         self._cast = partial(casting, execution, first_weight.device.type)
         self._graphed = execution.cuda_graph
         if self._graphed:

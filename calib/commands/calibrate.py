@@ -25,6 +25,7 @@ from calib.options import (
     Libraries,
     Models,
     RanksOption,
+    execution_list,
     model_list,
     word_list,
 )
@@ -74,7 +75,7 @@ def command(
         seed,
         device,
         libraries=word_list(libraries),
-        executions=word_list(execution),
+        executions=execution_list(execution),
         quiet=as_json,
     )
     if as_json:

@@ -30,9 +30,9 @@ from calib.options import (
     Quick,
     RanksOption,
     Seed,
+    execution_list,
     model_list,
     numbers,
-    word_list,
 )
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
@@ -93,7 +93,7 @@ def command(
             p=tuple(numbers(p, "-p") if p else sizes),
             ranks=ranks or started,
             device=kind,
-            executions=word_list(execution),
+            executions=execution_list(execution),
             batch_per_rank=batch_per_rank,
             budget_s=budget_s,
             seed=seed,

@@ -35,6 +35,7 @@ from calib.options import (
     RanksOption,
     Seed,
     Segments,
+    execution_list,
     model_list,
     numbers,
     word_list,
@@ -101,7 +102,7 @@ def command(
         "batch_per_rank": batch_per_rank,
         "batch": batch,
         "segments": segments,
-        "executions": word_list(execution),
+        "executions": execution_list(execution),
         "libraries": word_list(libraries),
         "device": device,
         "sparse": _sparse(sparse, shares, partitions),
@@ -220,7 +221,7 @@ LAYERS_FOR = (
 )
 TENSORS_FOR = {
     "update": "the weights that a rank of each point holds",
-    "accumulate": "gradients of one micro-batch more, added to those before",
+    "accumulate": "adding the gradients of a micro-batch to those of earlier ones",
     "pack": "gradients into one buffer and back, at each point",
     "concat": "shards of y or dL/dx joined (filter, channel)",
     "split": "x or dL/dy cut into shards (filter, channel)",

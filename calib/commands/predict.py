@@ -16,13 +16,13 @@ import typer
 from calib.advice import plan_of
 from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import InputError
-from calib.foundation.execution import USUAL
 from calib.foundation.files import destination, write_whole
 from calib.options import (
     MOST,
     AccumulateList,
     BatchPerRank,
     Boundaries,
+    Executions,
     FormName,
     GlobalBatch,
     Grid,
@@ -32,7 +32,6 @@ from calib.options import (
     Output,
     OverlapOption,
     ParameterFile,
-    PredictedExecutions,
     RankCounts,
     SamplesOption,
     ScheduleName,
@@ -86,7 +85,7 @@ def command(
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     optimizer: OptimizerOption = "momentum",
-    execution: PredictedExecutions = USUAL,
+    execution: Executions = None,
     samples: SamplesOption = None,
     form: FormName = "measured",
     settings: SettingsOption = None,
@@ -203,7 +202,7 @@ def by_p(found: list[Projection], chosen: Sequence[DivisionTemplate]) -> list[li
 
 
 def _one_rank(found: list[Projection]) -> list[Projection]:
-    """Serial training for each execution, and as often as gradients are accumulated otherwise."""
+    """Every strategy is serial training there: once for each execution and accumulation."""
     serial = [x for x in found if not traits_of(x.strategy).parallel]
     return serial or found
 

@@ -12,17 +12,16 @@ from typing import Annotated
 
 import typer
 
-from calib.foundation.execution import USUAL
 from calib.foundation.garbage import rare_collections
 from calib.options import (
     AccumulateList,
     Boundaries,
+    Executions,
     FormName,
     Grid,
     OptimizerOption,
     OverlapOption,
     ParameterFile,
-    PredictedExecutions,
     RankCounts,
     SamplesOption,
     ScheduleName,
@@ -74,7 +73,7 @@ def command(
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
     optimizer: OptimizerOption = "momentum",
-    execution: PredictedExecutions = USUAL,
+    execution: Executions = None,
     samples: SamplesOption = None,
     form: FormName = "measured",
     settings: SettingsOption = None,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.foundation.execution import execution_of
 from calib.foundation.files import sha256_of, write_json, write_whole
 from calib.foundation.garbage import rare_collections
 from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
@@ -198,7 +197,6 @@ def layer_keys(run: ScoredRun) -> frozenset[str]:
     keys: set[str] = set()
     for head in run.headers:
         with suppress(CalibError):  # of a model or an execution that is not known here
-            kernels = execution_of(head.execution).kernels.name
             shards = rank_shards(spec(head.model), head.division)
-            keys.update(x.layer.key(x.batch, kernels, x.needs_input_grad) for x in shards)
+            keys.update(x.layer.key(x.batch, head.execution, x.needs_input_grad) for x in shards)
     return frozenset(keys)

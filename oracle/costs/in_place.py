@@ -38,14 +38,9 @@ def ranks_at_work(
     return taken, (note,)
 
 
-def executions_of(parameters: Parameters) -> list[str]:
-    """The executions (without graphs) that the file has times or laws of layers for."""
-    return sorted({execution_of(name).kernels.name for name in parameters.executions})
-
-
 def require_measured(parameters: Parameters, kernels: str) -> None:
     """Raise MissingParameter where the file has layers, but none in this execution."""
-    known = executions_of(parameters)
+    known = list(dict.fromkeys(execution_of(name).kernels.name for name in parameters.executions))
     if known and kernels not in known:
         raise MissingParameter(
             f"the parameters hold no times of layers in {kernels}, only in {', '.join(known)}",

@@ -22,7 +22,7 @@ from calib.oracle.once import once
 # operations that add up; MPI does so in no narrower type than float32's
 SUMS = ("allreduce", "reduce_scatter", "hierarchical_allreduce")
 WIDE = 4
-WIDENED = "MPI adds up half precision as float32: sums travel as such; converting is not counted"
+WIDENED = "MPI sums half precision as float32, which is what travels; the conversion is not counted"
 
 
 class Machine:

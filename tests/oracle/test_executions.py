@@ -30,7 +30,7 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING
-from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, executions_of, ranks_at_work
+from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import WIDENED, Machine
 from calib.oracle.costs.tensors import TensorCosts
@@ -125,8 +125,8 @@ def test_each_execution_has_its_own_laws() -> None:
 
 def test_an_execution_that_was_not_measured_is_refused() -> None:
     parameters = both()
-    assert executions_of(parameters) == [HALF, "float32"]
-    with pytest.raises(MissingParameter, match=r"in float64, only in bfloat16, float32") as caught:
+    assert parameters.executions == ("float32", HALF)
+    with pytest.raises(MissingParameter, match=r"in float64, only in float32, bfloat16") as caught:
         project(NET.run_as("float64"), Division("serial", 1, 8), parameters)
     assert caught.value.wants == "execution float64"
     # a graph runs the kernels of float32, but memory format changes them

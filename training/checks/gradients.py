@@ -2,9 +2,9 @@
 
 The step that training runs (TrainingStep: its micro-batches, memory format and graphs too) runs once in
 float64, so that a difference is a mistake and not rounding, with dropout off (its masks differ by
-definition). Rank 0 computes the same samples
-serially, by plain torch, with batch normalisation as the strategy defines it
-(training/checks/serial.py), and every rank compares the parts of the weights that it holds.
+definition). Rank 0 computes the same samples serially, by plain torch, with batch normalisation as the
+strategy defines it (training/checks/serial.py), and every rank compares the parts of the weights that it
+holds.
 """
 
 from __future__ import annotations
