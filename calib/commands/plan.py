@@ -102,7 +102,7 @@ def command(
         "batch_per_rank": batch_per_rank,
         "batch": batch,
         "segments": segments,
-        "executions": execution_list(execution),
+        "executions": execution_list(execution) if execution else None,
         "libraries": word_list(libraries),
         "device": device,
         "sparse": _sparse(sparse, shares, partitions),

@@ -606,7 +606,7 @@ def test_an_execution_that_was_not_measured(here: Path) -> None:
     two_executions("bfloat16").write(here / "parameters.json")
     line = refused(asked(here, "data", "-p 2 --batch-per-rank 4 --execution float64"))
     assert line == (
-        "the parameters hold no times of layers in float64, only in bfloat16, float32; `calib calibrate "
+        "the parameters hold no times of layers in float64, only in float32, bfloat16; `calib calibrate "
         "--execution float64` measures them; `calib plan --models model.json --strategies data -p 2 "
         "--batch-per-rank 4 --execution float64 -o plan.toml` plans it"
     )
