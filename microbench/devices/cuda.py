@@ -153,10 +153,15 @@ class CudaDevice:
         from torch.profiler import ProfilerActivity, profile
 
         self.synchronize()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=activities, acc_events=True) as profiler:  # else it warns
             call()
             self.synchronize()
-        events = [event for event in profiler.events() or () if event.device_type.name == "CUDA"]
+        events = [
+            event
+            for event in profiler.events() or ()
+            if event.device_type.name == "CUDA" and not event.is_user_annotation
+        ]
         ordered = sorted(events, key=lambda event: event.time_range.start)
         return list(dict.fromkeys(event.name for event in ordered))
 

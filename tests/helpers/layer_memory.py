@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from calib.microbench.device import Device
 from calib.microbench.devices.cpu import CPU
 from calib.microbench.memory import account
 
@@ -15,6 +16,7 @@ def layer_memory(
     weights: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
     gradient: torch.Tensor,
+    device: Device = CPU,
 ) -> dict[str, int]:
     """Bytes of one forward and backward of a layer by itself; `gradient` is that of its output.
 
@@ -27,5 +29,5 @@ def layer_memory(
         lambda: layer(*inputs),
         lambda output: torch.autograd.backward(output, gradient),
         [*weights, *inputs],
-        CPU,
+        device,
     )

@@ -102,16 +102,16 @@ def test_every_kind_of_layer_is_timed(name: str, passes: str, execution: str) ->
     shape = LAYERS[name]
     result = measure(on_gpu(shape, passes=passes, execution=shape.runs_as(execution)))
     expected = {"forward", "backward"} if passes == "whole" else parts_of(shape)
-    assert set(result.ranks) == set(result.host) == set(result.kernels) == expected
+    assert set(result.ranks) == set(result.host) == expected
+    assert set(result.kernels) <= expected  # a view runs no kernel
     for rows in (*result.ranks.values(), *result.host.values()):
-        # a view runs no kernel
         assert all(len(row) == 1 and row[0] >= 0 for row in rows)
     assert result.first_s is not None and result.first_s > 0
     if not shape.is_free:
         first = "forward" if passes == "whole" else next(iter(expected))
         # their gradients are views of the output's
         views = shape.kind in ("add", "concat") and passes == "parts"
-        assert views or result.kernels[first], "CUPTI names no kernel"
+        assert views or result.kernels.get(first), "CUPTI names no kernel"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16", "bfloat16-mixed"])

@@ -13,6 +13,7 @@ from tests.helpers.layer_memory import layer_memory
 from torch import nn
 
 from calib.microbench.devices.cpu import CPU
+from calib.microbench.devices.cuda import CudaDevice
 from calib.microbench.memory import LiveBytes, account, bytes_of, optimizer_tensors, peak_rss_bytes
 from calib.microbench.tensors import make_optimizer, update
 
@@ -239,8 +240,9 @@ def test_the_account_of_a_gpu() -> None:
     layer = nn.Linear(1024, 1024, bias=False, device="cuda")
     weights = list(layer.parameters())
     x, gradient = torch.randn(256, 1024, device="cuda"), torch.ones(256, 1024, device="cuda")
-    layer_memory(layer, weights, [x], gradient)  # the libraries' own buffers are made
-    found = layer_memory(layer, weights, [x], gradient)
+    device = CudaDevice(0)
+    layer_memory(layer, weights, [x], gradient, device)  # the libraries' own buffers are made
+    found = layer_memory(layer, weights, [x], gradient, device)
     assert found["weights"] == found["gradients"] == 1024 * 1024 * FLOAT
     assert found["activations"] == 256 * 1024 * FLOAT
     assert found["peak_reserved"] >= found["peak_live"] >= found["parts"]
