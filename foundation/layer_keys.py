@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import Attribute, LayerShape, Shape
 
 _KEY = re.compile(
-    r"(?P<kind>\w+)\((?P<attributes>[^()|]*)\)\|(?P<batch>\d+)\*(?P<inputs>[\dx+]+)->(?P<output>[\dx]+)"
+    r"(?P<kind>\w+)\((?P<attributes>\{[^|]*\}|[^()|]*)\)\|(?P<batch>\d+)\*(?P<inputs>-|[\dx+]+)->(?P<output>[\dx]+)"
     r"\|(?P<parameters>-|[\dx+]+)\|(?P<execution>[\w+-]+)(?P<first>\|no-input-grad)?"
 )
 # attributes that are one number per dimension, also where there is one dimension
@@ -37,19 +38,22 @@ def execution_in(key: str) -> str:
 def parse(key: str) -> NamedLayer | None:
     """The layer that `key` names; None where LayerShape.key would not write such a key.
 
-    A scalar output is written as one item, and comes back as shape (1,).
+    A scalar output is written as one item, and comes back as shape (1,); an operator comes back without
+    what its backward saves.
     """
     found = _KEY.fullmatch(key)
     if not found:
         return None
+    called = found["kind"] == "operator"
     try:
         shape = LayerShape.model_validate(
             {
                 "kind": found["kind"],
-                "input_shapes": tuple(map(_dims, found["inputs"].split("+"))),
+                "input_shapes": _shapes(found["inputs"]),
                 "output_shape": _dims(found["output"]),
                 "parameter_shapes": _shapes(found["parameters"]),
-                "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
+                "attributes": {} if called else _attributes(found["attributes"]),
+                "operator": json.loads(found["attributes"]) if called else None,
             }
         )
         layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
@@ -65,6 +69,10 @@ def _dims(text: str) -> Shape:
 
 def _shapes(text: str) -> tuple[Shape, ...]:
     return () if text == "-" else tuple(map(_dims, text.split("+")))
+
+
+def _attributes(text: str) -> dict[str, Attribute]:
+    return dict(map(_attribute, filter(None, text.split(","))))
 
 
 def _attribute(text: str) -> tuple[str, Attribute]:

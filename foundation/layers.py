@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from calib.foundation.execution import USUAL, execution_of
+from calib.foundation.operators import Operator
 
 Shape = tuple[int, ...]
 Direction = Literal["forward", "backward"]
@@ -36,9 +37,17 @@ LayerKind = Literal[
     "dropout",
     "cross_entropy",
     "mse",
+    "operator",
 ]
 ITEM_BYTES = 4  # delta of the papers: float32
 INDEX_BYTES = 8  # torch looks rows up by int64
+# bytes of an item, by PyTorch's names; the model's own type is not among them
+ITEM_TYPES = {
+    **dict.fromkeys(("bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "float32"), 4),
+    **dict.fromkeys(("int64", "float64", "complex64"), 8),
+}
 # whose gradient does not depend on the input
 LINEAR_KINDS = ("add", "concat", "avg_pool", "adaptive_avg_pool", "flatten")
 
@@ -62,7 +71,8 @@ class LayerShape(BaseModel):
     groups, pools also ceil_mode; dropout: probability; layer_norm: normalized_shape, the trailing
     dimensions that it normalizes over. `parameter_shapes`: weight, then bias; an embedding's are one
     table (rows, width). Its input is the indices of one sample, its output (*input, width). concat
-    joins its inputs along the first dimension (the channels), and softmax runs along it.
+    joins its inputs along the first dimension (the channels), and softmax runs along it. `operator` is
+    what a layer of the kind "operator" calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -77,6 +87,9 @@ class LayerShape(BaseModel):
         default_factory=dict,
         description="by kind of layer: kernel, stride, padding, groups, ceil_mode, probability, "
         "normalized_shape",
+    )
+    operator: Operator | None = Field(
+        default=None, description='what a layer of the kind "operator" calls; else null'
     )
 
     @field_validator("attributes")
@@ -100,8 +113,32 @@ class LayerShape(BaseModel):
         return sum(math.prod(shape) for shape in self.parameter_shapes)
 
     @property
+    def more_outputs(self) -> tuple[Shape, ...]:
+        """Of an operator with several outputs, those after the first."""
+        return () if self.operator is None else self.operator.outputs
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether its output has a gradient: indices and truths have none."""
+        return self.operator is None or self.operator.is_differentiable
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is bound by arithmetic: a convolution, or a product of matrices."""
+        if self.operator is not None:
+            return self.operator.flops > 0
+        return self.kind in ("conv", "linear")
+
+    @property
+    def law(self) -> str:
+        """Whose law prices it: that of its kind, or of its operator's family ("" for all)."""
+        return self.kind if self.operator is None else self.operator.family
+
+    @property
     def is_free(self) -> bool:
         """Whether no kernel runs: a change of view, or an adaptive pooling to the same size."""
+        if self.operator is not None:
+            return self.operator.is_free
         return self.kind == "flatten" or self.is_identity
 
     @property
@@ -115,8 +152,10 @@ class LayerShape(BaseModel):
         A pass over items (norms, softmax, ReLU, losses, ...) counts one for each item of its larger
         side: how many it really makes is in the measured time of its kind. A copy counts none.
         """
-        if self.kind in ("concat", "embedding"):
+        if self.kind in ("concat", "embedding") or self.law in ("copy", "view"):
             return 0.0
+        if self.operator is not None and self.operator.flops:
+            return batch * self.operator.flops
         if self.kind in ("conv", "linear"):
             weight = self.parameter_shapes[0]
             return 2.0 * batch * self.output_items * math.prod(weight[1:])
@@ -134,6 +173,9 @@ class LayerShape(BaseModel):
         if self.kind == "embedding":
             rows_and_output = 2 * self.output_items
             return float(batch * (INDEX_BYTES * self.input_items + item_bytes * rows_and_output))
+        if self.operator is not None:
+            sizes = self.operand_bytes(batch, item_bytes)
+            return float(sum(sizes) + item_bytes * self.parameter_items)
         items = batch * (self.input_items + self.output_items) + self.parameter_items
         return float(item_bytes * items)
 
@@ -143,8 +185,18 @@ class LayerShape(BaseModel):
         A convolution or linear layer has two products of the forward's size, dL/dx and dL/dw (the
         second alone where the input needs no gradient); a pass over items counts as its forward.
         """
-        products = 1 + needs_input_grad if self.kind in ("conv", "linear") else 1
+        products = 1 + needs_input_grad if self.is_product else 1
         return products * self.forward_flops(batch)
+
+    def operand_bytes(self, batch: int, item_bytes: int = 4) -> list[int]:
+        """Bytes of every input and then every output of an operator, for `batch` samples."""
+        of = self.operator
+        assert of is not None
+        shapes = (*self.input_shapes, self.output_shape, *of.outputs)
+        return [
+            (ITEM_TYPES.get(of.type(number), item_bytes)) * math.prod(of.size(number, shape, batch))
+            for number, shape in enumerate(shapes)
+        ]
 
     def backward_bytes(
         self, batch: int, item_bytes: int = 4, needs_input_grad: bool = True
@@ -155,6 +207,8 @@ class LayerShape(BaseModel):
         the weights; it writes dL/dx, where it is needed, and dL/dw (of an embedding the whole table).
         """
         inputs, weights = batch * self.input_items, self.parameter_items
+        if self.operator is not None:
+            return self.moved_bytes(batch, item_bytes) + item_bytes * weights
         if self.kind == "embedding":
             rows = item_bytes * (batch * self.output_items + weights)
             return float(INDEX_BYTES * inputs + rows)
@@ -183,7 +237,9 @@ class LayerShape(BaseModel):
             return dims(value) if isinstance(value, tuple) else str(value)
 
         attributes = ",".join(f"{k}={word(v)}" for k, v in sorted(self.attributes.items()))
-        inputs = "+".join(map(dims, self.input_shapes))
+        if self.operator is not None:
+            attributes = self.operator.key
+        inputs = "+".join(map(dims, self.input_shapes)) or "-"  # an operator that makes a tensor
         parameters = "+".join(map(dims, self.parameter_shapes)) or "-"
         gradient = "" if needs_input_grad else "|no-input-grad"
         return (

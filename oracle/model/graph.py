@@ -18,7 +18,6 @@ from calib.oracle.model.layer import Layer
 
 INPUT = "input"
 KINDS = frozenset(get_args(LayerKind))
-WEIGHTED = ("conv", "linear")
 
 
 def check_kinds(content: Any) -> None:
@@ -54,13 +53,14 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
             shape.input_shapes,
             shape.output_shape,
             shape.parameter_shapes,
+            shape.operator,
             *[(name, type(value), value) for name, value in shape.attributes.items()],
         )
         why = "" if same in possible else why_impossible(shape)
         possible.add(same)
         if why:
             raise InputError(f"the layer {layer.name!r} ({shape.kind}) is impossible: {why}")
-        outputs[layer.name] = shape.output_shape
+        outputs |= layer.outputs
     _check_loss(layers)
     _check_gradients(layers)
 
@@ -69,20 +69,21 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
     """As in autograd, dL/dx is computed if and only if an earlier layer has weights."""
     weighted = {INPUT: False}  # whether the layer or one before it has weights
     for layer in layers:
-        needed = any([weighted[source] for source in layer.inputs])
+        weighted_before = any([weighted[source] for source in layer.inputs])
+        needed = weighted_before and layer.shape.is_differentiable
         if layer.needs_input_grad != needed:
             raise InputError(
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        weighted[layer.name] = layer.has_gradient
+        weighted |= dict.fromkeys(layer.outputs, layer.has_gradient)
 
 
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
     """Raise InputError unless a model has a name, weights, and its last weights give `classes`."""
     _check_name("the model's name", name)
     for layer in reversed(layers):
-        if layer.shape.kind in WEIGHTED:
+        if layer.shape.is_product and layer.shape.parameter_shapes:
             outputs = layer.shape.parameter_shapes[0][0]
             if classes != outputs:
                 raise InputError(
@@ -104,7 +105,7 @@ def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Laye
     if layer.name in outputs:
         what = "the name of the model's input" if layer.name == INPUT else "used twice"
         raise InputError(f"the layer name {layer.name!r} is {what}")
-    if not layer.inputs:
+    if not layer.inputs and layer.shape.operator is None:
         raise InputError(f"the layer {layer.name!r} reads nothing: the input does not reach it")
     for source in layer.inputs:
         if source in outputs:
@@ -138,7 +139,7 @@ def _check_loss(layers: Sequence[Layer]) -> None:
         )
     reached = {last.name}
     for layer in reversed(layers):
-        if layer.name not in reached:
+        if reached.isdisjoint(layer.outputs):
             raise InputError(f"the layer {layer.name!r} never reaches the loss, {last.name!r}")
         if layer.shape.kind in LOSSES and layer is not last:
             raise InputError(f"the layer {layer.name!r} is a loss but not the last layer")

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from calib.foundation.layers import Attribute, LayerShape, Shape
+from calib.foundation.operators import Operator, tensors_in
 
 LOSSES = ("cross_entropy", "mse")
 POOLS = ("max_pool", "avg_pool")
@@ -31,6 +32,10 @@ INPUTS = {"add": 2}  # tensors that a kind reads; a concat any number, all other
 
 def why_impossible(shape: LayerShape) -> str:
     """Why no layer can have this shape; "" if one can."""
+    if (shape.operator is None) != (shape.kind != "operator"):
+        return "a layer of the kind operator calls an ATen operator, and no other does"
+    if shape.operator is not None:
+        return _why_not_sizes(shape) or _why_not_operator(shape, shape.operator)
     return (
         _why_not_sizes(shape)
         or _why_not_inputs(shape)
@@ -72,6 +77,34 @@ def _why_not_sizes(shape: LayerShape) -> str:
         why = why_no_tensor(size)
         if why:
             return f"its {what} is {size_text(size)}, and {why}"
+    return ""
+
+
+def _why_not_operator(shape: LayerShape, of: Operator) -> str:
+    """Its arguments name tensors that it has, and every tensor is described."""
+    tensors = len(shape.input_shapes) + 1 + len(of.outputs)
+    for words, found, wanted in (
+        ("axes", len(of.axes), tensors),
+        ("item types", len(of.types), tensors),
+        ("orders", len(of.orders), len(shape.input_shapes)),
+    ):
+        if found not in (0, wanted):
+            return f"its {words} are {found}, and it has {wanted} such tensors"
+    shapes = (*shape.input_shapes, shape.output_shape, *of.outputs)
+    if any(axis is not None and axis >= len(shapes[at]) for at, axis in enumerate(of.axes)):
+        return "the batch is at a dimension that it does not have"
+    known = {
+        "input": len(shape.input_shapes),
+        "parameter": len(shape.parameter_shapes),
+        "constant": len(of.constants),
+    }
+    try:
+        given = [*of.positional, *of.named.values()]
+    except (ValueError, TypeError, AttributeError):
+        return "its arguments are no JSON"
+    for what, at in tensors_in(given):
+        if not (isinstance(at, int) and 0 <= at < known[what]):
+            return f"its arguments name {what} {at}, and it has {known[what]}"
     return ""
 
 

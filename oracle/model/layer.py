@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import LayerShape, Shape
 
 
 class Layer(BaseModel):
@@ -21,9 +23,34 @@ class Layer(BaseModel):
         description="false if no layer before it has weights: dL/dx is then not computed"
     )
 
+    shared_parameters: tuple[int, ...] = Field(
+        default=(), description="which of its parameters belong to a layer before it, too"
+    )
+
+    @property
+    def outputs(self) -> dict[str, Shape]:
+        """The names by which later layers read its outputs: NAME, NAME[1], ...; their shapes."""
+        found = {self.name: self.shape.output_shape}
+        for place, shape in enumerate(self.shape.more_outputs, 1):
+            found[f"{self.name}[{place}]"] = shape
+        return found
+
+    @property
+    def own_parameters(self) -> tuple[Shape, ...]:
+        """Shapes of the parameters that no layer before it has."""
+        shapes = self.shape.parameter_shapes
+        return tuple([of for at, of in enumerate(shapes) if at not in self.shared_parameters])
+
+    @property
+    def own_parameter_items(self) -> int:
+        """Items of these."""
+        return sum(map(math.prod, self.own_parameters))
+
     @property
     def has_gradient(self) -> bool:
         """Whether dL/dy is computed: this layer or one before it has weights."""
+        if not self.shape.is_differentiable:
+            return False
         return self.needs_input_grad or bool(self.shape.parameter_shapes)
 
 
@@ -35,4 +62,5 @@ def contents(shape: LayerShape) -> tuple[object, ...]:
         shape.output_shape,
         shape.parameter_shapes,
         tuple(shape.attributes.items()),
+        shape.operator,
     )

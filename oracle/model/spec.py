@@ -101,7 +101,7 @@ class ModelSpec(BaseModel):
     @cached_property
     def parameter_shapes(self) -> tuple[Shape, ...]:
         """Shapes of all weights and biases in layer order, as an optimizer sees them."""
-        return tuple(shape for layer in self.layers for shape in layer.shape.parameter_shapes)
+        return tuple([shape for layer in self.layers for shape in layer.own_parameters])
 
     @cached_property
     def parameter_items(self) -> int:
@@ -119,9 +119,9 @@ class ModelSpec(BaseModel):
         return sum(layer.shape.forward_flops(batch) for layer in self.layers)
 
     def multiply_adds(self) -> float:
-        """MACs per sample of convolutions and fully connected layers, as publications count them."""
-        weighted = [layer.shape for layer in self.layers if layer.shape.kind in ("conv", "linear")]
-        return sum(shape.forward_flops(1) for shape in weighted) / 2.0
+        """MACs per sample of convolutions and products of matrices, as publications count them."""
+        products = [layer.shape for layer in self.layers if layer.shape.is_product]
+        return sum(shape.forward_flops(1) for shape in products) / 2.0
 
     def write(self, path: Path) -> None:
         """Write model.json whole or not at all."""

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerKind, LayerShape, Shape
+from calib.foundation.layers import LayerKind, Shape
 from calib.oracle.model.graph import INPUT
-from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.exported import PRIME, exported, layers_of
+from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,
     check_function,
@@ -40,23 +41,20 @@ from calib.oracle.trace.layers import (
 )
 from calib.oracle.trace.lines import PLACE, at, failed_at, line_of, traced
 
-LOSS = "loss"
+Loss = Literal["cross_entropy", "mse"]
 BATCH = 2  # samples of the meta tensors; batch norm in train mode refuses 1
 
 
 class _Recorder(fx.Interpreter):
     """Runs a graph on meta tensors and records a Layer for each node."""
 
-    def __init__(self, graph: fx.GraphModule, root: str, n_outputs: int) -> None:
+    def __init__(self, graph: fx.GraphModule, root: str, n_outputs: int, layers: LayerList) -> None:
         super().__init__(graph)
         self.n_outputs = n_outputs
         self.extra_traceback = False  # fx would append lines to the error
         self.root = root
-        self.layers: list[Layer] = []
+        self.layers = layers
         self.source: dict[fx.Node, str] = {}  # node -> the layer whose output it is
-        self.shape_of: dict[str, Shape] = {}  # layer or "input" -> per-sample shape
-        self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
-        self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self.outputs: tuple[str, ...] = ()  # layers whose outputs the model returns
 
     def run_node(self, n: fx.Node) -> Any:
@@ -119,7 +117,6 @@ class _Recorder(fx.Interpreter):
         shape = tuple(result.shape[1:])
         if node.op == "placeholder":
             self.source[node] = INPUT
-            self.shape_of[INPUT] = shape
         elif node.op == "call_module":
             self._record_module(node, self.fetch_attr(str(node.target)), shape)
         else:
@@ -132,14 +129,16 @@ class _Recorder(fx.Interpreter):
             return
         kind, attributes = module_kind(module)
         self._check_module(module, kind, shape)
-        name = self._unique(str(node.target))
+        name = self.layers.unique(str(node.target))
         for parameter in module.parameters():
-            owner = self.owner_of.setdefault(id(parameter), name)
+            owner = self.layers.owner_of.setdefault(id(parameter), name)
             if owner != name:
                 raise InputError(f"sharing weights with the layer {owner!r} is not supported")
         parameters = tuple(tuple(parameter.shape) for parameter in module.parameters())
+        if kind == "flatten" and shape != (math.prod(self.layers.shape_of[source]),):
+            raise InputError("only flattening everything but the batch is supported")
         self.source[node] = name
-        self.append(name, kind, (source,), shape, parameters, attributes)
+        self.layers.append(name, kind, (source,), shape, parameters, attributes)
 
     def _check_module(self, module: nn.Module, kind: LayerKind, shape: Shape) -> None:
         """Raise InputError for faults that depend on the shape of the module's result."""
@@ -156,48 +155,16 @@ class _Recorder(fx.Interpreter):
             raise InputError(f"{kind} of something that is not a tensor is not supported")
         inputs = tuple(self.source[tensor] for tensor in tensors)
         if kind == "add" and (
-            len(inputs) != 2 or any(self.shape_of[source] != shape for source in inputs)
+            len(inputs) != 2 or any(self.layers.shape_of[source] != shape for source in inputs)
         ):
             raise InputError("only the sum of two tensors of one shape is supported")
         path, _ = _innermost(node)
-        self.source[node] = name = self._unique(f"{path}.{kind}" if path else kind)
+        self.source[node] = name = self.layers.unique(f"{path}.{kind}" if path else kind)
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         attributes = function_attributes(node.target, kind, args, kwargs)
-        self.append(name, kind, inputs, shape, attributes=attributes)
-
-    def _unique(self, name: str) -> str:
-        """`name`, or name#2, name#3 if it is taken."""
-        candidate, count = name, 1
-        while candidate in self.shape_of or candidate in (INPUT, LOSS):
-            count += 1
-            candidate = f"{name}#{count}"
-        return candidate
-
-    def append(
-        self,
-        name: str,
-        kind: LayerKind,
-        inputs: tuple[str, ...],
-        shape: Shape,
-        parameters: tuple[Shape, ...] = (),
-        attributes: Attributes | None = None,
-    ) -> None:
-        """Append the layer `name`, which reads the layers `inputs`; shapes are per sample."""
-        input_shapes = tuple(self.shape_of[source] for source in inputs)
-        if kind == "flatten" and shape != (math.prod(input_shapes[0]),):
+        if kind == "flatten" and shape != (math.prod(self.layers.shape_of[inputs[0]]),):
             raise InputError("only flattening everything but the batch is supported")
-        layer_shape = LayerShape(
-            kind=kind,
-            input_shapes=input_shapes,
-            output_shape=shape,
-            parameter_shapes=parameters,
-            attributes=attributes or {},
-        )
-        needed = any(self.weighted[source] for source in inputs)
-        layer = Layer(name=name, shape=layer_shape, inputs=inputs, needs_input_grad=needed)
-        self.layers.append(layer)
-        self.shape_of[name] = shape
-        self.weighted[name] = needed or bool(parameters)
+        self.layers.append(name, kind, inputs, shape, attributes=attributes)
 
 
 def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
@@ -225,7 +192,7 @@ def _innermost(node: fx.Node) -> tuple[str, str]:
     return path, getattr(kind, "__name__", str(kind))
 
 
-def _meta_copy(module: nn.Module) -> nn.Module:
+def _meta_copy(module: nn.Module, about: str) -> nn.Module:
     """A copy of `module` in train mode with its tensors on the meta device; ties stay ties.
 
     Floats take torch's default item type, as shapes do not depend on it.
@@ -235,7 +202,10 @@ def _meta_copy(module: nn.Module) -> nn.Module:
         memo[id(parameter)] = nn.Parameter(_meta(parameter), parameter.requires_grad)
     for buffer in module.buffers():
         memo[id(buffer)] = _meta(buffer)
-    return copy.deepcopy(module, memo).train()
+    try:
+        return copy.deepcopy(module, memo).train()
+    except Exception as error:
+        raise InputError(f"{about} cannot be copied: {line_of(error)}") from error
 
 
 def _meta(tensor: Tensor) -> Tensor:
@@ -244,24 +214,9 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def trace(
-    module: nn.Module,
-    input_shape: Shape,
-    name: str,
-    loss: Literal["cross_entropy", "mse"],
-    auxiliary_weight: float = 0.0,
+    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float = 0.0
 ) -> ModelSpec:
-    """The ModelSpec of `trace_nodes`."""
-    return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
-
-
-def trace_nodes(
-    module: nn.Module,
-    input_shape: Shape,
-    name: str,
-    loss: Literal["cross_entropy", "mse"],
-    auxiliary_weight: float = 0.0,
-) -> tuple[ModelSpec, dict[str, str]]:
-    """Trace a PyTorch module into a ModelSpec, and map the graph's nodes to its layers.
+    """Trace a PyTorch module into a ModelSpec.
 
     Only shapes are computed; `module` is left as it was. Layers are in execution order. The last one,
     "loss", has output shape () and reads the model's output, or the pair (main, auxiliary).
@@ -269,7 +224,7 @@ def trace_nodes(
     Parameters
     ----------
     module
-        Traced by torch.fx.
+        Traced by torch.fx where calib knows each of its modules and functions, else by torch.export.
     input_shape
         Of one sample, without the batch dimension.
     name
@@ -278,6 +233,78 @@ def trace_nodes(
         The loss on the output.
     auxiliary_weight
         Weight of the auxiliary output's loss; 0 if the model has none.
+
+    Raises
+    ------
+    InputError
+        Neither can follow the module; the message gives the operator or the line.
+    """
+    try:
+        return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
+    except InputError:
+        return _trace_operators(module, input_shape, name, loss, auxiliary_weight)
+
+
+def _trace_operators(
+    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float
+) -> ModelSpec:
+    """By torch.export. Raises InputError."""
+    about = f"the model {name} ({type(module).__name__})"
+    _require_size(input_shape)
+    meta = _meta_copy(module, about)
+    program, layers = _exported(meta, input_shape, about), LayerList(meta, input_shape)
+    try:
+        outputs = layers_of(program, layers)
+    except InputError as error:
+        raise InputError(f"{about}: {error}") from None
+    if len(outputs) != (2 if auxiliary_weight else 1):
+        wanted = "the pair (main, auxiliary)" if auxiliary_weight else "one tensor"
+        raise InputError(f"{about} returns {len(outputs)} tensors: a model must return {wanted}")
+    layers.drop_unused(outputs)
+    layers.require_every_parameter(f"{name} ({type(module).__name__})")
+    return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight, about)
+
+
+def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
+    """The exported program, for numbers or, where these cannot be looked up, for indices."""
+    errors: list[BaseException] = []
+    for dtype in (torch.get_default_dtype(), torch.int64):
+        sample = torch.empty((PRIME, *input_shape), dtype=dtype, device="meta")
+        try:
+            return exported(meta, [sample])
+        except (Exception, SystemExit) as error:
+            errors.append(error)
+    first, second = errors
+    error = second if "indices" in line_of(first) or "Long" in str(first) else first
+    raise InputError(
+        f"cannot trace {about} with torch.export{at(failed_at(error))}: {line_of(error)}"
+    )
+
+
+def _spec(
+    layers: LayerList,
+    outputs: tuple[str, ...],
+    name: str,
+    input_shape: Shape,
+    loss: Loss,
+    auxiliary_weight: float,
+    about: str,
+) -> ModelSpec:
+    """The layers with the loss behind them. Raises InputError for a model without a product."""
+    weights = layers.weights
+    if not weights:
+        raise InputError(f"{about} has no convolution and no linear layer")
+    attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
+    layers.append(LOSS, loss, outputs, (), attributes=attributes)
+    return ModelSpec(
+        name=name, input_shape=input_shape, classes=weights[-1][0], layers=tuple(layers.layers)
+    )
+
+
+def trace_nodes(
+    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float = 0.0
+) -> tuple[ModelSpec, dict[str, str]]:
+    """Trace a module by torch.fx, and map the graph's nodes to its layers (see `trace`).
 
     Returns
     -------
@@ -293,48 +320,28 @@ def trace_nodes(
         calib has no layer for an operation; the message gives the node, its module and its line.
     """
     root = type(module).__name__
+    about = f"the model {name} ({root})"
+    _require_size(input_shape)
     try:
-        meta = _meta_copy(module)
+        meta = _meta_copy(module, about)
         graph = traced(meta)
     except (Exception, SystemExit) as error:
         place = at(failed_at(error))
-        message = f"cannot trace the model {name} ({root}) with torch.fx{place}: {line_of(error)}"
-        raise InputError(message) from None
+        raise InputError(f"cannot trace {about} with torch.fx{place}: {line_of(error)}") from None
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
-        raise InputError(f"cannot trace the model {name} ({root}): it must have exactly one input")
-    recorder = _Recorder(graph, root, n_outputs=2 if auxiliary_weight else 1)
+        raise InputError(f"cannot trace {about}: it must have exactly one input")
+    layers = LayerList(meta, input_shape)
+    recorder = _Recorder(graph, root, 2 if auxiliary_weight else 1, layers)
     dtype = _input_dtype(graph, name, root)
-    try:
-        sample = torch.empty((BATCH, *input_shape), dtype=dtype, device="meta")
-    except RuntimeError as error:
-        raise InputError(f"an input of {input_shape} is not a tensor: {line_of(error)}") from None
     with torch.no_grad():
-        recorder.run(sample)
-    _require_every_parameter(recorder, module, meta, name)
-    weights = [
-        layer.shape.parameter_shapes[0]
-        for layer in recorder.layers
-        if layer.shape.kind in ("conv", "linear")
-    ]
-    if not weights:
-        raise InputError(f"the model {name} ({root}) has no convolution and no linear layer")
-    attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
-    recorder.append(LOSS, loss, recorder.outputs, (), attributes=attributes)
-    spec = ModelSpec(
-        name=name, input_shape=input_shape, classes=weights[-1][0], layers=tuple(recorder.layers)
-    )
+        recorder.run(torch.empty((BATCH, *input_shape), dtype=dtype, device="meta"))
+    layers.require_every_parameter(f"{name} ({root})")
+    spec = _spec(layers, recorder.outputs, name, input_shape, loss, auxiliary_weight, about)
     return spec, {node.name: layer for node, layer in recorder.source.items()}
 
 
-def _require_every_parameter(
-    recorder: _Recorder, module: nn.Module, meta: nn.Module, name: str
-) -> None:
-    """Raise InputError unless the layers together hold all parameters of `module`."""
-    unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
-    expected = sum(parameter.numel() for parameter in module.parameters())
-    found = sum(layer.shape.parameter_items for layer in recorder.layers)
-    if unused or found != expected:
-        what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
-        raise InputError(
-            f"{found} of {expected} parameters of {name} ({recorder.root}) are traced: {what}"
-        )
+def _require_size(input_shape: Shape) -> None:
+    try:
+        torch.empty((BATCH, *input_shape), device="meta")
+    except RuntimeError as error:
+        raise InputError(f"an input of {input_shape} is not a tensor: {line_of(error)}") from None

@@ -1,0 +1,321 @@
+"""A model's layers by torch.export: every ATen operator, whatever it is.
+
+The module is exported on tensors without data, at a batch that is a large prime: what it divides
+(sizes, arguments) grows with the batch, and no symbol has to be carried through the model. Operators
+that are a kind of layer of their own become that; all others keep their name and arguments
+(foundation/operators.py). What only changes a buffer, or never reaches the output, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from calib.foundation.errors import InputError
+from calib.foundation.garbage import rare_collections
+from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.operators import Operator, one_sample
+from calib.oracle.model.graph import INPUT
+from calib.oracle.trace.atens import OwnKind, own_kind
+from calib.oracle.trace.facts import facts_of
+from calib.oracle.trace.layer_list import LayerList
+
+PRIME = 10_007  # no size of a model is a multiple of it
+CHECKS = frozenset(
+    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"]
+)
+PASSED_ON = frozenset(["lift_fresh_copy", "detach_", "alias", "detach"])
+LEAVES = "torch.nn.modules."
+CONTAINERS = frozenset(("Sequential", "ModuleList", "ModuleDict", "MultiheadAttention"))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph: the layer that it comes from, or what the model holds."""
+
+    tensor: Tensor  # without data
+    source: str = ""  # layer, or "input"; "" for what is held
+    held: str = ""  # name of the parameter or buffer
+    is_parameter: bool = False
+
+    @property
+    def size(self) -> Shape:
+        """At PRIME samples."""
+        return tuple(self.tensor.shape)
+
+
+class ExportedLayers:
+    """The layers of an exported graph, one call after another."""
+
+    def __init__(self, graph: fx.Graph, layers: LayerList, signature: Any) -> None:
+        self.layers, self._graph = layers, graph
+        self._values: dict[fx.Node, Any] = {}
+        self._names = {
+            **{name: (held, True) for name, held in signature.inputs_to_parameters.items()},
+            **{name: (held, False) for name, held in signature.inputs_to_buffers.items()},
+            **{name: (held, False) for name, held in _constants(signature)},
+        }
+        self._user = set(signature.user_inputs)
+        self._returned = set(signature.user_outputs)
+        self._operators: dict[Any, Operator] = {}
+
+    def record(self) -> tuple[str, ...]:
+        """Record every call; the layers whose outputs the model returns. Raises InputError."""
+        outputs: tuple[str, ...] = ()
+        for node in self._graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = self._placeholder(node)
+            elif node.op == "output":
+                outputs = self._outputs(node)
+            elif node.op == "call_function":
+                try:
+                    self._values[node] = self._call(node)
+                except InputError as error:
+                    raise InputError(f"cannot trace {_words(node)}: {error}") from None
+            elif node.op == "get_attr":
+                raise InputError(f"cannot trace {_words(node)}: it branches within the model")
+        return outputs
+
+    def _placeholder(self, node: fx.Node) -> Value | None:
+        tensor = node.meta.get("val")
+        if not isinstance(tensor, Tensor):
+            return None
+        if node.name in self._user:
+            return Value(tensor, INPUT)
+        held, is_parameter = self._names.get(node.name, (node.name, False))
+        return Value(tensor, held=held, is_parameter=is_parameter)
+
+    def _outputs(self, node: fx.Node) -> tuple[str, ...]:
+        found = []
+        for each in node.all_input_nodes:
+            if each.name not in self._returned:
+                continue  # a changed buffer
+            value = self._values.get(each)
+            if not isinstance(value, Value) or not value.source or value.source == INPUT:
+                raise InputError("a model must return a tensor that it computes from its input")
+            if not value.tensor.is_floating_point():
+                raise InputError(
+                    f"a model must return numbers with a gradient, not {value.tensor.dtype}"
+                )
+            found.append(value.source)
+        return tuple(found)
+
+    def _call(self, node: fx.Node) -> Any:
+        if str(node.target).startswith("<built-in function getitem"):
+            return self._values[node.args[0]][node.args[1]]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise InputError(
+                f"{node.target} is no ATen operator: `calib model profile` measures such a model whole"
+            )
+        base = node.target._schema.name.split("::")[-1]
+        if base in CHECKS or base.startswith(("sym_", "_assert")):
+            return None
+        found = node.meta.get("val")
+        if base.rstrip("_") in PASSED_ON or base in PASSED_ON:
+            source = self._values[node.all_input_nodes[0]]
+            if isinstance(source, Value) and base != "detach":
+                return source
+        if self._changes_buffer(node):
+            return self._values[node.all_input_nodes[0]]
+        if not isinstance(found, Tensor | list | tuple):
+            raise InputError(f"its result is {type(found).__name__}, not a tensor")
+        own = own_kind(node, self._argument, PRIME) if isinstance(found, Tensor) else None
+        return self._own(node, own) if own else self._operator(node, found)
+
+    def _argument(self, given: Any) -> Any:
+        return self._values.get(given) if isinstance(given, fx.Node) else given
+
+    def _changes_buffer(self, node: fx.Node) -> bool:
+        """Whether it only changes what the model holds in place, as a counter of batches."""
+        target: Any = node.target
+        first = node.args[0] if node.args else None
+        value = self._argument(first)
+        return (
+            target._schema.is_mutable
+            and isinstance(value, Value)
+            and bool(value.held)
+            and target._schema.name.endswith("_")
+        )
+
+    def _own(self, node: fx.Node, own: OwnKind) -> Value:
+        tensor = node.meta["val"]
+        name = self._name(node, own.kind)
+        self.layers.append(
+            name,
+            own.kind,
+            tuple(value.source for value in own.inputs),
+            tuple(tensor.shape[1:]),
+            self.layers.parameters(name, [value.held for value in own.parameters]),
+            own.attributes,
+        )
+        return Value(tensor, name)
+
+    def _operator(self, node: fx.Node, found: Any) -> Any:
+        several = list(found) if isinstance(found, list | tuple) else [found]
+        tensors = [each for each in several if isinstance(each, Tensor)]
+        call = _Call(self._values)
+        arguments = [call.encode(each) for each in node.args]
+        options = {
+            name: call.encode(each)
+            for name, each in node.kwargs.items()
+            if name not in ("layout", "pin_memory")
+        }
+        target: Any = node.target
+        name = self._name(node, target._schema.name.split("::")[-1].rstrip("_"))
+        try:
+            sizes = [one_sample(value.size, PRIME) for value in call.inputs]
+            made = [one_sample(tuple(each.shape), PRIME) for each in tensors]
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        weighted = [self.layers.weighted[value.source] for value in call.inputs]
+        axes = tuple(axis for _, axis in (*sizes, *made))
+        types = tuple(_type(value) for value in (*[x.tensor for x in call.inputs], *tensors))
+        orders = tuple(_order(value.tensor) for value in call.inputs)
+        bare = Operator(
+            name=str(target),
+            arguments=json.dumps(arguments),
+            options=json.dumps(options),
+            axes=axes if any(axis is not None for axis in axes) else (),
+            types=types if any(types) else (),
+            orders=orders if any(orders) else (),
+            fixed=tuple(
+                place
+                for place, value in enumerate(call.inputs)
+                if any(weighted) and value.tensor.is_floating_point() and not weighted[place]
+            ),
+            constants=tuple((value.size, _type(value.tensor)) for value in call.constants),
+            outputs=tuple(shape for shape, _ in made[1:]),
+        )
+        parameters = self.layers.parameters(name, [value.held for value in call.parameters])
+        shape = LayerShape(
+            kind="operator",
+            input_shapes=tuple(shape for shape, _ in sizes),
+            output_shape=made[0][0] if made else (),
+            parameter_shapes=parameters,
+            operator=bare,
+        )
+        key = shape.input_shapes, shape.output_shape, shape.parameter_shapes, bare
+        if key not in self._operators:
+            self._operators[key] = facts_of(shape)
+        self.layers.append(
+            name,
+            "operator",
+            tuple(value.source for value in call.inputs),
+            shape.output_shape,
+            parameters,
+            operator=self._operators[key],
+        )
+        if not isinstance(found, list | tuple):
+            return Value(found, name)
+        return [
+            Value(each, name if place == 0 else f"{name}[{place}]")
+            for place, each in enumerate(several)
+        ]
+
+    def _name(self, node: fx.Node, kind: str) -> str:
+        """The module's path where it is one of torch.nn, else the path with the operator's name."""
+        path, class_name = innermost(node)
+        module = class_name.rpartition(".")[2]
+        if path and class_name.startswith(LEAVES) and module not in CONTAINERS:
+            return self.layers.unique(path)
+        return self.layers.unique(f"{path}.{kind}" if path else kind)
+
+
+class _Call:
+    """The arguments of a call as JSON, with the tensors that they name."""
+
+    def __init__(self, values: dict[fx.Node, Any]) -> None:
+        self._values = values
+        self.inputs: list[Value] = []
+        self.parameters: list[Value] = []
+        self.constants: list[Value] = []
+
+    def encode(self, given: Any) -> Any:
+        """One argument. Raises InputError for what JSON cannot hold."""
+        if isinstance(given, fx.Node):
+            return self._tensor(self._values.get(given))
+        if isinstance(given, list | tuple):
+            return [self.encode(each) for each in given]
+        if type(given) is int and given and given % PRIME == 0:
+            return {"batch": given // PRIME}
+        if given is None or isinstance(given, bool | int | float | str):
+            return given
+        if isinstance(given, torch.dtype):
+            return {"dtype": "" if given == torch.get_default_dtype() else _word(given)}
+        if isinstance(given, torch.memory_format):
+            return {"memory_format": _word(given)}
+        if isinstance(given, torch.device):
+            return {"device": ""}
+        raise InputError(f"its argument {given} is no number, text or tensor")
+
+    def _tensor(self, value: Any) -> Any:
+        if not isinstance(value, Value):
+            raise InputError("it reads what is no tensor")
+        kind = "input" if value.source else "parameter" if value.is_parameter else "constant"
+        of = {"input": self.inputs, "parameter": self.parameters, "constant": self.constants}[kind]
+        place = next((at for at, each in enumerate(of) if each is value), len(of))
+        if place == len(of):
+            of.append(value)
+        return {kind: place}
+
+
+def _type(tensor: Tensor) -> str:
+    return "" if tensor.dtype == torch.get_default_dtype() else _word(tensor.dtype)
+
+
+def _word(item: object) -> str:
+    return str(item).removeprefix("torch.")
+
+
+def _order(tensor: Tensor) -> Shape:
+    """Its dimensions by falling stride; () where it is contiguous."""
+    if tensor.is_contiguous():
+        return ()
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda place: (-strides[place], place)))
+    return () if order == tuple(range(tensor.dim())) else order
+
+
+def _constants(signature: Any) -> Iterator[tuple[str, str]]:
+    for spec in signature.input_specs:
+        if spec.kind.name == "CONSTANT_TENSOR":
+            yield spec.arg.name, spec.target
+
+
+def innermost(node: fx.Node) -> tuple[str, str]:
+    """Path and full class name of the innermost module whose forward made the node."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = stack[-1] if stack else ("", "")
+    return path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _words(node: fx.Node) -> str:
+    path, kind = innermost(node)
+    where = f" in {path} ({kind.rpartition('.')[2]})" if path else ""
+    return f"{node.target}{where}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without torch.export's advice on what it does inside."""
+    with warnings.catch_warnings(), rare_collections():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
+    """torch.export's program of a module on tensors without data, in train mode."""
+    with quiet():
+        return torch.export.export(module, tuple(samples))
+
+
+def layers_of(program: Any, layers: LayerList) -> tuple[str, ...]:
+    """Record the layers of an exported program; the layers whose outputs it returns."""
+    return ExportedLayers(program.graph, layers, program.graph_signature).record()

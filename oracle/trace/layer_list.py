@@ -1,0 +1,115 @@
+"""The layers of a model while it is traced: their names, shapes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerKind, LayerShape, Shape
+from calib.foundation.operators import Operator
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.layer import Layer
+from calib.oracle.trace.layers import Attributes
+
+LOSS = "loss"
+
+
+class LayerList:
+    """Layers in the order in which they run, each with a name of its own.
+
+    `module` has the parameters that layers name.
+    """
+
+    def __init__(self, module: nn.Module, input_shape: Shape) -> None:
+        self.layers: list[Layer] = []
+        self.shape_of: dict[str, Shape] = {INPUT: input_shape}  # layer -> per-sample shape
+        self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
+        self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
+        self._parameters = dict(module.named_parameters(remove_duplicate=False))
+        self._shared: dict[str, tuple[int, ...]] = {}
+
+    def unique(self, name: str) -> str:
+        """`name`, or name#2, name#3 if it is taken."""
+        candidate, count = name, 1
+        while candidate in self.shape_of or candidate in (INPUT, LOSS):
+            count += 1
+            candidate = f"{name}#{count}"
+        return candidate
+
+    def parameters(self, layer: str, names: Sequence[str]) -> tuple[Shape, ...]:
+        """The shapes of a layer's parameters; those that an earlier layer has are shared with it."""
+        shared = []
+        for place, name in enumerate(names):
+            parameter = self._parameters[name]
+            if self.owner_of.setdefault(id(parameter), layer) != layer:
+                shared.append(place)
+        self._shared[layer] = tuple(shared)
+        return tuple(tuple(self._parameters[name].shape) for name in names)
+
+    def append(
+        self,
+        name: str,
+        kind: LayerKind,
+        inputs: tuple[str, ...],
+        shape: Shape,
+        parameters: tuple[Shape, ...] = (),
+        attributes: Attributes | None = None,
+        operator: Operator | None = None,
+    ) -> None:
+        """Append the layer `name`, which reads the layers `inputs`; shapes are per sample."""
+        layer_shape = LayerShape(
+            kind=kind,
+            input_shapes=tuple(self.shape_of[source] for source in inputs),
+            output_shape=shape,
+            parameter_shapes=parameters,
+            attributes=attributes or {},
+            operator=operator,
+        )
+        needed = any(self.weighted[source] for source in inputs)
+        layer = Layer(
+            name=name,
+            shape=layer_shape,
+            inputs=inputs,
+            needs_input_grad=needed and layer_shape.is_differentiable,
+            shared_parameters=self._shared.get(name, ()),
+        )
+        self.layers.append(layer)
+        for output, size in layer.outputs.items():
+            self.shape_of[output] = size
+            self.weighted[output] = layer.has_gradient
+
+    def drop_unused(self, returned: Sequence[str]) -> None:
+        """Leave out what never reaches the outputs."""
+        reached = set(returned)
+        kept = []
+        for layer in reversed(self.layers):
+            if reached.isdisjoint(layer.outputs):
+                continue
+            reached.update(layer.inputs)
+            kept.append(layer)
+        self.layers = kept[::-1]
+
+    @property
+    def weights(self) -> list[Shape]:
+        """Of the layers that are products with weights, in order."""
+        return [
+            layer.shape.parameter_shapes[0]
+            for layer in self.layers
+            if layer.shape.parameter_shapes and layer.shape.is_product
+        ]
+
+    def require_every_parameter(self, about: str) -> None:
+        """Raise InputError unless the layers together hold all parameters."""
+        running = {layer.name for layer in self.layers}
+        known = {
+            key: self.owner_of.get(id(parameter)) for key, parameter in self._parameters.items()
+        }
+        unused = [key for key, owner in known.items() if owner is None or owner not in running]
+        distinct = {id(parameter): parameter for parameter in self._parameters.values()}
+        expected = sum(parameter.numel() for parameter in distinct.values())
+        found = sum(layer.own_parameter_items for layer in self.layers)
+        if unused or found != expected:
+            what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
+            raise InputError(f"{found} of {expected} parameters of {about} are traced: {what}")
