@@ -104,6 +104,7 @@ class Operator(BaseModel):
     outputs: tuple[Shape, ...] = Field(
         default=(), description="of one sample: its outputs after the first"
     )
+    no_grad: bool = Field(default=False, description="whether the model runs it under no_grad")
     flops: float = Field(
         default=0.0, description="of products of one forward per sample, by PyTorch's counter"
     )
@@ -129,6 +130,8 @@ class Operator(BaseModel):
     @property
     def is_differentiable(self) -> bool:
         """Whether an output is a floating-point tensor."""
+        if self.no_grad:
+            return False
         made = self.types[len(self.types) - 1 - len(self.outputs) :] if self.types else ("",)
         return any(each in ("", *FLOATS) for each in made)
 

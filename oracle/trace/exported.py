@@ -28,6 +28,8 @@ from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 
 PRIME = 10_007  # no size of a model is a multiple of it
+MOST_CALLS = 200_000
+GRADIENTS = "wrap_with_set_grad_enabled"
 CHECKS = frozenset(
     ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"]
 )
@@ -54,8 +56,10 @@ class Value:
 class ExportedLayers:
     """The layers of an exported graph, one call after another."""
 
-    def __init__(self, graph: fx.Graph, layers: LayerList, signature: Any) -> None:
-        self.layers, self._graph = layers, graph
+    def __init__(self, program: Any, layers: LayerList) -> None:
+        self.layers, self._program = layers, program.graph_module
+        signature = program.graph_signature
+        self._no_grad = False  # in a part of the forward that computes no gradients
         self._values: dict[fx.Node, Any] = {}
         self._names = {
             **{name: (held, True) for name, held in signature.inputs_to_parameters.items()},
@@ -68,20 +72,43 @@ class ExportedLayers:
 
     def record(self) -> tuple[str, ...]:
         """Record every call; the layers whose outputs the model returns. Raises InputError."""
-        outputs: tuple[str, ...] = ()
-        for node in self._graph.nodes:
+        nodes = list(self._program.graph.nodes)
+        if len(nodes) > MOST_CALLS:
+            raise InputError(
+                f"it has over {MOST_CALLS} calls: does it loop over the samples of a batch?"
+            )
+        for node in nodes:
             if node.op == "placeholder":
                 self._values[node] = self._placeholder(node)
+            elif node.op != "output":
+                self._run(node, self._program)
+        return self._outputs(nodes[-1])
+
+    def _run(self, node: fx.Node, within: fx.GraphModule) -> None:
+        """Record a node that is neither an input nor the output."""
+        try:
+            if node.op == "get_attr":
+                self._values[node] = within.get_submodule(str(node.target))
+            else:
+                self._values[node] = self._call(node)
+        except InputError as error:
+            raise InputError(f"cannot trace {_words(node)}: {error}") from None
+
+    def _part(self, part: fx.GraphModule, given: Iterable[Any], no_grad: bool) -> Any:
+        """What a part of the forward returns, its calls recorded like all others."""
+        before, self._no_grad = self._no_grad, self._no_grad or no_grad
+        arguments, result = iter(given), None
+        for node in part.graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = self._argument(next(arguments))
             elif node.op == "output":
-                outputs = self._outputs(node)
-            elif node.op == "call_function":
-                try:
-                    self._values[node] = self._call(node)
-                except InputError as error:
-                    raise InputError(f"cannot trace {_words(node)}: {error}") from None
-            elif node.op == "get_attr":
-                raise InputError(f"cannot trace {_words(node)}: it branches within the model")
-        return outputs
+                (returned,) = node.args
+                several = isinstance(returned, list | tuple)
+                result = [*map(self._argument, returned)] if several else self._argument(returned)
+            else:
+                self._run(node, part)
+        self._no_grad = before
+        return result
 
     def _placeholder(self, node: fx.Node) -> Value | None:
         tensor = node.meta.get("val")
@@ -94,9 +121,11 @@ class ExportedLayers:
 
     def _outputs(self, node: fx.Node) -> tuple[str, ...]:
         found = []
-        for each in node.all_input_nodes:
-            if each.name not in self._returned:
-                continue  # a changed buffer
+        returned = [each for each in node.all_input_nodes if each.name in self._returned]
+        if len(returned) != self.layers.n_outputs:
+            wanted = "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
+            raise InputError(f"a model must return {wanted}, not {len(returned)}")
+        for each in returned:  # not the changed buffers
             value = self._values.get(each)
             if not isinstance(value, Value) or not value.source or value.source == INPUT:
                 raise InputError("a model must return a tensor that it computes from its input")
@@ -104,12 +133,17 @@ class ExportedLayers:
                 raise InputError(
                     f"a model must return numbers with a gradient, not {value.tensor.dtype}"
                 )
+            if one_sample(value.size, PRIME)[1] not in (None, 0):
+                raise InputError("a model must return a tensor whose first dimension is the batch")
             found.append(value.source)
         return tuple(found)
 
     def _call(self, node: fx.Node) -> Any:
         if str(node.target).startswith("<built-in function getitem"):
             return self._values[node.args[0]][node.args[1]]
+        if str(node.target) == GRADIENTS:  # torch.no_grad within the forward
+            enabled, part, *given = node.args
+            return self._part(self._values[part], given, not enabled)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise InputError(
                 f"{node.target} is no ATen operator: `calib model profile` measures such a model whole"
@@ -126,7 +160,9 @@ class ExportedLayers:
             return self._values[node.all_input_nodes[0]]
         if not isinstance(found, Tensor | list | tuple):
             raise InputError(f"its result is {type(found).__name__}, not a tensor")
-        own = own_kind(node, self._argument, PRIME) if isinstance(found, Tensor) else None
+        own = None
+        if isinstance(found, Tensor) and not self._no_grad:
+            own = own_kind(node, self._argument, PRIME)
         return self._own(node, own) if own else self._operator(node, found)
 
     def _argument(self, given: Any) -> Any:
@@ -135,14 +171,12 @@ class ExportedLayers:
     def _changes_buffer(self, node: fx.Node) -> bool:
         """Whether it only changes what the model holds in place, as a counter of batches."""
         target: Any = node.target
-        first = node.args[0] if node.args else None
-        value = self._argument(first)
-        return (
-            target._schema.is_mutable
-            and isinstance(value, Value)
-            and bool(value.held)
-            and target._schema.name.endswith("_")
-        )
+        value = self._argument(node.args[0]) if node.args else None
+        if not (target._schema.is_mutable and isinstance(value, Value) and value.held):
+            return False
+        if value.is_parameter:
+            raise InputError(f"the model changes its weight {value.held} in its forward")
+        return bool(target._schema.name.endswith("_"))
 
     def _own(self, node: fx.Node, own: OwnKind) -> Value:
         tensor = node.meta["val"]
@@ -192,6 +226,7 @@ class ExportedLayers:
             ),
             constants=tuple((value.size, _type(value.tensor)) for value in call.constants),
             outputs=tuple(shape for shape, _ in made[1:]),
+            no_grad=self._no_grad,
         )
         parameters = self.layers.parameters(name, [value.held for value in call.parameters])
         shape = LayerShape(
@@ -311,11 +346,21 @@ def quiet() -> Iterator[None]:
 
 
 def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
-    """torch.export's program of a module on tensors without data, in train mode."""
+    """torch.export's program of a module on tensors without data, in train mode.
+
+    What its forward makes on a device of its own (torch.zeros without one) is made without data where
+    it does not fit else: that costs a third of the time more.
+    """
     with quiet():
-        return torch.export.export(module, tuple(samples))
+        try:
+            return torch.export.export(module, tuple(samples))
+        except RuntimeError as error:
+            if "device" not in str(error):
+                raise
+        with torch.device("meta"):
+            return torch.export.export(module, tuple(samples))
 
 
 def layers_of(program: Any, layers: LayerList) -> tuple[str, ...]:
     """Record the layers of an exported program; the layers whose outputs it returns."""
-    return ExportedLayers(program.graph, layers, program.graph_signature).record()
+    return ExportedLayers(program, layers).record()

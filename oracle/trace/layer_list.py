@@ -22,7 +22,8 @@ class LayerList:
     `module` has the parameters that layers name.
     """
 
-    def __init__(self, module: nn.Module, input_shape: Shape) -> None:
+    def __init__(self, module: nn.Module, input_shape: Shape, n_outputs: int = 1) -> None:
+        self.n_outputs = n_outputs  # that the model returns: 2 with an auxiliary head
         self.layers: list[Layer] = []
         self.shape_of: dict[str, Shape] = {INPUT: input_shape}  # layer -> per-sample shape
         self.weighted = {INPUT: False}  # whether the layer or one before it has parameters

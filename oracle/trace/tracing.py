@@ -45,12 +45,26 @@ Loss = Literal["cross_entropy", "mse"]
 BATCH = 2  # samples of the meta tensors; batch norm in train mode refuses 1
 
 
+class NotByFx(InputError):
+    """torch.fx cannot follow the module, or calib has no kind of layer for what it calls.
+
+    `unknown`: the latter; torch.export may do both.
+    """
+
+    unknown = False
+
+
+class UnknownLayer(NotByFx):
+    """calib has no kind of layer for it."""
+
+    unknown = True
+
+
 class _Recorder(fx.Interpreter):
     """Runs a graph on meta tensors and records a Layer for each node."""
 
-    def __init__(self, graph: fx.GraphModule, root: str, n_outputs: int, layers: LayerList) -> None:
+    def __init__(self, graph: fx.GraphModule, root: str, layers: LayerList) -> None:
         super().__init__(graph)
-        self.n_outputs = n_outputs
         self.extra_traceback = False  # fx would append lines to the error
         self.root = root
         self.layers = layers
@@ -61,13 +75,17 @@ class _Recorder(fx.Interpreter):
         """Run and record one node. Raises InputError with the node and its module."""
         try:
             self._refuse_unknown(n)
+        except InputError as error:
+            raise UnknownLayer(self._words(n, error)) from None
+        try:
             result = super().run_node(n)
-        except (Exception, SystemExit) as error:
-            raise self._error(n, error) from None
+        except (Exception, SystemExit) as error:  # the module itself fails, or wants indices
+            kind = UnknownLayer if "indices" in line_of(error) else InputError
+            raise kind(self._words(n, error)) from None
         try:
             self._record(n, result)
         except InputError as error:
-            raise self._error(n, error) from None
+            raise UnknownLayer(self._words(n, error)) from None
         return result
 
     def _refuse_unknown(self, node: fx.Node) -> None:
@@ -84,12 +102,12 @@ class _Recorder(fx.Interpreter):
         elif node.op == "get_attr":
             raise InputError("a parameter or buffer used outside a layer is not supported")
 
-    def _error(self, node: fx.Node, error: BaseException) -> InputError:
+    def _words(self, node: fx.Node, error: BaseException) -> str:
         """`error` in one line with the node and the module that calls it."""
         called = node.target if isinstance(node.target, str) else node.target.__name__
         where = self._where(node)
         place = at(node.meta.get(PLACE))
-        return InputError(
+        return (
             f"cannot trace {node.name!r} ({node.op} {called}) in {where}{place}: {line_of(error)}"
         )
 
@@ -103,8 +121,14 @@ class _Recorder(fx.Interpreter):
             returned = node.args[0]
             several = returned if isinstance(returned, tuple) else (returned,)
             nodes = [x for x in several if isinstance(x, fx.Node)]
-            if len(nodes) != self.n_outputs or nodes != list(several) or any(map(is_size, nodes)):
-                wanted = "one tensor" if self.n_outputs == 1 else "the pair (main, auxiliary)"
+            if (
+                len(nodes) != self.layers.n_outputs
+                or nodes != list(several)
+                or any(map(is_size, nodes))
+            ):
+                wanted = (
+                    "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
+                )
                 raise InputError(f"a model must return {wanted}")
             self.outputs = tuple(self.source[x] for x in nodes)
             return
@@ -241,8 +265,11 @@ def trace(
     """
     try:
         return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
-    except InputError:
-        return _trace_operators(module, input_shape, name, loss, auxiliary_weight)
+    except NotByFx as refused:
+        try:
+            return _trace_operators(module, input_shape, name, loss, auxiliary_weight)
+        except InputError as error:
+            raise (error if refused.unknown else refused) from None
 
 
 def _trace_operators(
@@ -252,14 +279,14 @@ def _trace_operators(
     about = f"the model {name} ({type(module).__name__})"
     _require_size(input_shape)
     meta = _meta_copy(module, about)
-    program, layers = _exported(meta, input_shape, about), LayerList(meta, input_shape)
+    program, layers = (
+        _exported(meta, input_shape, about),
+        _list(meta, input_shape, auxiliary_weight),
+    )
     try:
         outputs = layers_of(program, layers)
     except InputError as error:
         raise InputError(f"{about}: {error}") from None
-    if len(outputs) != (2 if auxiliary_weight else 1):
-        wanted = "the pair (main, auxiliary)" if auxiliary_weight else "one tensor"
-        raise InputError(f"{about} returns {len(outputs)} tensors: a model must return {wanted}")
     layers.drop_unused(outputs)
     layers.require_every_parameter(f"{name} ({type(module).__name__})")
     return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight, about)
@@ -327,17 +354,21 @@ def trace_nodes(
         graph = traced(meta)
     except (Exception, SystemExit) as error:
         place = at(failed_at(error))
-        raise InputError(f"cannot trace {about} with torch.fx{place}: {line_of(error)}") from None
+        raise NotByFx(f"cannot trace {about} with torch.fx{place}: {line_of(error)}") from None
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
-        raise InputError(f"cannot trace {about}: it must have exactly one input")
-    layers = LayerList(meta, input_shape)
-    recorder = _Recorder(graph, root, 2 if auxiliary_weight else 1, layers)
+        raise NotByFx(f"cannot trace {about}: it must have exactly one input")
+    layers = _list(meta, input_shape, auxiliary_weight)
+    recorder = _Recorder(graph, root, layers)
     dtype = _input_dtype(graph, name, root)
     with torch.no_grad():
         recorder.run(torch.empty((BATCH, *input_shape), dtype=dtype, device="meta"))
     layers.require_every_parameter(f"{name} ({root})")
     spec = _spec(layers, recorder.outputs, name, input_shape, loss, auxiliary_weight, about)
     return spec, {node.name: layer for node, layer in recorder.source.items()}
+
+
+def _list(meta: nn.Module, input_shape: Shape, auxiliary_weight: float) -> LayerList:
+    return LayerList(meta, input_shape, n_outputs=2 if auxiliary_weight else 1)
 
 
 def _require_size(input_shape: Shape) -> None:

@@ -32,14 +32,9 @@ REFUSED = {
     "if": (["if y.sum() > 0:", "    return y", "return x"], 11, "control flow"),
     "while": (["while y.norm() > 1:", "    y = y + y", "return y"], 11, "control flow"),
     "assert": (["z = y + y", "assert (z > 0).all()", "return z"], 12, "control flow"),
-    "loop": (["for part in y:", "    z = part", "return z"], 11, "iterated"),
-    "len": (["n = len(y)", "return y"], 11, "'len'"),
     "number": (["n = int(y.sum())", "return y"], 11, "not 'Proxy'"),
     "library": (["import statistics", "return statistics.mean(y)"], 12, "iterated"),
     "own mistake": (["z = y + y", "return self.nolayer(z)"], 12, "nolayer"),
-    "function": (["z = y + y", "return torch.tanh(z)"], 12, "no layer for this operation"),
-    "method": (["return y.transpose(0, 1)"], 11, "no layer for this operation"),
-    "scalar": (["z = y + y", "", "return (z +", "        1)"], 13, "not a tensor"),
 }
 
 
