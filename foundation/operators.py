@@ -49,6 +49,8 @@ VIEWS = _names(
     "view permute transpose t unsqueeze squeeze flatten unflatten alias detach movedim swapaxes "
     "view_as numpy_T mT T reshape contiguous"
 )
+# the name of a whole module whose operators are not known: it cannot be run again by its name
+WHOLE = "module"
 TENSORS = ("input", "parameter", "constant")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -121,6 +123,11 @@ class Operator(BaseModel):
     def family(self) -> str:
         """Whose law prices it where it was not measured; "" for that of all operators."""
         return next((family for family, names in FAMILIES.items() if self.base in names), "")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a module that was not traced: measured in place, and only so."""
+        return self.name == WHOLE
 
     @property
     def is_free(self) -> bool:

@@ -6,6 +6,7 @@ calib model trace my_pkg.net:build --input 3x224x224 -o model.json
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,42 +56,79 @@ def show_model(
     say(_sentence(found))
 
 
+Words = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:FUNCTION",
+        help="A function without arguments that returns an nn.Module, or a class; imported as "
+        "from the current directory.",
+    ),
+]
+Input = Annotated[
+    str, typer.Option("--input", help="One sample's shape, without the batch: 3x224x224.")
+]
+LossName = Annotated[
+    Literal["cross_entropy", "mse"], typer.Option(help="What the output is compared by.")
+]
+Name = Annotated[
+    str | None, typer.Option(help="The model's name; default the last word of MODULE.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")]
+
+
 @app.command("trace")
 def trace_module(
-    module: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FUNCTION",
-            help="A function without arguments that returns an nn.Module, or a class; imported as "
-            "from the current directory.",
-        ),
-    ],
-    input_: Annotated[
-        str, typer.Option("--input", help="One sample's shape, without the batch: 3x224x224.")
-    ],
-    loss: Annotated[
-        Literal["cross_entropy", "mse"], typer.Option(help="What the output is compared by.")
-    ] = "cross_entropy",
-    name: Annotated[
-        str | None, typer.Option(help="The model's name; default the last word of MODULE.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")] = Path(
-        "model.json"
-    ),
+    module: Words,
+    input_: Input,
+    loss: LossName = "cross_entropy",
+    name: Name = None,
+    output: Output = Path("model.json"),
     as_json: Json = False,
 ) -> None:
-    """Write the model.json of your PyTorch module. Example: calib model trace my_pkg.net:build
-    --input 3x224x224 -o model.json
+    """Write the model.json of your PyTorch module: each of its operators. Example: calib model trace
+    my_pkg.net:build --input 3x224x224 -o model.json
     """
-    shape = sample_shape(input_)
     require_torch(f"tracing {module}")
-    # late: they import PyTorch
-    from calib.oracle.trace.tracing import trace
-    from calib.oracle.trace.user_module import aside, build_module
+    from calib.oracle.trace.tracing import trace  # late: it imports PyTorch
 
+    _write(trace, module, input_, loss, name, output, as_json)
+
+
+@app.command("profile")
+def profile_module(
+    module: Words,
+    input_: Input,
+    loss: LossName = "cross_entropy",
+    name: Name = None,
+    output: Output = Path("model.json"),
+    as_json: Json = False,
+) -> None:
+    """Write the model.json of a module that cannot be traced (control flow on data, operators of its
+    own), as one layer: it is run here. Serial and data-parallel training are predicted for it, once it
+    was measured as whole iterations. Example: calib model profile my_pkg.net:build --input 16x300
+    """
+    require_torch(f"profiling {module}")
+    from calib.oracle.trace.profiled import profile  # late: it imports PyTorch
+
+    _write(profile, module, input_, loss, name, output, as_json)
+
+
+def _write(
+    make: Callable[..., ModelSpec],
+    module: str,
+    input_: str,
+    loss: str,
+    name: str | None,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Make the ModelSpec of a user's module, write it, and say what it is."""
+    from calib.oracle.trace.user_module import aside, build_module  # late: it imports PyTorch
+
+    shape = sample_shape(input_)
     default = module.partition(":")[0].rpartition(".")[2]
     with aside():  # what a forward prints, too
-        found = trace(build_module(module), shape, default if name is None else name, loss)
+        found = make(build_module(module), shape, default if name is None else name, loss)
     found.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(summary(found))
@@ -140,15 +178,14 @@ def _layer(layer: Layer) -> dict[str, Any]:
 
 
 def _multiply_adds(layer: Layer) -> float:
-    weighted = layer.shape.kind in ("conv", "linear")
-    return layer.shape.forward_flops(1) / 2 if weighted else 0.0
+    return layer.shape.forward_flops(1) / 2 if layer.shape.is_product else 0.0
 
 
 def _row(layer: Layer) -> list[str]:
     shape = layer.shape
     return [
         layer.name,
-        shape.kind,
+        shape.kind if shape.operator is None else shape.operator.base,
         " + ".join(_text(x) for x in shape.input_shapes),
         _text(shape.output_shape),
         str(shape.parameter_items or ""),

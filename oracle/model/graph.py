@@ -18,6 +18,7 @@ from calib.oracle.model.layer import Layer
 
 INPUT = "input"
 KINDS = frozenset(get_args(LayerKind))
+WEIGHTED = ("conv", "linear")
 
 
 def check_kinds(content: Any) -> None:
@@ -82,8 +83,10 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
     """Raise InputError unless a model has a name, weights, and its last weights give `classes`."""
     _check_name("the model's name", name)
+    if not any(layer.shape.parameter_shapes for layer in layers):
+        raise InputError("the model has no weights")
     for layer in reversed(layers):
-        if layer.shape.is_product and layer.shape.parameter_shapes:
+        if layer.shape.kind in WEIGHTED:
             outputs = layer.shape.parameter_shapes[0][0]
             if classes != outputs:
                 raise InputError(
@@ -91,7 +94,6 @@ def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
                     f"{layer.name!r}, has {outputs} outputs"
                 )
             return
-    raise InputError("the model has no convolution and no linear layer")
 
 
 def _check_name(what: str, name: str) -> None:

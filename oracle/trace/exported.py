@@ -140,10 +140,10 @@ class ExportedLayers:
 
     def _call(self, node: fx.Node) -> Any:
         if str(node.target).startswith("<built-in function getitem"):
-            return self._values[node.args[0]][node.args[1]]
+            return self._argument(node.args[0])[node.args[1]]
         if str(node.target) == GRADIENTS:  # torch.no_grad within the forward
             enabled, part, *given = node.args
-            return self._part(self._values[part], given, not enabled)
+            return self._part(self._argument(part), given, not enabled)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise InputError(
                 f"{node.target} is no ATen operator: `calib model profile` measures such a model whole"
@@ -274,21 +274,22 @@ class _Call:
 
     def encode(self, given: Any) -> Any:
         """One argument. Raises InputError for what JSON cannot hold."""
+        found = given
         if isinstance(given, fx.Node):
-            return self._tensor(self._values.get(given))
-        if isinstance(given, list | tuple):
-            return [self.encode(each) for each in given]
-        if type(given) is int and given and given % PRIME == 0:
-            return {"batch": given // PRIME}
-        if given is None or isinstance(given, bool | int | float | str):
-            return given
-        if isinstance(given, torch.dtype):
-            return {"dtype": "" if given == torch.get_default_dtype() else _word(given)}
-        if isinstance(given, torch.memory_format):
-            return {"memory_format": _word(given)}
-        if isinstance(given, torch.device):
-            return {"device": ""}
-        raise InputError(f"its argument {given} is no number, text or tensor")
+            found = self._tensor(self._values.get(given))
+        elif isinstance(given, list | tuple):
+            found = [self.encode(each) for each in given]
+        elif type(given) is int and given and given % PRIME == 0:
+            found = {"batch": given // PRIME}
+        elif isinstance(given, torch.dtype):
+            found = {"dtype": "" if given == torch.get_default_dtype() else _word(given)}
+        elif isinstance(given, torch.memory_format):
+            found = {"memory_format": _word(given)}
+        elif isinstance(given, torch.device):
+            found = {"device": ""}
+        elif not (given is None or isinstance(given, bool | int | float | str)):
+            raise InputError(f"its argument {given} is no number, text or tensor")
+        return found
 
     def _tensor(self, value: Any) -> Any:
         if not isinstance(value, Value):

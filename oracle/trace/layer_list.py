@@ -9,7 +9,7 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
-from calib.oracle.model.graph import INPUT
+from calib.oracle.model.graph import INPUT, WEIGHTED
 from calib.oracle.model.layer import Layer
 from calib.oracle.trace.layers import Attributes
 
@@ -93,13 +93,13 @@ class LayerList:
         self.layers = kept[::-1]
 
     @property
-    def weights(self) -> list[Shape]:
-        """Of the layers that are products with weights, in order."""
-        return [
-            layer.shape.parameter_shapes[0]
-            for layer in self.layers
-            if layer.shape.parameter_shapes and layer.shape.is_product
-        ]
+    def classes(self) -> int:
+        """Outputs of the last convolution or linear layer; else items of the last layer's rows."""
+        for layer in reversed(self.layers):
+            if layer.shape.kind in WEIGHTED:
+                return layer.shape.parameter_shapes[0][0]
+        behind = [layer for layer in self.layers if layer.shape.output_shape]
+        return behind[-1].shape.output_shape[-1] if behind else 1
 
     def require_every_parameter(self, about: str) -> None:
         """Raise InputError unless the layers together hold all parameters."""

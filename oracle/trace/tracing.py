@@ -317,14 +317,13 @@ def _spec(
     auxiliary_weight: float,
     about: str,
 ) -> ModelSpec:
-    """The layers with the loss behind them. Raises InputError for a model without a product."""
-    weights = layers.weights
-    if not weights:
-        raise InputError(f"{about} has no convolution and no linear layer")
+    """The layers with the loss behind them. Raises InputError for a model without weights."""
+    if not any(layer.shape.parameter_shapes for layer in layers.layers):
+        raise InputError(f"{about} has no weights")
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
     layers.append(LOSS, loss, outputs, (), attributes=attributes)
     return ModelSpec(
-        name=name, input_shape=input_shape, classes=weights[-1][0], layers=tuple(layers.layers)
+        name=name, input_shape=input_shape, classes=layers.classes, layers=tuple(layers.layers)
     )
 
 

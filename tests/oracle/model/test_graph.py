@@ -311,7 +311,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
                 }
             ]
         ),
-        ["no convolution and no linear layer"],
+        ["the model has no weights"],
     ),
     "no name of a layer": (lambda c: at(c, "relu").update(name=""), ["a layer's name, '',"]),
     "no name of the model": (lambda c: c.update(name=" "), ["the model's name, ' ',"]),

@@ -352,7 +352,7 @@ REFUSED = {
         Forward(lambda self, x: self.linear(x) if x.sum() > 0 else x),
         ["torch.fx", "control flow"],
     ),
-    "no weights": (nn.Sequential(nn.ReLU()), ["no convolution and no linear layer"]),
+    "no weights": (nn.Sequential(nn.ReLU()), ["has no weights"]),
 }
 
 

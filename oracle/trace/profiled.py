@@ -1,0 +1,129 @@
+"""A module that cannot be traced, as one layer: run in this process, and watched by hooks.
+
+Its forward and backward run on two and on three samples of random numbers: sizes and what autograd keeps
+follow from the difference. Its time is measured in place, as whole iterations; what it is made of stays
+unknown, so that only strategies that run it whole are predicted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from calib.foundation.errors import InputError
+from calib.foundation.layers import Shape
+from calib.foundation.operators import WHOLE, Operator, Saved
+from calib.microbench.memory import LiveBytes, bytes_of
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.layer_list import LOSS, LayerList
+from calib.oracle.trace.lines import at, failed_at, line_of
+from calib.oracle.trace.tracing import Loss
+
+FEW, MORE = 2, 3  # samples
+
+
+class Seen(NamedTuple):
+    """One run: the output's size, FLOPs of the forward, bytes that autograd keeps."""
+
+    output: Shape
+    flops: float
+    kept_bytes: int
+
+
+def profile(module: nn.Module, input_shape: Shape, name: str, loss: Loss) -> ModelSpec:
+    """The ModelSpec of a module that is one layer.
+
+    Parameters
+    ----------
+    module
+        Any; it is run in train mode, and its weights stay as they are.
+    input_shape
+        Of one sample.
+    name
+        Name of the ModelSpec.
+    loss
+        The loss on the output.
+
+    Raises
+    ------
+    InputError
+        It fails, returns no tensor of one output per sample, has no weights, or weights that get no
+        gradient.
+    """
+    about = f"the model {name} ({type(module).__name__})"
+    module.train()
+    runs = [_run(module, input_shape, batch, about) for batch in (FEW, MORE)]
+    few, more = runs
+    shape = few.output[1:]
+    if (few.output, more.output) != ((FEW, *shape), (MORE, *shape)):
+        raise InputError(f"{about} must return a tensor whose first dimension is the batch")
+    each = float(more.kept_bytes - few.kept_bytes)
+    saved = Saved(sample_bytes=max(0.0, each), fixed_bytes=max(0.0, few.kept_bytes - FEW * each))
+    operator = Operator(
+        name=WHOLE, arguments='[{"input":0}]', flops=more.flops - few.flops, saved=saved
+    )
+    layers = LayerList(module, input_shape)
+    parameters = layers.parameters(WHOLE, [key for key, _ in module.named_parameters()])
+    layers.append(WHOLE, "operator", (INPUT,), shape, parameters, operator=operator)
+    layers.append(LOSS, loss, (WHOLE,), ())
+    return ModelSpec(
+        name=name, input_shape=input_shape, classes=layers.classes, layers=tuple(layers.layers)
+    )
+
+
+def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
+    """A forward and a backward. Raises InputError."""
+    counter, watch = FlopCounterMode(display=False), LiveBytes()
+    module.zero_grad()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            with counter, watch:
+                output = _called(module, (batch, *input_shape))
+                kept_bytes = watch.live
+            flops = float(counter.get_total_flops())
+            _require_output(output, about)
+            torch.autograd.backward(output.sum())
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"cannot run {about}{at(failed_at(error))}: {line_of(error)}"
+            ) from None
+    _require_gradients(module, about)
+    module.zero_grad()
+    return Seen(tuple(output.shape), flops, kept_bytes - bytes_of([output]))
+
+
+def _called(module: nn.Module, size: Shape) -> Tensor:
+    """Its output, of numbers or, where it looks these up, of indices."""
+    try:
+        found: Tensor = module(torch.randn(size))
+    except (RuntimeError, IndexError) as error:
+        if "indices" not in str(error) and "Long" not in str(error):
+            raise
+        found = module(torch.zeros(size, dtype=torch.int64))
+    return found
+
+
+def _require_output(output: object, about: str) -> None:
+    if not isinstance(output, Tensor):
+        raise InputError(f"{about} must return one tensor, not {type(output).__name__}")
+    if not output.requires_grad:
+        raise InputError(
+            f"{about} returns {output.dtype} without a gradient: nothing can be trained"
+        )
+
+
+def _require_gradients(module: nn.Module, about: str) -> None:
+    """Raise InputError for weights that a backward leaves without a gradient, or none at all."""
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise InputError(f"{about} has no weights")
+    without = [name for name, parameter in parameters.items() if parameter.grad is None]
+    if without:
+        raise InputError(f"{about}: no gradient reaches {', '.join(without)}")
