@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerKind, Shape
+from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.oracle.model.graph_layers import LOSSES, size_text, why_impossible, why_no_tensor
 from calib.oracle.model.layer import Layer
 
 INPUT = "input"
 KINDS = frozenset(get_args(LayerKind))
-WEIGHTED = ("conv", "linear")
 
 
 def check_kinds(content: Any) -> None:
@@ -86,14 +85,23 @@ def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
     if not any(layer.shape.parameter_shapes for layer in layers):
         raise InputError("the model has no weights")
     for layer in reversed(layers):
-        if layer.shape.kind in WEIGHTED:
-            outputs = layer.shape.parameter_shapes[0][0]
-            if classes != outputs:
-                raise InputError(
-                    f"the model has {size_text((classes,))} classes, and its last layer with weights, "
-                    f"{layer.name!r}, has {outputs} outputs"
-                )
-            return
+        if (outputs := outputs_of(layer.shape)) is None:
+            continue
+        if classes != outputs:
+            raise InputError(
+                f"the model has {size_text((classes,))} classes, and its last layer with weights, "
+                f"{layer.name!r}, has {outputs} outputs"
+            )
+        return
+
+
+def outputs_of(shape: LayerShape) -> int | None:
+    """Outputs of a convolution or a product with weights; None for another layer."""
+    if not (shape.parameter_shapes and shape.is_product):
+        return None
+    if shape.operator is not None:
+        return shape.output_shape[-1] if shape.output_shape else 1
+    return shape.parameter_shapes[0][0]
 
 
 def _check_name(what: str, name: str) -> None:

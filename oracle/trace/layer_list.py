@@ -9,7 +9,7 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
-from calib.oracle.model.graph import INPUT, WEIGHTED
+from calib.oracle.model.graph import INPUT, outputs_of
 from calib.oracle.model.layer import Layer
 from calib.oracle.trace.layers import Attributes
 
@@ -94,12 +94,9 @@ class LayerList:
 
     @property
     def classes(self) -> int:
-        """Outputs of the last convolution or linear layer; else items of the last layer's rows."""
-        for layer in reversed(self.layers):
-            if layer.shape.kind in WEIGHTED:
-                return layer.shape.parameter_shapes[0][0]
-        behind = [layer for layer in self.layers if layer.shape.output_shape]
-        return behind[-1].shape.output_shape[-1] if behind else 1
+        """Outputs of the last convolution or product with weights; 1 without any."""
+        found = (outputs_of(layer.shape) for layer in reversed(self.layers))
+        return next((outputs for outputs in found if outputs is not None), 1)
 
     def require_every_parameter(self, about: str) -> None:
         """Raise InputError unless the layers together hold all parameters."""

@@ -302,10 +302,8 @@ def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
         except (Exception, SystemExit) as error:
             errors.append(error)
     first, second = errors
-    error = second if "indices" in line_of(first) or "Long" in str(first) else first
-    raise InputError(
-        f"cannot trace {about} with torch.export{at(failed_at(error))}: {line_of(error)}"
-    )
+    told = second if "indices" in line_of(first) or "Long" in str(first) else first
+    raise InputError(f"cannot trace {about} with torch.export{at(failed_at(told))}: {line_of(told)}")
 
 
 def _spec(
