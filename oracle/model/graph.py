@@ -100,7 +100,8 @@ def outputs_of(shape: LayerShape) -> int | None:
     if not (shape.parameter_shapes and shape.is_product):
         return None
     if shape.operator is not None:
-        return shape.output_shape[-1] if shape.output_shape else 1
+        place = 0 if shape.operator.family == "conv" else -1
+        return shape.output_shape[place] if shape.output_shape else 1
     return shape.parameter_shapes[0][0]
 
 
