@@ -49,19 +49,33 @@ VIEWS = _names(
     "view permute transpose t unsqueeze squeeze flatten unflatten alias detach movedim swapaxes "
     "view_as numpy_T mT T reshape contiguous"
 )
+# fields that follow from the others, by running it
+FOUND = frozenset(("saved", "is_view", "has_gradient"))
 TENSORS = ("input", "parameter", "constant")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
+Line = tuple[float, float]
+
+
 class Saved(BaseModel):
-    """What autograd keeps for the backward, found by running the operator on tensors without data."""
+    """What an operator keeps for its backward, and what both make, found by running them.
+
+    Bytes are in float32: of each sample, and whatever the batch.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     inputs: tuple[int, ...] = Field(default=(), description="which inputs")
     output: bool = Field(default=False, description="whether its output")
-    sample_bytes: float = Field(default=0.0, description="of other tensors, per sample")
-    fixed_bytes: float = Field(default=0.0, description="of other tensors, whatever the batch")
+    beside: Line = Field(default=(0.0, 0.0), description="bytes of other tensors that are kept")
+    forward: Line = Field(default=(0.0, 0.0), description="bytes of temporaries of the forward")
+    backward: Line = Field(
+        default=(0.0, 0.0), description="bytes of those of the backward, beside gradients"
+    )
+    passed: tuple[int, ...] = Field(
+        default=(), description="inputs whose gradient is that of the output, or a view of it"
+    )
 
 
 class Operator(BaseModel):
@@ -109,6 +123,9 @@ class Operator(BaseModel):
     )
     saved: Saved = Field(default=Saved(), description="what its backward needs")
     is_view: bool = Field(default=False, description="whether its output is its input's memory")
+    has_gradient: bool = Field(
+        default=True, description="whether its output has a gradient where an input has one"
+    )
 
     @cached_property
     def base(self) -> str:
@@ -128,14 +145,16 @@ class Operator(BaseModel):
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether an output is a floating-point tensor."""
+        """Whether an output is a floating-point tensor with a gradient."""
+        if not self.has_gradient:
+            return False
         made = self.types[len(self.types) - 1 - len(self.outputs) :] if self.types else ("",)
         return any(each in ("", *FLOATS) for each in made)
 
     @cached_property
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
-        content = self.model_dump(mode="json", exclude={"saved", "is_view"}, exclude_defaults=True)
+        content = self.model_dump(mode="json", exclude=FOUND, exclude_defaults=True)
         return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
     def axis(self, number: int) -> int | None:

@@ -102,9 +102,12 @@ def forward(
         for name in dict.fromkeys(layer.inputs):
             variables[name] = parts.read(tape, index, name, variables[name])
         inputs = [variables[name] for name in layer.inputs]
-        variables[layer.name] = parts.run(tape, index, inputs)
-        for name in dict.fromkeys(layer.inputs):
-            if last[name] == index and name not in kept:
+        made = parts.run(tape, index, inputs)
+        variables |= zip(layer.outputs, (made, *made.more), strict=True)
+        unread = [name for name in layer.outputs if name not in last and name != model.layers[-1].name]
+        done = [name for name in dict.fromkeys(layer.inputs) if last[name] == index]
+        for name in (*done, *unread):
+            if name not in kept:
                 tape.ledger.drop(variables.pop(name).tensor)
     tape.end_autocast()
     return variables

@@ -22,9 +22,9 @@ class Layer(BaseModel):
     needs_input_grad: bool = Field(
         description="false if no layer before it has weights: dL/dx is then not computed"
     )
-
-    shared_parameters: tuple[int, ...] = Field(
-        default=(), description="which of its parameters belong to a layer before it, too"
+    shared_parameters: dict[int, str] = Field(
+        default_factory=dict,
+        description="which of its parameters a layer before it has, too, and that layer",
     )
 
     @property
