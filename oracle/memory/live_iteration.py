@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.layers import ITEM_BYTES, ITEM_TYPES, LayerShape
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
@@ -127,6 +127,11 @@ def targets(model: ModelSpec) -> ByteLine:
 
 
 def buffers(shapes: Iterable[LayerShape], item_bytes: int) -> ByteLine:
-    """Running means and variances of batch norms, and their counts of batches."""
-    norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return ByteLine(0.0, sum(2 * item_bytes * channels + INT64 for channels in norms))
+    """What layers read beside weights: of batch norms running means, variances and a count of batches."""
+    nbytes = 0
+    for shape in shapes:
+        if shape.kind == "batch_norm":
+            nbytes += 2 * item_bytes * shape.input_shapes[0][0] + INT64
+        for size, item in shape.operator.constants if shape.operator else ():
+            nbytes += ITEM_TYPES.get(item, item_bytes) * math.prod(size)
+    return ByteLine(0.0, nbytes)

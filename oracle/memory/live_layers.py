@@ -231,7 +231,11 @@ def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
     )
     saves = [*(read[at].tensor for at in of.saved.inputs), *narrow[:1]]
     saves += [outputs[0].tensor] if of.saved.output else []
-    y = tape.record(read, outputs, back, saves, beside)
+    y = (
+        tape.record(read, outputs, back, saves, beside)
+        if of.is_differentiable
+        else tape.record([], outputs, Back(()), (), beside)
+    )
     for x, given in zip(read, inputs, strict=True):
         if casts and given.node is not None:
             ledger.drop(x.tensor)
