@@ -108,6 +108,11 @@ class LayerShape(BaseModel):
         return math.prod(self.output_shape)
 
     @property
+    def tensor_items(self) -> int:
+        """|x| + |y|: items of the inputs and of all outputs of one sample."""
+        return self.input_items + self.output_items + sum(map(math.prod, self.more_outputs))
+
+    @property
     def parameter_items(self) -> int:
         """|w| + |bi|."""
         return sum(math.prod(shape) for shape in self.parameter_shapes)

@@ -104,7 +104,9 @@ def forward(
         inputs = [variables[name] for name in layer.inputs]
         made = parts.run(tape, index, inputs)
         variables |= zip(layer.outputs, (made, *made.more), strict=True)
-        unread = [name for name in layer.outputs if name not in last and name != model.layers[-1].name]
+        unread = [
+            name for name in layer.outputs if name not in last and name != model.layers[-1].name
+        ]
         done = [name for name in dict.fromkeys(layer.inputs) if last[name] == index]
         for name in (*done, *unread):
             if name not in kept:

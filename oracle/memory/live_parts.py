@@ -49,7 +49,8 @@ def input_bytes(model: ModelSpec) -> int:
 def named_weights(layer: Layer) -> tuple[object, ...]:
     """A name for each weight of a layer that shares some: the layer that has it first, and its shape."""
     owners = [
-        layer.shared_parameters.get(at, layer.name) for at in range(len(layer.shape.parameter_shapes))
+        layer.shared_parameters.get(at, layer.name)
+        for at in range(len(layer.shape.parameter_shapes))
     ]
     return tuple(zip(owners, layer.shape.parameter_shapes, strict=True))
 
@@ -204,7 +205,7 @@ class SpatialLayers(WholeLayers):
         self._input_shape = model.input_shape
         self._known: dict[int, tuple[LayerShape, list[PartRows]]] = {}
         self._alike = model.alike
-        self.given = line(self._own(model.input_shape), 1.0, model.items.weight_bytes)
+        self.given = line(self._own(model.input_shape), 1.0, input_bytes(model))
 
     def _own(self, shape: Shape) -> Shape:
         """This part of a tensor of one sample."""
@@ -307,7 +308,7 @@ class SpatialLayers(WholeLayers):
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """Gather a cut tensor that a whole layer reads."""
-        place = self._place.get(name, -1)
+        place = -1 if name == INPUT else self._place.get(name, self._until)
         if index < self._until or place >= self._until:
             return value
         shape = self._input_shape if place < 0 else self._layers[place].shape.output_shape
