@@ -42,6 +42,17 @@ class Layer(BaseModel):
         return tuple([of for at, of in enumerate(shapes) if at not in self.shared_parameters])
 
     @property
+    def named_parameters(self) -> dict[str, Shape]:
+        """The same by name: NAME.weight, NAME.bias, and of operators NAME.parameter2, ..."""
+        shapes = self.shape.parameter_shapes
+        parts = ["weight", "bias", *(f"parameter{at}" for at in range(2, len(shapes)))]
+        return {
+            f"{self.name}.{part}": of
+            for at, (part, of) in enumerate(zip(parts, shapes, strict=False))
+            if at not in self.shared_parameters
+        }
+
+    @property
     def own_parameter_items(self) -> int:
         """Items of these."""
         return sum(map(math.prod, self.own_parameters))
