@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from calib.microbench.memory import LiveBytes, storages
 
 FEW, MORE = 2, 3  # samples
 MOST_BYTES = 256 * 2**20  # of an operator that is run with data
-META = torch.device("meta")
+META, CPU = torch.device("meta"), torch.device("cpu")
 
 
 class _Pass(NamedTuple):
@@ -41,16 +42,15 @@ class _Pass(NamedTuple):
 def facts_of(shape: LayerShape) -> Operator:
     """The operator of a layer with its FLOPs, what its backward needs, and whether it is a view.
 
-    What autograd keeps depends on the kernel that PyTorch takes, which it chooses by the device: so
-    the operator is run with data, unless it is too large. Raises InputError where it cannot be run.
+    Tensors have no data. But what attention keeps depends on the kernel that PyTorch takes, which it
+    chooses by the device: it is run with data, unless it is too large. Raises InputError where an
+    operator cannot be run.
     """
     of = shape.operator
     assert of is not None
     try:
         flops = _flops(shape)
-        device = torch.device("cpu") if sum(shape.operand_bytes(MORE)) < MOST_BYTES else META
-        with torch.random.fork_rng(devices=[]):
-            few, more = _pass(shape, FEW, device), _pass(shape, MORE, device)
+        few, more = _both(shape)
     except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{of.name} cannot be run by itself: {first}") from error
@@ -64,6 +64,19 @@ def facts_of(shape: LayerShape) -> Operator:
     )
     found = {"is_view": few.is_view, "has_gradient": few.has_gradient}
     return of.model_copy(update={"flops": flops, "saved": saved, **found})
+
+
+def _both(shape: LayerShape) -> tuple[_Pass, _Pass]:
+    """Of FEW and of MORE samples."""
+    assert shape.operator is not None
+    with_data = (
+        shape.operator.family == "attention" and sum(shape.operand_bytes(MORE)) < MOST_BYTES
+    )
+    with torch.random.fork_rng(devices=[]):
+        if not with_data:
+            with contextlib.suppress(NotImplementedError):  # of some backwards without data
+                return _pass(shape, FEW, META), _pass(shape, MORE, META)
+        return _pass(shape, FEW, CPU), _pass(shape, MORE, CPU)
 
 
 def _line(few: int, more: int) -> Line:
