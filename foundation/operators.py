@@ -7,11 +7,12 @@ needed to run it again, and nothing here needs PyTorch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Shape = tuple[int, ...]
 Family = Literal["attention", "matmul", "conv", "norm", "activation", "elementwise", "copy", "view"]
@@ -52,10 +53,18 @@ VIEWS = _names(
 # fields that follow from the others, by running it
 FOUND = frozenset(("saved", "is_view", "has_gradient"))
 TENSORS = ("input", "parameter", "constant")
+MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
+NAMED = re.compile(r"[A-Za-z]\w*\.\w+\.\w+")
+# what does more than to compute tensors from tensors
+FOREIGN = _names("from_file")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
-Line = tuple[float, float]
+# numbers that JSON and the arithmetic behind it can hold
+Amount = Annotated[float, Field(ge=0.0, le=1e30, allow_inf_nan=False)]
+Line = tuple[Amount, Amount]
+Argument = Annotated[str, Field(max_length=MOST_TEXT)]
 
 
 class Saved(BaseModel):
@@ -95,8 +104,8 @@ class Operator(BaseModel):
     name: str = Field(
         description="name of the ATen operator with its overload, as aten.gelu.default"
     )
-    arguments: str = Field(description="JSON: its positional arguments")
-    options: str = Field(default="{}", description="JSON: its arguments by name")
+    arguments: Argument = Field(description="JSON: its positional arguments")
+    options: Argument = Field(default="{}", description="JSON: its arguments by name")
     axes: tuple[int | None, ...] = Field(
         default=(),
         description="of every input, then every output: the dimension that the batch multiplies, "
@@ -118,7 +127,7 @@ class Operator(BaseModel):
     outputs: tuple[Shape, ...] = Field(
         default=(), description="of one sample: its outputs after the first"
     )
-    flops: float = Field(
+    flops: Amount = Field(
         default=0.0, description="of products of one forward per sample, by PyTorch's counter"
     )
     saved: Saved = Field(default=Saved(), description="what its backward needs")
@@ -126,6 +135,28 @@ class Operator(BaseModel):
     has_gradient: bool = Field(
         default=True, description="whether its output has a gradient where an input has one"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not NAMED.fullmatch(name) or name.split(".")[1] in FOREIGN:
+            raise ValueError("is no name of an operator on tensors, as aten.gelu.default is")
+        return name
+
+    @field_validator("arguments", "options")
+    @classmethod
+    def _are_arguments(cls, text: str, info: ValidationInfo) -> str:
+        kind, what = (list, "list") if info.field_name == "arguments" else (dict, "object")
+        try:
+            given = json.loads(text)
+            known = isinstance(given, kind) and all(
+                map(_is_argument, given if isinstance(given, list) else given.values())
+            )
+        except (ValueError, RecursionError):
+            known = False
+        if not known:
+            raise ValueError(f"is no JSON {what} of an operator's arguments")
+        return text
 
     @cached_property
     def base(self) -> str:
@@ -155,7 +186,8 @@ class Operator(BaseModel):
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
         content = self.model_dump(mode="json", exclude=FOUND, exclude_defaults=True)
-        return json.dumps(content, separators=(",", ":"), sort_keys=True)
+        text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+        return text.replace("|", "\\u007c")  # which divides the parts of a layer's key
 
     def axis(self, number: int) -> int | None:
         """Of an input, or of an output counted behind all inputs."""
@@ -207,10 +239,28 @@ def one_sample(size: Shape, batch: int) -> tuple[Shape, int | None]:
     return (*size[:at], size[at] // batch, *size[at + 1 :]), at
 
 
-def tensors_in(given: Any) -> Iterator[tuple[str, Any]]:
-    """What decoded arguments say of tensors: ("input", 0), ..."""
+def _is_argument(given: Any, depth: int = 0) -> bool:
+    """Whether it is what the record says of arguments."""
+    if isinstance(given, list):
+        return depth < MOST_NESTED and all(_is_argument(each, depth + 1) for each in given)
+    if not isinstance(given, dict):
+        return not isinstance(given, int) or abs(given) < 2**63
+    if len(given) != 1:
+        return False
+    ((what, value),) = given.items()
+    if what in (*TENSORS, "batch"):
+        return type(value) is int
+    return {
+        "dtype": isinstance(value, str),
+        "memory_format": value in MEMORY_FORMATS,
+        "device": value == "",
+    }.get(what, False)
+
+
+def terms_in(given: Any) -> Iterator[tuple[str, Any]]:
+    """What decoded arguments name: ("input", 0), ("batch", 1), ..."""
     if isinstance(given, list):
         for each in given:
-            yield from tensors_in(each)
+            yield from terms_in(each)
     elif isinstance(given, dict):
-        yield from ((what, at) for what, at in given.items() if what in TENSORS)
+        yield from given.items()

@@ -20,7 +20,6 @@ from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import SearchRequest
 
 
-
 class Tensor(NamedTuple):
     """A weight or bias, by the index of its layer."""
 
