@@ -38,8 +38,8 @@ def execution_in(key: str) -> str:
 def parse(key: str) -> NamedLayer | None:
     """The layer that `key` names; None where LayerShape.key would not write such a key.
 
-    A scalar output is written as one item, and comes back as shape (1,); an operator comes back without
-    what its backward saves.
+    The number that a loss puts out is written as one item, and comes back as shape (1,); an operator
+    comes back without what was found by running it.
     """
     found = _KEY.fullmatch(key)
     if not found:
@@ -58,12 +58,14 @@ def parse(key: str) -> NamedLayer | None:
         )
         layer = NamedLayer(shape, int(found["batch"]), found["execution"], not found["first"])
         again = shape.key(layer.batch, layer.execution, layer.needs_input_grad)
-    except (ValidationError, ValueError, InputError):
+    except (ValidationError, ValueError, RecursionError, InputError):
         return None
     return layer if again == key else None
 
 
 def _dims(text: str) -> Shape:
+    if text == "0":  # of an operator: a number for each sample
+        return ()
     return tuple(map(int, text.split("x")))
 
 

@@ -47,6 +47,7 @@ ITEM_TYPES = {
     **dict.fromkeys(("int16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("int32", "float32"), 4),
     **dict.fromkeys(("int64", "float64", "complex64"), 8),
+    "complex128": 16,
 }
 # whose gradient does not depend on the input
 LINEAR_KINDS = ("add", "concat", "avg_pool", "adaptive_avg_pool", "flatten")
@@ -106,6 +107,11 @@ class LayerShape(BaseModel):
     def output_items(self) -> int:
         """|y|: items of the output of one sample."""
         return math.prod(self.output_shape)
+
+    @property
+    def tensor_items(self) -> int:
+        """|x| + |y|: items of the inputs and of all outputs of one sample."""
+        return self.input_items + self.output_items + sum(map(math.prod, self.more_outputs))
 
     @property
     def parameter_items(self) -> int:
@@ -231,7 +237,7 @@ class LayerShape(BaseModel):
         """
 
         def dims(shape: Shape) -> str:
-            return "x".join(map(str, shape)) or "1"
+            return "x".join(map(str, shape)) or ("1" if self.operator is None else "0")
 
         def word(value: object) -> str:
             return dims(value) if isinstance(value, tuple) else str(value)

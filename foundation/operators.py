@@ -7,11 +7,12 @@ needed to run it again, and nothing here needs PyTorch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Shape = tuple[int, ...]
 Family = Literal["attention", "matmul", "conv", "norm", "activation", "elementwise", "copy", "view"]
@@ -51,19 +52,41 @@ VIEWS = _names(
 )
 # the name of a whole module whose operators are not known: it cannot be run again by its name
 WHOLE = "module"
+# fields that follow from the others, by running it
+FOUND = frozenset(("saved", "is_view", "has_gradient"))
 TENSORS = ("input", "parameter", "constant")
+MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
+NAMED = re.compile(r"[A-Za-z]\w*\.\w+\.\w+")
+# what does more than to compute tensors from tensors
+FOREIGN = _names("from_file")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
+# numbers that JSON and the arithmetic behind it can hold
+Amount = Annotated[float, Field(ge=0.0, le=1e30, allow_inf_nan=False)]
+Line = tuple[Amount, Amount]
+Argument = Annotated[str, Field(max_length=MOST_TEXT)]
+
+
 class Saved(BaseModel):
-    """What autograd keeps for the backward, found by running the operator on tensors without data."""
+    """What an operator keeps for its backward, and what both make, found by running them.
+
+    Bytes are in float32: of each sample, and whatever the batch.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     inputs: tuple[int, ...] = Field(default=(), description="which inputs")
     output: bool = Field(default=False, description="whether its output")
-    sample_bytes: float = Field(default=0.0, description="of other tensors, per sample")
-    fixed_bytes: float = Field(default=0.0, description="of other tensors, whatever the batch")
+    beside: Line = Field(default=(0.0, 0.0), description="bytes of other tensors that are kept")
+    forward: Line = Field(default=(0.0, 0.0), description="bytes of temporaries of the forward")
+    backward: Line = Field(
+        default=(0.0, 0.0), description="bytes of those of the backward, beside gradients"
+    )
+    passed: tuple[int, ...] = Field(
+        default=(), description="inputs whose gradient is that of the output, or a view of it"
+    )
 
 
 class Operator(BaseModel):
@@ -83,8 +106,8 @@ class Operator(BaseModel):
     name: str = Field(
         description="name of the ATen operator with its overload, as aten.gelu.default"
     )
-    arguments: str = Field(description="JSON: its positional arguments")
-    options: str = Field(default="{}", description="JSON: its arguments by name")
+    arguments: Argument = Field(description="JSON: its positional arguments")
+    options: Argument = Field(default="{}", description="JSON: its arguments by name")
     axes: tuple[int | None, ...] = Field(
         default=(),
         description="of every input, then every output: the dimension that the batch multiplies, "
@@ -107,11 +130,38 @@ class Operator(BaseModel):
         default=(), description="of one sample: its outputs after the first"
     )
     no_grad: bool = Field(default=False, description="whether the model runs it under no_grad")
-    flops: float = Field(
+    flops: Amount = Field(
         default=0.0, description="of products of one forward per sample, by PyTorch's counter"
     )
     saved: Saved = Field(default=Saved(), description="what its backward needs")
     is_view: bool = Field(default=False, description="whether its output is its input's memory")
+    has_gradient: bool = Field(
+        default=True, description="whether its output has a gradient where an input has one"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if name == WHOLE:
+            return name
+        if not NAMED.fullmatch(name) or name.split(".")[1] in FOREIGN:
+            raise ValueError("is no name of an operator on tensors, as aten.gelu.default is")
+        return name
+
+    @field_validator("arguments", "options")
+    @classmethod
+    def _are_arguments(cls, text: str, info: ValidationInfo) -> str:
+        kind, what = (list, "list") if info.field_name == "arguments" else (dict, "object")
+        try:
+            given = json.loads(text)
+            known = isinstance(given, kind) and all(
+                map(_is_argument, given if isinstance(given, list) else given.values())
+            )
+        except (ValueError, RecursionError):
+            known = False
+        if not known:
+            raise ValueError(f"is no JSON {what} of an operator's arguments")
+        return text
 
     @cached_property
     def base(self) -> str:
@@ -137,7 +187,7 @@ class Operator(BaseModel):
     @property
     def is_differentiable(self) -> bool:
         """Whether an output is a floating-point tensor."""
-        if self.no_grad:
+        if self.no_grad or not self.has_gradient:
             return False
         made = self.types[len(self.types) - 1 - len(self.outputs) :] if self.types else ("",)
         return any(each in ("", *FLOATS) for each in made)
@@ -145,8 +195,9 @@ class Operator(BaseModel):
     @cached_property
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
-        content = self.model_dump(mode="json", exclude={"saved", "is_view"}, exclude_defaults=True)
-        return json.dumps(content, separators=(",", ":"), sort_keys=True)
+        content = self.model_dump(mode="json", exclude=FOUND, exclude_defaults=True)
+        text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+        return text.replace("|", "\\u007c")  # which divides the parts of a layer's key
 
     def axis(self, number: int) -> int | None:
         """Of an input, or of an output counted behind all inputs."""
@@ -198,10 +249,28 @@ def one_sample(size: Shape, batch: int) -> tuple[Shape, int | None]:
     return (*size[:at], size[at] // batch, *size[at + 1 :]), at
 
 
-def tensors_in(given: Any) -> Iterator[tuple[str, Any]]:
-    """What decoded arguments say of tensors: ("input", 0), ..."""
+def _is_argument(given: Any, depth: int = 0) -> bool:
+    """Whether it is what the record says of arguments."""
+    if isinstance(given, list):
+        return depth < MOST_NESTED and all(_is_argument(each, depth + 1) for each in given)
+    if not isinstance(given, dict):
+        return not isinstance(given, int) or abs(given) < 2**63
+    if len(given) != 1:
+        return False
+    ((what, value),) = given.items()
+    if what in (*TENSORS, "batch"):
+        return type(value) is int
+    return {
+        "dtype": isinstance(value, str),
+        "memory_format": value in MEMORY_FORMATS,
+        "device": value == "",
+    }.get(what, False)
+
+
+def terms_in(given: Any) -> Iterator[tuple[str, Any]]:
+    """What decoded arguments name: ("input", 0), ("batch", 1), ..."""
     if isinstance(given, list):
         for each in given:
-            yield from tensors_in(each)
+            yield from terms_in(each)
     elif isinstance(given, dict):
-        yield from ((what, at) for what, at in given.items() if what in TENSORS)
+        yield from given.items()

@@ -50,8 +50,7 @@ def naive_bytes(case: InPlaceCase) -> Naive:
         found = parse(key)
         if found is None:
             raise InputError(f"{case.model}: {key!r} is not the key of a layer")
-        items = sum(map(math.prod, [*found.shape.input_shapes, found.shape.output_shape]))
-        nbytes += 2 * each * found.batch * items
+        nbytes += 2 * each * found.batch * found.shape.tensor_items
     return Naive(
         activations=nbytes,
         weights=2 * case.gradient_bytes,

@@ -38,15 +38,18 @@ def out_of_place(name: str) -> tuple[Any, bool]:
     return overload_named(name), True
 
 
-def operator_call(shape: LayerShape, batch: int, device: torch.device) -> Callable[..., Any]:
+def operator_call(
+    shape: LayerShape, batch: int, device: torch.device, in_place: bool = False
+) -> Callable[..., Any]:
     """A function of the operator's inputs, then parameters, then constants, at `batch` samples.
 
     An in-place operator is called by its other name, as a leaf with a gradient cannot be changed;
-    without one, on a copy. Raises InputError for an unknown operator.
+    without one, on a copy; but `in_place` lets it change its input. Raises InputError for an unknown
+    operator.
     """
     of = shape.operator
     assert of is not None
-    call, leaves_input = out_of_place(of.name)
+    call, leaves_input = (overload_named(of.name), True) if in_place else out_of_place(of.name)
     places = {"input": 0, "parameter": len(shape.input_shapes)}
     places["constant"] = places["parameter"] + len(shape.parameter_shapes)
 

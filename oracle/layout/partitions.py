@@ -29,7 +29,8 @@ from calib.oracle.layout.spatial import (
 Range = tuple[int, int]
 Box = tuple[Range, ...]  # [from, to) of samples, then of every dimension of a sample
 SPATIAL_NAMES = ("height", "width", "depth")
-WHOLE_KINDS = ("softmax", "cross_entropy", "mse", "layer_norm")  # cut by samples only
+# cut by samples only
+WHOLE_KINDS = ("softmax", "cross_entropy", "mse", "layer_norm", "operator")
 
 
 @dataclass(frozen=True, order=True)
@@ -100,7 +101,8 @@ def why_impossible(shape: LayerShape, of: Configuration, batch: int) -> str:
     if batch % of.sample:
         return f"{of.sample} does not divide the batch of {batch} samples"
     if shape.kind in WHOLE_KINDS and of.parts > of.sample:
-        return f"a {shape.kind} layer is cut by samples only"
+        what = f"a {shape.kind} layer" if shape.operator is None else shape.operator.name
+        return f"{what} is cut by samples only"
     if of.input > 1 and shape.kind not in ("conv", "linear"):
         return f"a {shape.kind} layer has no terms to sum"
     why = _why_no_channels(shape, of) if of.channel * of.input > 1 else ""

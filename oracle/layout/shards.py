@@ -73,7 +73,23 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
             f"{len(model.layers)} layers, one for each stage"
         ]
-    return why_no_layers(model, "", division.boundaries)
+    return why_no_layers(model, "", division.boundaries) or _why_not_apart(model, division)
+
+
+def _why_not_apart(model: ModelSpec, division: Division) -> list[str]:
+    """Which layers share weights and are, or may be, in two stages."""
+    place = {layer.name: index for index, layer in enumerate(model.layers)}
+    for index, layer in enumerate(model.layers if division.p > 1 else ()):
+        for owner in layer.shared_parameters.values():
+            apart = not division.boundaries or any(
+                place[owner] < border <= index for border in division.boundaries
+            )
+            if apart:
+                return [
+                    f"pipeline parallelism of {model.name}: {owner} and {layer.name} share weights, so "
+                    "they must be in one stage: choose the boundaries so"
+                ]
+    return []
 
 
 def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
@@ -125,7 +141,8 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     """The layers that the strategy splits, in order; every rank has the others whole.
 
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
-    channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole.
+    channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
+    layers that share weights, and operators.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -151,11 +168,18 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
 @once
 def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
     """The indices of the layers that filter or channel splits, on any number of ranks."""
-    shapes = [layer.shape for layer in model.layers]
-    weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
+    layers = model.layers
+    weighted = [index for index, layer in enumerate(layers) if layer.shape.kind in WEIGHTED]
     if cuts == "channels":
         weighted = weighted[1:]
-    return [index for index in weighted if shapes[index].attributes.get("groups", 1) == 1]
+    shared = {owner for layer in layers for owner in layer.shared_parameters.values()}
+    return [
+        index
+        for index in weighted
+        if layers[index].shape.attributes.get("groups", 1) == 1
+        and not layers[index].shared_parameters
+        and layers[index].name not in shared
+    ]
 
 
 def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
@@ -240,18 +264,19 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     if division.parts == 1 or division.traits.cuts == "image":
         return model.parameter_shapes
     # equal layers have equal parts
-    layers = list(zip(model.alike, split_flags(model, division), strict=True))
+    split = split_places(model, division)
     parts = {
-        (first, is_split): _parameters(model.layers[first].shape, division, is_split)
-        for first, is_split in set(layers)
+        first: _parameters(model.layers[first].shape, division)
+        for first in {model.alike[index] for index in split}
     }
-    return tuple([shape for layer in layers for shape in parts[layer]])
+    held = [layer.own_parameters for layer in model.layers]
+    for index in split:
+        held[index] = parts[model.alike[index]]
+    return tuple([shape for of in held for shape in of])
 
 
-def _parameters(shape: LayerShape, division: Division, is_split: bool) -> tuple[Shape, ...]:
-    """The weights and biases of the largest part of a layer."""
-    if not is_split:
-        return shape.parameter_shapes
+def _parameters(shape: LayerShape, division: Division) -> tuple[Shape, ...]:
+    """The weights and biases of the largest part of a split layer."""
     weight, *bias = shape.parameter_shapes
     if division.traits.cuts == "channels":
         return ((weight[0], _largest(weight[1], division.parts), *weight[2:]), *bias)

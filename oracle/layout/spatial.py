@@ -156,7 +156,8 @@ def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tupl
 def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
     """Why a layer cannot be cut into this grid of parts; "" if it can."""
     if shape.kind not in CUT:
-        return f"a {shape.kind} layer needs the whole image"
+        what = f"a {shape.kind} layer" if shape.operator is None else shape.operator.name
+        return f"{what} needs the whole image"
     if len(shape.output_shape) <= len(grid):
         return f"it has {len(shape.output_shape) - 1} spatial dimensions"
     for dimension, parts in enumerate(grid):

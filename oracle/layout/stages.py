@@ -18,6 +18,8 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from calib.foundation.division import Division
+from calib.foundation.layers import ITEM_TYPES
+from calib.foundation.operators import FLOATS
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -66,43 +68,71 @@ def stage_names(model: ModelSpec, boundaries: tuple[int, ...]) -> str:
 class TensorGraph(NamedTuple):
     """Where tensors are made and read.
 
-    `place`: the index of each layer by name; `sources`: for each layer the one whose tensor its output
-    is, another for a view; `borders`: the sources before each border that are read after it.
+    `place`: the index of the layer that makes each output; `sources`: the output whose tensor it is,
+    another for a view; `borders`: the sources before each border that are read after it.
     """
 
     place: dict[str, int]
-    sources: list[int]
-    borders: list[list[int]]
+    sources: dict[str, str]
+    borders: list[list[str]]
 
 
 @once
 def tensor_graph(model: ModelSpec) -> TensorGraph:
     """The graph of a model's tensors; a view of the model's input is its own source."""
-    place = {layer.name: index for index, layer in enumerate(model.layers)}
-    sources: list[int] = []
-    last_read: dict[int, int] = {}
+    place: dict[str, int] = {}
+    sources: dict[str, str] = {}
+    last_read: dict[str, int] = {}
     for index, layer in enumerate(model.layers):
-        read = [sources[place[name]] for name in layer.inputs if name in place]
+        read = [sources[name] for name in layer.inputs if name in place]
         last_read.update(dict.fromkeys(read, index))
-        sources.append(read[0] if layer.shape.is_free and read else index)
-    borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
-    for index, last in sorted(last_read.items()):
-        for border in range(index + 1, last + 1):
-            borders[border].append(index)
+        for name in layer.outputs:
+            place[name] = index
+            sources[name] = read[0] if layer.shape.is_free and read else name
+    borders: list[list[str]] = [[] for _ in range(len(model.layers) + 1)]
+    for name, index in place.items():
+        for border in range(index + 1, last_read.get(name, index) + 1):
+            borders[border].append(name)
     return TensorGraph(place, sources, borders)
+
+
+class Sent(NamedTuple):
+    """A tensor as it is sent: items of the activations' type per sample; whether a gradient returns."""
+
+    items: int
+    gradient: bool
+
+
+@once
+def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
+    """Every output that can be sent from stage to stage, by its name.
+
+    What depends on no sample and has no gradient, as a mask, each stage makes itself. What has no batch
+    but a gradient counts for each sample.
+    """
+    found = {}
+    each = model.items.activation_bytes
+    for layer in model.layers[:-1]:
+        of = layer.shape.operator
+        for number, (name, shape) in enumerate(layer.outputs.items(), len(layer.inputs)):
+            item = "" if of is None else of.type(number)
+            gradient = layer.has_gradient and item in ("", *FLOATS)
+            if layer.shape.is_free or (of is not None and of.axis(number) == -1 and not gradient):
+                continue
+            nbytes = math.prod(shape) * ITEM_TYPES.get(item, each)
+            found[name] = Sent(-(-nbytes // each), gradient)
+    return found
 
 
 @once
 def crossings(model: ModelSpec) -> tuple[Crossing, ...]:
     """The tensors across each border; none cross border 0, before the first layer."""
     same: dict[Crossing, Crossing] = {}
-    found = []
+    found, known = [], sent_tensors(model)
     for sources in tensor_graph(model).borders[:-1]:
-        layers = [model.layers[index] for index in sources]
-        sent = [layer for layer in layers if not layer.shape.is_free]  # the input is not sent
+        sent = [known[name] for name in sources if name in known]  # the input is not sent
         crossing = Crossing(
-            tuple([layer.shape.output_items for layer in sent]),
-            tuple([layer.shape.output_items for layer in sent if layer.has_gradient]),
+            tuple([of.items for of in sent]), tuple([of.items for of in sent if of.gradient])
         )
         found.append(same.setdefault(crossing, crossing))
     return tuple(found)
@@ -156,7 +186,7 @@ def by_stage(seconds: Sequence[float], borders: Borders) -> list[float]:
 @once
 def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
     """The number of weight tensors before each border, and their bytes."""
-    shapes = [layer.shape.parameter_shapes for layer in model.layers]
+    shapes = [layer.own_parameters for layer in model.layers]
     counts = accumulate([len(of) for of in shapes], initial=0)
     each = model.items.weight_bytes
     kinds = {of: each * sum(map(math.prod, of)) for of in set(shapes)}
@@ -168,7 +198,7 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
 def weights_of(model: ModelSpec, first: int, end: int) -> Tensors:
     """The weights of layers `first` to `end` - 1."""
     layers = model.layers[first:end]
-    return tensors(tuple(s for x in layers for s in x.shape.parameter_shapes), model.items)
+    return tensors(tuple(s for x in layers for s in x.own_parameters), model.items)
 
 
 @once

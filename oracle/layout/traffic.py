@@ -17,6 +17,7 @@ from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
+from calib.oracle.layout.stages import sent_tensors
 from calib.oracle.layout.workload import kinds_of, repeats, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -166,12 +167,11 @@ def _pipeline(model: ModelSpec, division: Division) -> list[Message]:
     return [
         Message(
             "p2p",
-            message_bytes(division.local_batch * layer.shape.output_items, item_bytes),
+            message_bytes(division.local_batch * sent.items, item_bytes),
             2,
-            why=f"y of {layer.name} to the next stage",
+            why=f"y of {name} to the next stage",
         )
-        for layer in model.layers[:-1]
-        if not layer.shape.is_free
+        for name, sent in sent_tensors(model).items()
     ]
 
 

@@ -177,8 +177,4 @@ def tensors(shapes: tuple[Shape, ...], items: ItemType = DTYPES[USUAL]) -> Tenso
 
 def activation_items(layers: Iterable[Layer]) -> int:
     """sum(|x| + |y|) of one sample."""
-    return sum(
-        layer.shape.input_items + layer.shape.output_items
-        for layer in layers
-        if not layer.shape.is_free
-    )
+    return sum(layer.shape.tensor_items for layer in layers if not layer.shape.is_free)

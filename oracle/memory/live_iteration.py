@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.layers import ITEM_BYTES, ITEM_TYPES, LayerShape
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
@@ -102,9 +102,14 @@ def forward(
         for name in dict.fromkeys(layer.inputs):
             variables[name] = parts.read(tape, index, name, variables[name])
         inputs = [variables[name] for name in layer.inputs]
-        variables[layer.name] = parts.run(tape, index, inputs)
-        for name in dict.fromkeys(layer.inputs):
-            if last[name] == index and name not in kept:
+        made = parts.run(tape, index, inputs)
+        variables |= zip(layer.outputs, (made, *made.more), strict=True)
+        unread = [
+            name for name in layer.outputs if name not in last and name != model.layers[-1].name
+        ]
+        done = [name for name in dict.fromkeys(layer.inputs) if last[name] == index]
+        for name in (*done, *unread):
+            if name not in kept:
                 tape.ledger.drop(variables.pop(name).tensor)
     tape.end_autocast()
     return variables
@@ -124,6 +129,11 @@ def targets(model: ModelSpec) -> ByteLine:
 
 
 def buffers(shapes: Iterable[LayerShape], item_bytes: int) -> ByteLine:
-    """Running means and variances of batch norms, and their counts of batches."""
-    norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return ByteLine(0.0, sum(2 * item_bytes * channels + INT64 for channels in norms))
+    """What layers read beside weights: of batch norms running means, variances and a count of batches."""
+    nbytes = 0
+    for shape in shapes:
+        if shape.kind == "batch_norm":
+            nbytes += 2 * item_bytes * shape.input_shapes[0][0] + INT64
+        for size, item in shape.operator.constants if shape.operator else ():
+            nbytes += ITEM_TYPES.get(item, item_bytes) * math.prod(size)
+    return ByteLine(0.0, nbytes)

@@ -12,6 +12,7 @@ it calls; tests/oracle/memory/test_live_layers.py measures each kind. In short:
     dropout                 keeps its mask, which is as large as y (float32 on a CPU)
     add, concat, flatten    keep nothing; their gradients are dL/dy itself or views of it
     embedding               makes dL/dw as large as the table
+    operator                what was found when the model was traced (oracle/trace/facts.py)
     cross entropy           makes and keeps the log-probabilities; mean squared error keeps x
 
 Under autocast a convolution or linear layer casts x and its weights where they are not narrow yet, and
@@ -28,9 +29,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from calib.foundation.execution import DTYPES, USUAL, ItemType
-from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, LayerShape, Shape
-from calib.oracle.memory.liveness import Back, ByteLine, HeldTensor, Ledger, Tape
+from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, ITEM_TYPES, LayerShape, Shape
+from calib.oracle.memory.liveness import UNCOUNTED, Back, ByteLine, HeldTensor, Ledger, Tape
 
+# families of operators whose inputs autocast makes narrow
+NARROWED = ("attention", "matmul", "conv")
 Run = Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]
 
 
@@ -194,6 +197,70 @@ def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> Hel
     return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
 
 
+def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
+    """What was found by running it (oracle/trace/facts.py), in items as wide as this model's."""
+    of, ledger, items = shape.operator, tape.ledger, tape.items
+    assert of is not None
+    casts = items.mixed != "" and of.family in NARROWED
+    read = [
+        cast(tape, x, items.activation_bytes) if casts and x.node is not None else x for x in inputs
+    ]
+    each = _item_bytes(tape, shape, read)
+
+    def scaled(found: tuple[float, float]) -> ByteLine:
+        per_sample, fixed = (nbytes * each / ITEM_BYTES for nbytes in found)
+        return ByteLine(tape.share * per_sample, fixed)
+
+    narrow, halves = cast_weights(tape, shape) if casts else ([], ())
+    temporary, outputs = ledger.make(scaled(of.saved.forward)), list[HeldTensor]()
+    for number, size in enumerate(_output_lines(tape, shape, each), len(inputs)):
+        if of.is_view:
+            tensor = ledger.hold(read[0].tensor) if read else UNCOUNTED
+        else:
+            tensor = ledger.make(size)
+        outputs.append(HeldTensor(tensor, size, None, ITEM_TYPES.get(of.type(number), each)))
+    beside = [ledger.make(scaled(of.saved.beside))]
+    ledger.drop(temporary)
+    weights, more = weight_bytes(shape, items.weight_bytes), scaled(of.saved.backward)
+    back = Back(
+        tuple([None if at in of.saved.passed else x.size for at, x in enumerate(read)]),
+        weights,
+        # beside all gradients, of which those of the weights are made last
+        (more.plus(ByteLine(0.0, sum(weights))),) if any(more) else (),
+        halves,
+    )
+    saves = [*(read[at].tensor for at in of.saved.inputs), *narrow[:1]]
+    saves += [outputs[0].tensor] if of.saved.output else []
+    y = (
+        tape.record(read, outputs, back, saves, beside)
+        if of.is_differentiable
+        else tape.record([], outputs, Back(()), (), beside)
+    )
+    for x, given in zip(read, inputs, strict=True):
+        if casts and given.node is not None:
+            ledger.drop(x.tensor)
+    return y
+
+
+def _item_bytes(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> int:
+    """Of the model's own type where an operator runs: under autocast the widest that it reads."""
+    of, items = shape.operator, tape.items
+    assert of is not None
+    if not items.mixed or of.family in NARROWED:
+        return items.activation_bytes
+    read = [x.item_bytes for at, x in enumerate(inputs) if not of.type(at)]
+    if of.family != "norm" and (shape.parameter_shapes or not read):
+        read.append(items.weight_bytes)
+    return max(read, default=items.weight_bytes)
+
+
+def _output_lines(tape: Tape, shape: LayerShape, item_bytes: int) -> list[ByteLine]:
+    """Bytes of every output of an operator."""
+    first = len(shape.input_shapes)
+    fixed, one = (shape.operand_bytes(batch, item_bytes)[first:] for batch in (0, 1))
+    return [ByteLine(tape.share * (b - a), a) for a, b in zip(fixed, one, strict=True)]
+
+
 def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     """A loss for each output of the model; an auxiliary one is weighted and added."""
     one = _cross_entropy if shape.kind == "cross_entropy" else _squares
@@ -240,6 +307,7 @@ _KINDS: dict[str, Run] = {
     "concat": _joins,
     "flatten": _view,
     "dropout": _dropout,
+    "operator": _operator,
     "cross_entropy": _losses,
     "mse": _losses,
 }

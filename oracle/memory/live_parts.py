@@ -12,11 +12,13 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 
 
@@ -33,17 +35,43 @@ class RankLayers(Protocol):
         """The output of `name` as layer `index` reads it: that tensor, or a new one held once."""
 
 
+def input_bytes(model: ModelSpec) -> int:
+    """Bytes of an item of the model's input: indices are as wide as torch looks them up."""
+    for layer in model.layers:
+        for number, name in enumerate(layer.inputs):
+            if name == INPUT and layer.shape.kind == "embedding":
+                return INDEX_BYTES
+            if name == INPUT and layer.shape.operator is not None:
+                return ITEM_TYPES.get(layer.shape.operator.type(number), model.items.weight_bytes)
+    return model.items.weight_bytes
+
+
+def named_weights(layer: Layer) -> tuple[object, ...]:
+    """A name for each weight of a layer that shares some: the layer that has it first, and its shape."""
+    owners = [
+        layer.shared_parameters.get(at, layer.name)
+        for at in range(len(layer.shape.parameter_shapes))
+    ]
+    return tuple(zip(owners, layer.shape.parameter_shapes, strict=True))
+
+
 class WholeLayers:
     """Every layer whole."""
 
     def __init__(self, model: ModelSpec) -> None:
         self._layers, self._items = model.layers, model.items
+        self._shared = {owner for of in model.layers for owner in of.shared_parameters.values()}
         self.landing = NOTHING
-        self.given = line(model.input_shape, 1.0, model.items.weight_bytes)
+        self.given = line(model.input_shape, 1.0, input_bytes(model))
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """Run the layer's own module."""
-        return run_layer(tape, self._layers[index].shape, inputs)
+        layer = self._layers[index]
+        if layer.shared_parameters or layer.name in self._shared:
+            tape.named = named_weights(layer)
+        found = run_layer(tape, layer.shape, inputs)
+        tape.named = ()
+        return found
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """The tensor as it is."""
@@ -177,7 +205,7 @@ class SpatialLayers(WholeLayers):
         self._input_shape = model.input_shape
         self._known: dict[int, tuple[LayerShape, list[PartRows]]] = {}
         self._alike = model.alike
-        self.given = line(self._own(model.input_shape), 1.0, model.items.weight_bytes)
+        self.given = line(self._own(model.input_shape), 1.0, input_bytes(model))
 
     def _own(self, shape: Shape) -> Shape:
         """This part of a tensor of one sample."""
@@ -280,7 +308,7 @@ class SpatialLayers(WholeLayers):
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """Gather a cut tensor that a whole layer reads."""
-        place = self._place.get(name, -1)
+        place = -1 if name == INPUT else self._place.get(name, self._until)
         if index < self._until or place >= self._until:
             return value
         shape = self._input_shape if place < 0 else self._layers[place].shape.output_shape

@@ -15,6 +15,7 @@ from calib.foundation.division import Division
 from calib.oracle.layout.stages import (
     balanced,
     operations,
+    sent_tensors,
     stage_borders,
     stages_waves,
     tensor_graph,
@@ -102,16 +103,15 @@ def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
 
 
 def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBytes:
-    borders = tensor_graph(model).borders
+    place, _, borders = tensor_graph(model)
     received, sent = borders[first], borders[end]
-    names = {of: model.layers[of].name for of in sent}
     ledger = Ledger()
     tape, parts = Tape(ledger, model.items), WholeLayers(model)
     variables = {INPUT: HeldTensor(UNCOUNTED, parts.given, None, model.items.weight_bytes)}
     variables |= _received(model, tape, first, end)
     # sent tensors stay held, and the last stage holds the logits until its backward ends
     logits = tuple(model.layers[-1].inputs) if end == len(model.layers) else ()
-    variables = forward(model, tape, parts, (first, end), variables, (*names.values(), *logits))
+    variables = forward(model, tape, parts, (first, end), variables, (*sent, *logits))
     part: HeldTensor | None = None
     if logits:  # the mean loss over the batch
         loss = variables.pop(model.layers[-1].name)
@@ -119,7 +119,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
         ledger.drop(loss.tensor)
     kept, ahead = ledger.live, highest(ledger.peaks)
     ledger.peaks.clear()
-    made = [variables[names[of]] for of in sent if of >= first]
+    made = [variables[name] for name in sent if place[name] >= first]
     # incoming gradients are in receive buffers
     given = [(value, UNCOUNTED) for value in made if value.node is not None]
     number = UNCOUNTED
@@ -127,16 +127,16 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
         number = ledger.make(tape.scalar)
         given = [(part, ledger.hold(number))]
     tape.backward(given, again)
-    for of in sent:
-        if of < first and model.layers[of].has_gradient:  # passed on: autograd copies the gradient
-            ledger.make(_size(model, of))
+    for name in sent:
+        if place[name] < first and _has_gradient(model, name):  # passed on: autograd copies it
+            ledger.make(_size(model, name))
     peaks = highest(ledger.peaks)
     for tensor in (number, *(variables[name].tensor for name in set(logits))):
         ledger.drop(tensor)
     gradients = 0 if again else weights_of(model, first, end).nbytes
     left = ByteLine(ledger.each, ledger.fixed - gradients)
     held = [_size(model, of) for of in received]
-    held += [_size(model, of) for of in sent if model.layers[of].has_gradient]
+    held += [_size(model, of) for of in sent if _has_gradient(model, of)]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
     every = functools.reduce(ByteLine.plus, held, NOTHING)
@@ -150,14 +150,23 @@ def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, H
     tensors, each = {}, model.items.activation_bytes
     for of in borders[first]:
         size = _size(model, of)
-        is_leaf = model.layers[of].has_gradient
         tensors[of] = (
-            tape.leaf(UNCOUNTED, size, each) if is_leaf else HeldTensor(UNCOUNTED, size, None, each)
+            tape.leaf(UNCOUNTED, size, each)
+            if _has_gradient(model, of)
+            else HeldTensor(UNCOUNTED, size, None, each)
         )
     read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
-    variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
-    return variables | {model.layers[of].name: value for of, value in tensors.items()}
+    return tensors | {name: tensors[sources[name]] for name in read if place[name] < first}
 
 
-def _size(model: ModelSpec, index: int) -> ByteLine:
-    return line(model.layers[index].shape.output_shape, 1.0, model.items.activation_bytes)
+def _size(model: ModelSpec, name: str) -> ByteLine:
+    sent = sent_tensors(model).get(name)
+    if sent is not None:
+        return ByteLine(float(model.items.activation_bytes * sent.items))
+    layer = model.layers[tensor_graph(model).place[name]]  # made in each stage
+    return line(layer.outputs[name], 1.0, model.items.activation_bytes)
+
+
+def _has_gradient(model: ModelSpec, name: str) -> bool:
+    sent = sent_tensors(model).get(name)
+    return sent is not None and sent.gradient

@@ -36,6 +36,8 @@ class ByteLine(NamedTuple):
 NOTHING = ByteLine(0.0)
 # a tensor counted elsewhere: the model's input
 UNCOUNTED = -1
+# gradients by node and output
+Arrived = dict[int, dict[int, int]]
 
 
 def highest(lines: Iterable[ByteLine]) -> tuple[ByteLine, ...]:
@@ -106,13 +108,16 @@ class Ledger:
 class HeldTensor(NamedTuple):
     """A variable of the forward: its tensor, bytes, the node that made it, and bytes of an item.
 
-    `node` is None if no gradient comes back.
+    `node` is None if no gradient comes back; it is output `place` of its node. `more` are the further
+    outputs of the layer that made it.
     """
 
     tensor: int
     size: ByteLine
     node: int | None = None
     item_bytes: int = ITEM_BYTES
+    place: int = 0
+    more: tuple[HeldTensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,21 +136,24 @@ class Back:
 
 
 class _Node(NamedTuple):
-    parents: tuple[int | None, ...]
+    parents: tuple[HeldTensor, ...]
     saved: tuple[int, ...]
     back: Back
-    size: ByteLine
+    sizes: tuple[ByteLine, ...]  # of the outputs
+    named: tuple[object, ...]  # the weights, as in Tape.named
 
 
 class Tape:
     """Records a forward and runs its backward; its tensors are in `ledger`.
 
-    `share` is the share of the samples in the layer that is run next; `items` has the bytes of an item,
-    and says whether autocast is at work.
+    `share` is the share of the samples in the layer that is run next, and `named` has a name for each of
+    its weights that other layers have, too (None for its own): their gradients are added up. `items` has
+    the bytes of an item, and says whether autocast is at work.
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
         self.ledger, self.items, self.share = ledger, items, 1.0
+        self.named: tuple[object, ...] = ()
         self.scalar = ByteLine(0.0, items.weight_bytes)
         self._nodes: list[_Node] = []
         self._cached: list[int] = []
@@ -178,7 +186,6 @@ class Tape:
         the output has as many bytes as one of the first input, or `item_bytes`.
         """
         ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
-        needed = any(value.node is not None for value in inputs) or bool(back.weights)
         if size is None:
             output, size = ledger.hold(inputs[0].tensor), inputs[0].size
             made: list[int] = []
@@ -188,20 +195,33 @@ class Tape:
             made = [ledger.make(of) for of in extra]
             for tensor in temporary:
                 ledger.drop(tensor)
-        if not needed:
+        saves = [*saves, output] if saves_output else saves
+        return self.record(inputs, [HeldTensor(output, size, None, each)], back, saves, made)
+
+    def record(
+        self,
+        inputs: Sequence[HeldTensor],
+        outputs: Sequence[HeldTensor],
+        back: Back,
+        saves: Sequence[int],
+        made: Sequence[int],
+    ) -> HeldTensor:
+        """The outputs of an operation that was run, as `run` says; `made` are held for it alone."""
+        if not (any(value.node is not None for value in inputs) or back.weights):
             for tensor in made:
-                ledger.drop(tensor)
-            return HeldTensor(output, size, None, each)
-        kept = [ledger.hold(tensor) for tensor in saves] + made
-        if saves_output:
-            kept.append(ledger.hold(output))
-        parents = tuple([value.node for value in inputs])
-        self._nodes.append(_Node(parents, tuple(kept), back, size))
-        return HeldTensor(output, size, len(self._nodes) - 1, each)
+                self.ledger.drop(tensor)
+            first, *more = outputs
+            return first._replace(more=tuple(more))
+        kept = [self.ledger.hold(tensor) for tensor in saves] + [*made]
+        sizes = tuple([of.size for of in outputs])
+        self._nodes.append(_Node(tuple(inputs), tuple(kept), back, sizes, self.named))
+        node = len(self._nodes) - 1
+        first, *more = [of._replace(node=node, place=at) for at, of in enumerate(outputs)]
+        return first._replace(more=tuple(more))
 
     def leaf(self, tensor: int, size: ByteLine, item_bytes: int = ITEM_BYTES) -> HeldTensor:
         """A tensor from elsewhere that needs a gradient."""
-        self._nodes.append(_Node((), (), Back(()), size))
+        self._nodes.append(_Node((), (), Back(()), (size,), ()))
         return HeldTensor(tensor, size, len(self._nodes) - 1, item_bytes)
 
     def backward(self, given: Sequence[tuple[HeldTensor, int]], again: bool = False) -> list[int]:
@@ -210,39 +230,46 @@ class Tape:
         It takes over the given gradients. `again`: the weights already have gradients to add to.
         """
         ledger, leaves = self.ledger, list[int]()
-        arrived: dict[int, int] = {}
+        arrived: Arrived = {}
+        shared: dict[object, int] = {}  # the sums of gradients of weights that several layers have
         for value, tensor in given:
             assert value.node is not None, "no gradient is needed"
-            self._deliver(arrived, value.node, tensor)
+            self._deliver(arrived, value, tensor)
         for number in range(len(self._nodes) - 1, -1, -1):
             if number not in arrived:
                 continue
-            node, gradient = self._nodes[number], arrived.pop(number)
+            node, gradients = self._nodes[number], arrived.pop(number)
             back = node.back
-            if not node.parents:
-                leaves.append(self._own(gradient, node.size))
+            if not (node.parents or back.weights):
+                leaves.append(self._own(gradients[0], node.sizes[0]))
                 continue
-            first = [ledger.make(of) for of in back.first]
-            made: list[tuple[int, int]] = []
+            # where no gradient came, autograd makes zeros
+            zeros = [of for at, of in enumerate(node.sizes) if at not in gradients]
+            first = [ledger.make(of) for of in (*zeros, *back.first)]
+            made: list[tuple[HeldTensor, int]] = []
             for parent, size in zip(node.parents, back.gradients, strict=True):
-                if parent is not None:
-                    tensor = ledger.hold(gradient) if size is None else ledger.make(size)
-                    made.append((parent, tensor))
+                if parent.node is not None:
+                    came = next(iter(gradients.values()))
+                    made.append((parent, ledger.hold(came) if size is None else ledger.make(size)))
             for tensor in first:
                 ledger.drop(tensor)
             weights = [ledger.make(ByteLine(0.0, n)) for n in back.casts or back.weights]
-            ledger.drop(gradient)
-            for tensor in node.saved:
+            for tensor in (*gradients.values(), *node.saved):
                 ledger.drop(tensor)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
-            for tensor, nbytes in zip(weights, back.weights, strict=True):
+            names = node.named or (None,) * len(weights)
+            for tensor, nbytes, name in zip(weights, back.weights, names, strict=False):
                 whole = tensor
                 if back.casts:
                     whole = ledger.make(ByteLine(0.0, nbytes))
                     ledger.drop(tensor)
-                if again:
+                if name is not None:
+                    whole = shared[name] = self._sum(shared.get(name), whole, ByteLine(0.0, nbytes))
+                elif again:
                     ledger.drop(whole)
+        for tensor in shared.values() if again else ():
+            ledger.drop(tensor)
         return leaves
 
     def _own(self, gradient: int, size: ByteLine) -> int:
@@ -253,11 +280,16 @@ class Tape:
         self.ledger.drop(gradient)
         return copy
 
-    def _deliver(self, arrived: dict[int, int], node: int, tensor: int) -> None:
-        ledger, before = self.ledger, arrived.get(node)
+    def _deliver(self, arrived: Arrived, to: HeldTensor, tensor: int) -> None:
+        assert to.node is not None
+        of = arrived.setdefault(to.node, {})
+        of[to.place] = self._sum(of.get(to.place), tensor, self._nodes[to.node].sizes[to.place])
+
+    def _sum(self, before: int | None, tensor: int, size: ByteLine) -> int:
+        """A second gradient is added to the first in a new tensor."""
         if before is None:
-            arrived[node] = tensor
-            return
-        arrived[node] = ledger.make(self._nodes[node].size)
-        ledger.drop(before)
-        ledger.drop(tensor)
+            return tensor
+        found = self.ledger.make(size)
+        self.ledger.drop(before)
+        self.ledger.drop(tensor)
+        return found

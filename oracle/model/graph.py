@@ -43,6 +43,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
     if why:
         raise InputError(f"the model's input is {size_text(input_shape)}: {why}")
     outputs: dict[str, Shape] = {INPUT: input_shape}
+    held: dict[str, tuple[Shape, ...]] = {}
     possible: set[object] = set()  # even a deep model has few distinct layers
     for layer in layers:
         _check_inputs(layer, outputs, layers)
@@ -60,6 +61,15 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
         possible.add(same)
         if why:
             raise InputError(f"the layer {layer.name!r} ({shape.kind}) is impossible: {why}")
+        for at, owner in layer.shared_parameters.items():
+            if not 0 <= at < len(shape.parameter_shapes) or shape.parameter_shapes[at] not in (
+                held.get(owner, ())
+            ):
+                raise InputError(
+                    f"the layer {layer.name!r} shares its parameter {at} with {owner!r}: no layer before "
+                    "it of that name has such a parameter"
+                )
+        held[layer.name] = layer.own_parameters
         outputs |= layer.outputs
     _check_loss(layers)
     _check_gradients(layers)
@@ -102,7 +112,7 @@ def outputs_of(shape: LayerShape) -> int | None:
     if shape.operator is not None:
         place = 0 if shape.operator.family == "conv" else -1
         return shape.output_shape[place] if shape.output_shape else 1
-    return shape.parameter_shapes[0][0]
+    return [*shape.parameter_shapes[0], 1][0]
 
 
 def _check_name(what: str, name: str) -> None:
@@ -113,7 +123,7 @@ def _check_name(what: str, name: str) -> None:
 def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Layer]) -> None:
     """Check a layer's name and edges; `outputs` are the shapes of all earlier layers."""
     _check_name("a layer's name", layer.name)
-    if layer.name in outputs:
+    if not outputs.keys().isdisjoint(layer.outputs):
         what = "the name of the model's input" if layer.name == INPUT else "used twice"
         raise InputError(f"the layer name {layer.name!r} is {what}")
     if not layer.inputs and layer.shape.operator is None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from calib.foundation.layers import Attribute, LayerShape, Shape
-from calib.foundation.operators import Operator, tensors_in
+from calib.foundation.layers import ITEM_TYPES, Attribute, LayerShape, Shape
+from calib.foundation.operators import Operator, terms_in
 
 LOSSES = ("cross_entropy", "mse")
 POOLS = ("max_pool", "avg_pool")
@@ -35,7 +35,11 @@ def why_impossible(shape: LayerShape) -> str:
     if (shape.operator is None) != (shape.kind != "operator"):
         return "a layer of the kind operator calls an ATen operator, and no other does"
     if shape.operator is not None:
-        return _why_not_sizes(shape) or _why_not_operator(shape, shape.operator)
+        return (
+            _why_not_sizes(shape)
+            or _why_not_operands(shape, shape.operator)
+            or _why_not_arguments(shape, shape.operator)
+        )
     return (
         _why_not_sizes(shape)
         or _why_not_inputs(shape)
@@ -66,7 +70,10 @@ def _why_not_sizes(shape: LayerShape) -> str:
     """Sizes of tensors, kernels, strides and groups: at least 1 and not too large."""
     found = [("input", size) for size in shape.input_shapes]
     found.append(("output", shape.output_shape))
+    found += [("output", size) for size in shape.more_outputs]
     found += [("parameter", size) for size in shape.parameter_shapes]
+    if shape.operator is not None:
+        found += [("constant", size) for size, _ in shape.operator.constants]
     for name in ("kernel", "stride", "groups"):
         value = shape.attributes.get(name)
         if isinstance(value, tuple):
@@ -80,31 +87,49 @@ def _why_not_sizes(shape: LayerShape) -> str:
     return ""
 
 
-def _why_not_operator(shape: LayerShape, of: Operator) -> str:
-    """Its arguments name tensors that it has, and every tensor is described."""
-    tensors = len(shape.input_shapes) + 1 + len(of.outputs)
+def _why_not_operands(shape: LayerShape, of: Operator) -> str:
+    """What it says of its tensors fits them."""
+    shapes = (*shape.input_shapes, shape.output_shape, *of.outputs)
+    inputs = range(len(shape.input_shapes))
+    if shape.attributes:
+        return "an operator has arguments and no attributes"
     for words, found, wanted in (
-        ("axes", len(of.axes), tensors),
-        ("item types", len(of.types), tensors),
-        ("orders", len(of.orders), len(shape.input_shapes)),
+        ("axes", len(of.axes), len(shapes)),
+        ("item types", len(of.types), len(shapes)),
+        ("orders", len(of.orders), len(inputs)),
     ):
         if found not in (0, wanted):
             return f"its {words} are {found}, and it has {wanted} such tensors"
-    shapes = (*shape.input_shapes, shape.output_shape, *of.outputs)
-    if any(axis is not None and axis >= len(shapes[at]) for at, axis in enumerate(of.axes)):
-        return "the batch is at a dimension that it does not have"
+    for size, axis in zip(shapes, of.axes, strict=False):
+        if axis is not None and not -1 <= axis < len(size):
+            return f"the batch is at dimension {axis} of {size_text(size)}"
+    for number, order in enumerate(of.orders):
+        rank = len(shapes[number]) + (of.axis(number) is None)
+        if order and sorted(order) != [*range(rank)]:
+            return f"its order {order} is not one of {rank} dimensions"
+    for item in (*of.types, *(item for _, item in of.constants)):
+        if item and item not in ITEM_TYPES:
+            return f"the unknown item type {item!r}"
+    for number in (*of.fixed, *of.saved.inputs, *of.saved.passed):
+        if number not in inputs:
+            return f"it has no input {number}"
+    return ""
+
+
+def _why_not_arguments(shape: LayerShape, of: Operator) -> str:
+    """Its arguments name tensors that it has, and known item types."""
     known = {
         "input": len(shape.input_shapes),
         "parameter": len(shape.parameter_shapes),
         "constant": len(of.constants),
     }
-    try:
-        given = [*of.positional, *of.named.values()]
-    except (ValueError, TypeError, AttributeError):
-        return "its arguments are no JSON"
-    for what, at in tensors_in(given):
-        if not (isinstance(at, int) and 0 <= at < known[what]):
+    for what, at in terms_in([*of.positional, *of.named.values()]):
+        if what in known and not 0 <= at < known[what]:
             return f"its arguments name {what} {at}, and it has {known[what]}"
+        if what == "batch" and not 1 <= at <= MOST:
+            return f"its arguments have {at} times the batch"
+        if what == "dtype" and at and at not in ITEM_TYPES:
+            return f"the unknown item type {at!r}"
     return ""
 
 

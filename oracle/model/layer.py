@@ -22,9 +22,9 @@ class Layer(BaseModel):
     needs_input_grad: bool = Field(
         description="false if no layer before it has weights: dL/dx is then not computed"
     )
-
-    shared_parameters: tuple[int, ...] = Field(
-        default=(), description="which of its parameters belong to a layer before it, too"
+    shared_parameters: dict[int, str] = Field(
+        default_factory=dict,
+        description="which of its parameters a layer before it has, too, and that layer",
     )
 
     @property
@@ -40,6 +40,17 @@ class Layer(BaseModel):
         """Shapes of the parameters that no layer before it has."""
         shapes = self.shape.parameter_shapes
         return tuple([of for at, of in enumerate(shapes) if at not in self.shared_parameters])
+
+    @property
+    def named_parameters(self) -> dict[str, Shape]:
+        """The same by name: NAME.weight, NAME.bias, and of operators NAME.parameter2, ..."""
+        shapes = self.shape.parameter_shapes
+        parts = ["weight", "bias", *(f"parameter{at}" for at in range(2, len(shapes)))]
+        return {
+            f"{self.name}.{part}": of
+            for at, (part, of) in enumerate(zip(parts, shapes, strict=False))
+            if at not in self.shared_parameters
+        }
 
     @property
     def own_parameter_items(self) -> int:

@@ -104,6 +104,14 @@ class ModelSpec(BaseModel):
         return tuple([shape for layer in self.layers for shape in layer.own_parameters])
 
     @cached_property
+    def tied(self) -> str:
+        """The first two layers that share weights, in words; "" if none do."""
+        for layer in self.layers:
+            for owner in layer.shared_parameters.values():
+                return f"{owner} and {layer.name} of {self.name} share weights"
+        return ""
+
+    @cached_property
     def parameter_items(self) -> int:
         """Number of weights and biases."""
         return sum(map(math.prod, self.parameter_shapes))

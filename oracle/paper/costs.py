@@ -100,7 +100,7 @@ class FittedPaperCosts:
 
 @once
 def _updates(costs: Costs, model: ModelSpec) -> Sequence[Cost]:
-    shapes = [layer.shape.parameter_shapes for layer in model.layers]
+    shapes = [layer.own_parameters for layer in model.layers]
     alone = {of: costs.update(tensors(of, model.items)).seconds for of in set(shapes) if of}
     # without weights all updates take 0
     summed = math.fsum(alone[of] for of in shapes if of) or 1.0

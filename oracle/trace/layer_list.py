@@ -29,7 +29,7 @@ class LayerList:
         self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
         self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
-        self._shared: dict[str, tuple[int, ...]] = {}
+        self._shared: dict[str, dict[int, str]] = {}
 
     def unique(self, name: str) -> str:
         """`name`, or name#2, name#3 if it is taken."""
@@ -41,12 +41,8 @@ class LayerList:
 
     def parameters(self, layer: str, names: Sequence[str]) -> tuple[Shape, ...]:
         """The shapes of a layer's parameters; those that an earlier layer has are shared with it."""
-        shared = []
-        for place, name in enumerate(names):
-            parameter = self._parameters[name]
-            if self.owner_of.setdefault(id(parameter), layer) != layer:
-                shared.append(place)
-        self._shared[layer] = tuple(shared)
+        owners = [self.owner_of.setdefault(id(self._parameters[name]), layer) for name in names]
+        self._shared[layer] = {at: owner for at, owner in enumerate(owners) if owner != layer}
         return tuple(tuple(self._parameters[name].shape) for name in names)
 
     def append(
@@ -74,7 +70,7 @@ class LayerList:
             shape=layer_shape,
             inputs=inputs,
             needs_input_grad=needed and layer_shape.is_differentiable,
-            shared_parameters=self._shared.get(name, ()),
+            shared_parameters=self._shared.get(name, {}),
         )
         self.layers.append(layer)
         for output, size in layer.outputs.items():

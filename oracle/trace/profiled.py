@@ -62,7 +62,7 @@ def profile(module: nn.Module, input_shape: Shape, name: str, loss: Loss) -> Mod
     if (few.output, more.output) != ((FEW, *shape), (MORE, *shape)):
         raise InputError(f"{about} must return a tensor whose first dimension is the batch")
     each = float(more.kept_bytes - few.kept_bytes)
-    saved = Saved(sample_bytes=max(0.0, each), fixed_bytes=max(0.0, few.kept_bytes - FEW * each))
+    saved = Saved(beside=(max(0.0, each), max(0.0, few.kept_bytes - FEW * each)))
     operator = Operator(
         name=WHOLE, arguments='[{"input":0}]', flops=more.flops - few.flops, saved=saved
     )

@@ -19,8 +19,6 @@ from calib.oracle.terms import by_phase
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import SearchRequest
 
-PARTS = ("weight", "bias")
-
 
 class Tensor(NamedTuple):
     """A weight or bias, by the index of its layer."""
@@ -116,9 +114,9 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
         for way in ("forward", "backward")
     }
     share = p if request.options.get("architecture") == "server" else 1
-    shapes = [layer.shape.parameter_shapes for layer in model.layers]
+    shapes = [layer.own_parameters for layer in model.layers]
     update = costs.tensors.update(of.weights, request.optimizer, share) if any(shapes) else NOTHING
-    items = [float(layer.shape.parameter_items) for layer in model.layers]
+    items = [float(layer.own_parameter_items) for layer in model.layers]
     return ExchangeWork(
         model.name,
         tuple(layer.name for layer in model.layers),
@@ -130,9 +128,9 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
         phases["backward"],
         update,
         tuple(
-            Tensor(f"{layer.name}.{part}", place, math.prod(shape))
+            Tensor(name, place, math.prod(shape))
             for place, layer in enumerate(model.layers)
-            for part, shape in zip(PARTS, layer.shape.parameter_shapes, strict=False)
+            for name, shape in layer.named_parameters.items()
         ),
         live_bytes(model, division, request.optimizer),
         model.items.weight_bytes,

@@ -36,6 +36,11 @@ from calib.search.layerwise.layouts import BoxLayout, needs
 from calib.search.layerwise.prices import LayerPrices, sharers
 
 
+def outputs_of(model: ModelSpec) -> dict[str, int]:
+    """The layer that makes each output."""
+    return {name: i for i, layer in enumerate(model.layers) for name in layer.outputs}
+
+
 def largest(boxes: BoxLayout, item_bytes: int) -> Floats:
     """Bytes of the largest box of each configuration."""
     found: Floats = item_bytes * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
@@ -85,7 +90,7 @@ def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
     A tensor that only its readers keep counts once, at the first of them. Views are left out: their
     bytes are those of what they show.
     """
-    index = {layer.name: i for i, layer in enumerate(model.layers)}
+    index = outputs_of(model)
     found: dict[tuple[int, int], bool] = {}
     counted: set[int] = set()
     for j, layer in enumerate(model.layers):

@@ -44,7 +44,8 @@ def price(pricing: Pricing, of: Sequence[Configuration]) -> Priced:
     nbytes = [memory.layer(j, one)[0] for j, one in enumerate(of)]
     joined: dict[tuple[int, int], float] = {}
     for j, which, i in pricing.edges:
-        own, need = pricing.own(i, of[i : i + 1]), pricing.need(j, which, of[j : j + 1])
+        size = layers[j].shape.input_shapes[which]
+        own, need = pricing.own(i, of[i : i + 1], size), pricing.need(j, which, of[j : j + 1])
         within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
         there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
         both_ways = layers[i].has_gradient

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
-from calib.foundation.errors import MissingParameter
+from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.execution import ItemType
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.cost import NOTHING, Cost, total
@@ -63,10 +63,12 @@ def sharers(of: Configuration, per_node: int) -> Sharers:
 
 
 class LayerPrices:
-    """The prices of one request."""
+    """The prices of one request. Raises InputError for layers that share weights."""
 
     def __init__(self, request: SearchRequest) -> None:
         self.model: ModelSpec = request.spec
+        if self.model.tied:
+            raise InputError(f"{self.model.tied}, which a plan for each layer would cut apart")
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"
@@ -199,7 +201,7 @@ class LayerPrices:
         key = (name, costs.tensors.active_ranks)
         if key not in self._shares:
             items = self.model.items
-            each = [tensors(layer.shape.parameter_shapes, items) for layer in self.model.layers]
+            each = [tensors(layer.own_parameters, items) for layer in self.model.layers]
             apart = math.fsum(_passing(costs, name, one).seconds for one in each if one.nbytes)
             together = _passing(costs, name, model_weights(self.model)).seconds
             self._shares[key] = together / apart if apart > 0 else 1.0

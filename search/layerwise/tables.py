@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from calib.foundation.arrays import Floats
+from calib.foundation.layers import Shape
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.workload import kinds_of
 from calib.oracle.model.graph import INPUT
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.layerwise.layouts import BoxLayout, needs, owns
-from calib.search.layerwise.memory import Memory
+from calib.search.layerwise.memory import Memory, outputs_of
 from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import LayerPrices
 from calib.search.request import Look, Progress, SearchRequest, never, silent
@@ -62,7 +63,7 @@ class Pricing:
         self.prices = prices = LayerPrices(request)
         self.model = prices.model
         self.devices, self.batch = prices.devices, prices.batch
-        self.index = {layer.name: i for i, layer in enumerate(self.model.layers)}
+        self.index = outputs_of(self.model)
         # (reader, which of its inputs, owner)
         self.edges = [
             (j, which, self.index[name])
@@ -72,9 +73,12 @@ class Pricing:
         ]
         self.memory = Memory(prices)
 
-    def own(self, index: int, of: Sequence[Configuration]) -> BoxLayout:
-        """What each device has of a layer's output."""
-        return owns(self.model.layers[index].shape, of, self.batch, self.devices.p)
+    def own(self, index: int, of: Sequence[Configuration], size: Shape) -> BoxLayout:
+        """What each device has of a layer's output of this size, its only one if it is cut."""
+        shape = self.model.layers[index].shape
+        if size != shape.output_shape:
+            shape = shape.model_copy(update={"output_shape": size})
+        return owns(shape, of, self.batch, self.devices.p)
 
     def need(self, index: int, which: int, of: Sequence[Configuration]) -> BoxLayout:
         """What each device reads of one of a layer's inputs."""
@@ -157,7 +161,8 @@ def _edges(
     for done, (j, which, i) in enumerate(pricing.edges):
         key = (kinds[i], kinds[j], which, pricing.memory.how(j, which))
         if key not in known:
-            own, need = pricing.own(i, chosen[i]), pricing.need(j, which, chosen[j])
+            size = pricing.model.layers[j].shape.input_shapes[which]
+            own, need = pricing.own(i, chosen[i], size), pricing.need(j, which, chosen[j])
             joined, stays = pricing.memory.edge(j, which, own, need, chosen[j])
             ends = (own.key, need.key, pricing.model.layers[i].has_gradient)
             if ends not in moves:

@@ -52,6 +52,8 @@ def find(request: SearchRequest) -> SearchedPlan:
     if not isinstance(request.model, PipelineProfile | ModelSpec):
         name = getattr(request.model, "name", "it")
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
+    if isinstance(request.model, ModelSpec) and request.model.tied:
+        raise InputError(f"{request.model.tied}, which a cut into stages may part")
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[StageRow] = []

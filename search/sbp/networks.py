@@ -67,7 +67,13 @@ def of_spec(spec: ModelSpec) -> ChainNetwork:
     read = [source for layer in spec.layers for source in layer.inputs]
     if any(read.count(name) > 1 for name in set(read)):
         notes.append("branches of the network are taken one after the other, as a chain")
-    return ChainNetwork(spec.name, tuple(layers), tuple(shapes), notes=tuple(notes))
+    left_out = [
+        layer.name for layer in spec.layers if layer.shape.operator and layer.shape.is_product
+    ]
+    if left_out:
+        notes.append(f"products that are no linear layer are left out: {', '.join(left_out)}")
+    tied = tuple(layer.name for layer in spec.layers if layer.shared_parameters)
+    return ChainNetwork(spec.name, tuple(layers), tuple(shapes), tied=tied, notes=tuple(notes))
 
 
 def linear(inputs: int, outputs: int) -> LayerShape:

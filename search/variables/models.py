@@ -144,8 +144,8 @@ def of_model(model: ModelSpec, samples: int) -> Variables:
     bounded: list[str] = []
     for layer in model.layers:
         shape = layer.shape
-        for part, of in zip(("weight", "bias"), shape.parameter_shapes, strict=False):
-            variable = Variable(f"{layer.name}.{part}", of[0], math.prod(of[1:]))
+        for name, of in layer.named_parameters.items():
+            variable = Variable(name, of[0] if of else 1, math.prod(of[1:]))
             if shape.kind == "embedding":
                 bounded.append(variable.name)
                 a = uniform_a(variable.rows, samples * shape.input_items)

@@ -282,7 +282,8 @@ def test_what_the_backward_of_attention_keeps() -> None:
     _, spec = traced("gpt")
     of = next(x.shape.operator for x in spec.layers if "attention.scaled" in x.name)
     assert of is not None and of.saved.inputs == (0, 1, 2) and of.saved.output
-    assert of.saved.sample_bytes == pytest.approx(4 * 4 * 12) and of.saved.fixed_bytes < 64
+    each, fixed = of.saved.beside
+    assert each == pytest.approx(4 * 4 * 12) and fixed < 64
 
 
 def test_thousands_of_operators_are_traced_at_a_steady_pace() -> None:

@@ -43,7 +43,7 @@ def test_a_module_with_control_flow_is_one_layer() -> None:
     # four products of 6 x 6, and one of 6 x 3
     assert spec.multiply_adds() == 4 * 36 + 18
     # the input, and four outputs of tanh; nothing that does not grow with the batch
-    assert whole.operator.saved.sample_bytes == 4 * 5 * 6 and whole.operator.saved.fixed_bytes == 0
+    assert whole.operator.saved.beside == (4 * 5 * 6, 0)
     assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
 
