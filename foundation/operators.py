@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Shape = tuple[int, ...]
-Family = Literal["attention", "matmul", "conv", "norm", "activation", "elementwise", "copy", "view"]
+Family = Literal["products", "norms", "activations", "elementwise", "copies"]
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# base names of ATen's operators; whatever is not here is an operator of the family ""
+# kinds of layers and base names of ATen's operators that cost alike; the others are of no family
 FAMILIES: dict[Family, frozenset[str]] = {
-    "attention": _names("scaled_dot_product_attention"),
-    "matmul": _names("matmul bmm mm addmm baddbmm einsum linear bilinear"),
-    "conv": _names(
-        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution"
+    "products": _names(
+        "conv conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+        "linear matmul bmm mm addmm baddbmm einsum bilinear scaled_dot_product_attention"
     ),
-    "norm": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
-    "activation": _names(
+    "norms": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
+    "activations": _names(
         "relu relu6 gelu silu mish elu selu celu leaky_relu prelu hardswish hardsigmoid hardtanh "
         "sigmoid tanh softplus softsign log_sigmoid glu softmax log_softmax threshold"
     ),
@@ -38,8 +37,8 @@ FAMILIES: dict[Family, frozenset[str]] = {
         "sin cos erf maximum minimum addcmul addcdiv lerp eq ne lt gt le ge logical_not "
         "logical_and logical_or bitwise_not rsub remainder floor_divide to dropout"
     ),
-    "copy": _names(
-        "cat stack clone contiguous copy expand repeat pad roll slice select split chunk unbind "
+    "copies": _names(
+        "cat concat stack clone contiguous copy expand repeat pad roll slice select split chunk unbind "
         "index index_select gather split_with_sizes narrow constant_pad_nd reshape flip "
         "repeat_interleave tile pixel_shuffle pixel_unshuffle unfold"
     ),
@@ -51,6 +50,12 @@ VIEWS = _names(
 )
 TENSORS = ("input", "parameter", "constant")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+@lru_cache(maxsize=1024)
+def family_of(name: str) -> Family | Literal[""]:
+    """The family of a kind of layer or of an operator's base name; "" for none."""
+    return next((family for family, names in FAMILIES.items() if name in names), "")
 
 
 class Saved(BaseModel):
@@ -115,11 +120,6 @@ class Operator(BaseModel):
         """The name without namespace and overload, and without the mark of an in-place variant."""
         name = self.name.split(".")[1] if "." in self.name else self.name
         return name.rstrip("_") or name
-
-    @cached_property
-    def family(self) -> str:
-        """Whose law prices it where it was not measured; "" for that of all operators."""
-        return next((family for family, names in FAMILIES.items() if self.base in names), "")
 
     @property
     def is_free(self) -> bool:
