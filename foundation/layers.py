@@ -162,6 +162,11 @@ class LayerShape(BaseModel):
         return self.kind == "flatten" or self.is_identity
 
     @property
+    def is_view(self) -> bool:
+        """Whether its forward runs no kernel: the output is the input's memory."""
+        return self.kind == "flatten" if self.operator is None else self.operator.is_view
+
+    @property
     def is_identity(self) -> bool:
         """Whether it is an adaptive pooling to the same size, which training skips."""
         return self.kind == "adaptive_avg_pool" and self.input_shapes[0] == self.output_shape
@@ -252,7 +257,7 @@ class LayerShape(BaseModel):
         Heads and matrices are none.
         """
         of = self.operator
-        if of is not None and (of.axes or of.orders or self.is_product and "conv" not in of.base):
+        if of is not None and (of.axes or of.orders or (self.is_product and "conv" not in of.base)):
             return False
         return all(len(shape) in (3, 4) for shape in self.input_shapes)
 

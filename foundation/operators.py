@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Shape = tuple[int, ...]
-Family = Literal["products", "norms", "activations", "elementwise", "copies"]
+Family = Literal["products", "norms", "arithmetic", "functions", "copies"]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -28,14 +28,15 @@ FAMILIES: dict[Family, frozenset[str]] = {
         "linear matmul bmm mm addmm baddbmm einsum bilinear scaled_dot_product_attention"
     ),
     "norms": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
-    "activations": _names(
-        "relu relu6 gelu silu mish elu selu celu leaky_relu prelu hardswish hardsigmoid hardtanh "
-        "sigmoid tanh softplus softsign log_sigmoid glu softmax log_softmax threshold"
+    "arithmetic": _names(
+        "add sub mul div neg abs square clamp clamp_min clamp_max where masked_fill reciprocal sqrt "
+        "rsqrt maximum minimum addcmul addcdiv lerp eq ne lt gt le ge logical_not logical_and "
+        "logical_or bitwise_not rsub to relu relu6 leaky_relu hardswish hardsigmoid hardtanh "
+        "threshold"
     ),
-    "elementwise": _names(
-        "add sub mul div neg abs exp log sqrt rsqrt pow square clamp where masked_fill reciprocal "
-        "sin cos erf maximum minimum addcmul addcdiv lerp eq ne lt gt le ge logical_not "
-        "logical_and logical_or bitwise_not rsub remainder floor_divide to dropout"
+    "functions": _names(
+        "exp expm1 log log1p pow sin cos erf gelu silu mish elu selu celu sigmoid tanh softplus "
+        "softsign log_sigmoid glu softmax log_softmax logsumexp remainder floor_divide"
     ),
     "copies": _names(
         "cat concat stack clone contiguous copy expand repeat pad roll slice select split chunk unbind "

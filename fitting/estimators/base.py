@@ -170,7 +170,8 @@ def launch_medians(rows: CheckedRows) -> Floats:
     result = np.full((len(numbers), len(rows.points)), np.nan)
     for index, number in enumerate(numbers):
         mine = rows.launch == number
-        own = checked(rows.x[mine], rows.seconds[mine], rows.weight[mine])
+        names = [rows.names[point] for point in rows.point[mine].tolist()]
+        own = checked(rows.x[mine], rows.seconds[mine], rows.weight[mine], names=names)
         result[index, np.unique(rows.point[mine])] = medians(own)[0]
     return result
 

@@ -13,7 +13,8 @@ from tests.helpers.rows import as_samples, constant
 from calib.fitting.parameters.file import LayerTime, TensorLoop, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.sections.composition import compositions
-from calib.fitting.sections.compute import layer_times, work_models
+from calib.fitting.sections.compute import layer_times
+from calib.fitting.sections.work_laws import work_models
 from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses, naive_bytes

@@ -9,7 +9,8 @@ from tests.helpers.rows import as_samples, constant, rows_of
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import UNCHECKED_FACTOR
-from calib.fitting.sections.compute import layer_times, work_models
+from calib.fitting.sections.compute import layer_times
+from calib.fitting.sections.work_laws import work_models
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
 from calib.microbench.cases import LayerCase
