@@ -93,8 +93,9 @@ def work_models(
     `layer_times` of the `samples`; from these come how launches differ and the parts of the backward.
 
     A kind has a law of its own from MIN_ROWS distinct layers on, a family from MIN_ROWS kinds on, and
-    all layers together have one ("any"). These two are checked on kinds that they were not fitted to.
-    A kind of fewer layers has the law of all, times as much as its layers take longer.
+    all layers together have one ("any"). These two are checked on kinds that they were not fitted to
+    (the law of fewer kinds on layers). A kind of fewer layers has the law of all with the price of work
+    that its layers say.
 
     Where no layer of a kind wrote fresh pages, the price of these is that of the best checked kind that
     did: it is the system's, whatever is computed.
@@ -120,10 +121,11 @@ def work_models(
 def _has_law(key: WorkKey, of: WorkRows, rows: Mapping[WorkKey, WorkRows]) -> bool:
     """Whether a law is fitted to these rows alone.
 
-    Products are, where the law of all has too few kinds to say what an operation takes.
+    Products are, where the law of all has too few kinds to say what an operation takes; a law of all
+    that has one kind of product alone would be the same again.
     """
     if key.kind == ANY_KIND:
-        return True
+        return of.n_kinds > 1 or family_of(of.kinds[0]) != "products"
     if key.is_of_kinds:
         return of.n_kinds >= MIN_ROWS
     every = rows.get(key._replace(kind=ANY_KIND))
@@ -184,7 +186,7 @@ def medians_of_launches(samples: Samples) -> dict[int, float]:
 
 def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     kind, direction, execution, active_ranks = key
-    names = rows.kinds if key.is_of_kinds else rows.layers
+    names = rows.kinds if key.is_of_kinds and rows.n_kinds >= MIN_ROWS else rows.layers
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
         rows.work, rows.seconds, groups=rows.launches, names=names
     )
@@ -322,7 +324,7 @@ def _with_fresh_price(model: WorkModel, models: Sequence[WorkModel]) -> WorkMode
     ]
     if not others:
         return model
-    best = min(others, key=lambda o: (o.direction != whole, o.error_factor, o.kind))
+    best = min(others, key=lambda o: (o.direction != whole, o.n_kinds > 1, o.error_factor, o.kind))
     price = {FRESH_PRICE: best.intervals[FRESH_PRICE]} if FRESH_PRICE in best.intervals else {}
     return model.model_copy(
         update={FRESH_PRICE: best.s_per_fresh_byte, "intervals": model.intervals | price}

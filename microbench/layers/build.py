@@ -220,9 +220,9 @@ def make_inputs(
 
     A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
     values like the prediction for mse, of `target_dtype` (None: `dtype`); a target never has a
-    gradient. An embedding gets int64
-    indices of its rows, which have none either; an operator's are as the model has them. Random numbers are drawn on the generator's device
-    and copied where that is another one.
+    gradient. An embedding gets int64 indices of its rows, which have none either; an operator's inputs
+    are as the model has them. Random numbers are drawn on the generator's device and copied where that
+    is another one.
     """
     if shape.operator is not None:
         return operator_inputs(shape, batch, dtype, device, needs_input_grad, generator)
