@@ -134,6 +134,14 @@ class Operator(BaseModel):
         return any(each in ("", *FLOATS) for each in made)
 
     @cached_property
+    def contents(self) -> tuple[object, ...]:
+        """All that it says, quick to hash and compare: a deep model calls it ten thousand times."""
+        said = self.name, self.arguments, self.options, self.fixed, self.constants
+        tensors = self.axes, self.types, self.orders, self.outputs, self.flops, self.is_view
+        kept = self.saved
+        return *said, *tensors, kept.inputs, kept.output, kept.sample_bytes, kept.fixed_bytes
+
+    @cached_property
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
         content = self.model_dump(mode="json", exclude={"saved", "is_view"}, exclude_defaults=True)

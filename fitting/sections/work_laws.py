@@ -218,9 +218,7 @@ def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     )
 
 
-def _laws_of_few(
-    models: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]
-) -> list[WorkModel]:
+def _laws_of_few(models: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> list[WorkModel]:
     """Laws of the kinds of too few layers: a call as in the law of all, and dearer or cheaper work."""
     found = []
     have = {WorkKey(m.kind, m.direction, m.execution, m.active_ranks): m for m in models}

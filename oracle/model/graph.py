@@ -53,7 +53,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
             shape.input_shapes,
             shape.output_shape,
             shape.parameter_shapes,
-            shape.operator,
+            shape.operator and shape.operator.contents,
             *[(name, type(value), value) for name, value in shape.attributes.items()],
         )
         why = "" if same in possible else why_impossible(shape)
