@@ -1,7 +1,7 @@
 """How often the interval of an operator's price holds the time of operators that no law was fitted to.
 
 `python -m benchmarks.operators RUN` measures the operators below on this machine (five minutes) unless
-the run directory RUN has them, and prints the coverage: a tenth of the kinds at a time is left out in all
+the run directory RUN has them, and prints the coverage: a fifth of the kinds at a time is left out in all
 sizes, the laws are fitted to the others, and these are priced as operators that were never measured.
 """
 
@@ -36,7 +36,7 @@ from calib.oracle.trace.layer_list import LayerList
 
 BATCH = 8
 BUDGET_S = 240.0
-PARTS = 10
+PARTS = 5
 MOST_SHOWN = 6
 # channels, height and width of images; length and width of sequences
 IMAGES: tuple[Shape, ...] = ((16, 14, 14), (32, 28, 28), (64, 56, 56))

@@ -30,7 +30,7 @@ FAMILIES: dict[Family, frozenset[str]] = {
     "norms": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
     "arithmetic": _names(
         "add sub mul div neg abs square clamp clamp_min clamp_max where masked_fill reciprocal sqrt "
-        "rsqrt maximum minimum addcmul addcdiv lerp eq ne lt gt le ge logical_not logical_and "
+        "rsqrt addcmul addcdiv lerp eq ne lt gt le ge logical_not logical_and "
         "logical_or bitwise_not rsub to relu relu6 leaky_relu hardswish hardsigmoid hardtanh "
         "threshold"
     ),

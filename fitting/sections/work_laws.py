@@ -26,7 +26,6 @@ WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 # enough for the interval of a price; a file holds dozens of laws
 BOOTSTRAPS = 100
 FRESH_PRICE = "s_per_fresh_byte"
-LEAST_SHARE = 0.1
 
 
 @dataclass
@@ -94,8 +93,8 @@ def work_models(
 
     A kind has a law of its own from MIN_ROWS distinct layers on, a family from MIN_ROWS kinds on, and
     all layers together have one ("any"). These two are checked on kinds that they were not fitted to
-    (the law of fewer kinds on layers). A kind of fewer layers has the law of all with the price of work
-    that its layers say.
+    (the law of fewer kinds on layers). A kind of fewer layers has the law of all, dearer or cheaper as its
+    layers say.
 
     Where no layer of a kind wrote fresh pages, the price of these is that of the best checked kind that
     did: it is the system's, whatever is computed.
@@ -219,7 +218,7 @@ def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
 
 
 def _laws_of_few(models: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> list[WorkModel]:
-    """Laws of the kinds of too few layers: a call as in the law of all, and dearer or cheaper work."""
+    """Laws of the kinds of too few layers: that of all, with dearer work, or cheaper altogether."""
     found = []
     have = {WorkKey(m.kind, m.direction, m.execution, m.active_ranks): m for m in models}
     for every, law in have.items():
@@ -248,9 +247,17 @@ class Parts(NamedTuple):
     work_s: float
     seconds: float
 
+    @property
+    def dearer(self) -> float:
+        """By what factor it is dearer: of more time the work is, of less the call as well."""
+        more = self.seconds - self.call_s - self.work_s
+        if more > 0 and self.work_s > 0:
+            return 1.0 + more / self.work_s
+        return self.seconds / (self.call_s + self.work_s)
+
     def off(self, dearer: float) -> float:
-        """Log of what work that is `dearer` times as dear takes, over what was measured."""
-        return math.log((self.call_s + dearer * self.work_s) / self.seconds)
+        """Log of what it takes where it is dearer by this, over what was measured."""
+        return math.log((min(dearer, 1.0) * self.call_s + dearer * self.work_s) / self.seconds)
 
 
 def _parts(law: WorkModel, rows: WorkRows) -> list[Parts]:
@@ -261,16 +268,9 @@ def _parts(law: WorkModel, rows: WorkRows) -> list[Parts]:
 
 
 def _dearer(rows: Sequence[Parts]) -> float:
-    """By what factor the work of a kind is dearer, of least absolute log errors.
-
-    Each layer says it too; a call that took less than the law's says LEAST_SHARE of it.
-    """
-    each = [
-        max(row.seconds - row.call_s, LEAST_SHARE * row.seconds) / row.work_s
-        for row in rows
-        if row.work_s > 0
-    ]
-    return min(each, key=lambda dearer: sum(abs(row.off(dearer)) for row in rows), default=1.0)
+    """By what factor a kind is dearer: of those that its rows say, the one of least log errors."""
+    each = [row.dearer for row in rows]
+    return min(each, key=lambda dearer: sum(abs(row.off(dearer)) for row in rows))
 
 
 def _factor_within(kinds: Sequence[Sequence[Parts]]) -> float | None:
@@ -289,18 +289,15 @@ def _factor_within(kinds: Sequence[Sequence[Parts]]) -> float | None:
 def _of_kind(
     law: WorkModel, key: WorkKey, rows: WorkRows, factor: float, dearer: float
 ) -> WorkModel:
-    """The law of all as that of a kind whose work is dearer."""
-    changed = [name for name in PRICES if name not in ("call_s", FRESH_PRICE)]
-    prices = {name: dearer * getattr(law, name) for name in changed}
-    intervals = {
-        name: (dearer * low, dearer * high)
-        for name, (low, high) in law.intervals.items()
-        if name in changed
-    }
+    """The law of all as that of a kind which is dearer."""
+    times = {name: dearer for name in PRICES} | {"call_s": min(dearer, 1.0), FRESH_PRICE: 1.0}
     return law.model_copy(
         update={
-            **prices,
-            "intervals": law.intervals | intervals,
+            **{name: factor * getattr(law, name) for name, factor in times.items()},
+            "intervals": {
+                name: (times[name] * low, times[name] * high)
+                for name, (low, high) in law.intervals.items()
+            },
             "kind": key.kind,
             "error_factor": factor,
             "n_layers": rows.n_layers,
