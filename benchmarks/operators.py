@@ -2,7 +2,8 @@
 
 `python -m benchmarks.operators RUN` measures the operators below on this machine (five minutes) unless
 the run directory RUN has them, and prints the coverage: a fifth of the kinds at a time is left out in all
-sizes, the laws are fitted to the others, and these are priced as operators that were never measured.
+sizes, the laws are fitted to the others, and these are priced as operators that were never measured; then
+a fifth of the layers, of whose kinds others remain.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,6 +217,7 @@ def measured(run: Path) -> None:
 class Priced:
     """A pass of an operator that the laws had not seen: whose law it was, and its time over the price."""
 
+    key: str
     kind: str
     law: str
     direction: Direction
@@ -235,23 +237,25 @@ class Priced:
         return self.high * self.ratio / self.measured_s
 
 
-def left_out(run: Path) -> Iterator[Priced]:
-    """Every measured pass, priced by the laws of the kinds in the other PARTS - 1 parts."""
+def left_out(run: Path, of_kinds: bool) -> Iterator[Priced]:
+    """Every measured pass, priced by laws that did not see it.
+
+    Of whole kinds that were left out, or of layers, of whose kind others remain.
+    """
     parameters = fit_runs([run])
     cases = {case.id: case for case in read_plan(run).cases if isinstance(case, LayerCase)}
     layers = {case.key: case for case in cases.values()}
     samples = read_samples(run)
-    kinds = sorted({time.kind for time in parameters.layers})
-    random.Random(0).shuffle(kinds)
+    names = sorted({time.kind if of_kinds else time.key for time in parameters.layers})
+    random.Random(0).shuffle(names)
     for part in range(PARTS):
-        mine = set(kinds[part::PARTS])
-        others = [time for time in parameters.layers if time.kind not in mine]
+        held = set(names[part::PARTS])
+        mine = [time for time in parameters.layers if {time.kind, time.key} & held]
+        others = [time for time in parameters.layers if not {time.kind, time.key} & held]
         laws = work_models(others, cases, samples)
-        without = parameters.model_copy(update={"layers": others, "work": laws})
-        costs = LayerCosts(without, 1)
-        for time in parameters.layers:
-            if time.kind in mine:
-                yield from _priced(time, layers[time.key], costs)
+        costs = LayerCosts(parameters.model_copy(update={"layers": others, "work": laws}), 1)
+        for time in mine:
+            yield from _priced(time, layers[time.key], costs)
 
 
 def _priced(time: LayerTime, case: LayerCase, costs: LayerCosts) -> Iterator[Priced]:
@@ -261,30 +265,36 @@ def _priced(time: LayerTime, case: LayerCase, costs: LayerCosts) -> Iterator[Pri
             cost = costs.price(piece, case.batch, direction)
             law = cost.errors[0][0].split()[0]
             ratio = of.value / cost.seconds
-            yield Priced(time.kind, law, direction, ratio, cost.low, cost.high, of.value)
+            yield Priced(time.key, time.kind, law, direction, ratio, cost.low, cost.high, of.value)
 
 
-def operators(run: Path) -> list[str]:
+def operators(run: Path) -> Iterator[str]:
     """Coverage and width by law and direction."""
     measured(run)
-    found = list(left_out(run))
-    rows = [f"{len({of.kind for of in found})} kinds of layers, each left out in {PARTS} parts"]
-    for direction in ("forward", "backward"):
-        mine = [of for of in found if of.direction == direction]
-        for law in ("", *sorted({of.law for of in mine})):
-            those = [of for of in mine if law in ("", of.law)]
-            held = sum(of.is_held for of in those) / len(those)
-            off = median([abs(math.log(of.ratio)) for of in those])
-            wide = median([of.width for of in those])
-            rows.append(
-                f"{direction:8s} {law or 'together':10s} {len(those):3d} passes of "
-                f"{len({of.kind for of in those}):2d} kinds: {100 * held:5.1f}% held, off by "
-                f"x{math.exp(off):.2f} (median), interval up to x{wide:.1f} (median)"
-            )
-        worst = sorted(mine, key=lambda of: -abs(math.log(of.ratio)))[:MOST_SHOWN]
-        rows.append("  worst: " + ", ".join(f"{of.kind} x{of.ratio:.3g}" for of in worst))
-    return rows
+    for of_kinds in (True, False):
+        found = list(left_out(run, of_kinds))
+        what = "kinds of layers" if of_kinds else "layers, of whose kind others remain"
+        number = len({of.kind if of_kinds else of.key for of in found})
+        yield f"{number} {what}, a {PARTS}th left out at a time"
+        for direction in ("forward", "backward"):
+            mine = [of for of in found if of.direction == direction]
+            for law in ("", *(sorted({of.law for of in mine}) if of_kinds else ())):
+                yield _row(direction, law, [of for of in mine if law in ("", of.law)])
+            worst = sorted(mine, key=lambda of: -abs(math.log(of.ratio)))[:MOST_SHOWN]
+            yield "  worst: " + ", ".join(f"{of.kind} x{of.ratio:.3g}" for of in worst)
+
+
+def _row(direction: str, law: str, of: Sequence[Priced]) -> str:
+    held = sum(one.is_held for one in of) / len(of)
+    off = median([abs(math.log(one.ratio)) for one in of])
+    kinds = len({one.kind for one in of})
+    return (
+        f"{direction:8s} {law or 'together':10s} {len(of):3d} passes of {kinds:2d} kinds: "
+        f"{100 * held:5.1f}% held, off by x{math.exp(off):.2f} (median), "
+        f"interval up to x{median([one.width for one in of]):.1f} (median)"
+    )
 
 
 if __name__ == "__main__":
-    print("\n".join(operators(Path(sys.argv[1]))))
+    for row in operators(Path(sys.argv[1])):
+        print(row, flush=True)

@@ -76,7 +76,7 @@ class LayerCosts:
         self._launched = not run.cuda_graph
         # PyTorch keeps a GPU's memory for itself, so that no page of it is fresh
         self._fresh_pages = parameters.device_kind == "cpu"
-        self._has_products = any(family_of(kind) == "products" for kind, _ in self._laws)
+        self._has_products = any("products" in (kind, family_of(kind)) for kind, _ in self._laws)
         self._has_none = not parameters.layers and not parameters.work
         self._in_place = InPlaceLaws(parameters, active, run.name)
         self._from_law = (*self._about, FROM_LAW)
@@ -150,9 +150,12 @@ class LayerCosts:
 
     def _by_law(self, piece: LayerPiece, batch: int, direction: Direction) -> Cost:
         shape, needs = piece.shape, piece.needs_input_grad
-        if direction == "backward" and not needs and not shape.parameter_shapes:
+        has_gradient = shape.is_differentiable and (needs or shape.parameter_shapes)
+        if direction == "backward" and not has_gradient:
             return NOTHING
-        found = self._law(shape.name, direction, needs)
+        # what an operation takes is known where some product was measured
+        known = self._has_products or not shape.is_product
+        found = self._law(shape.name, direction, needs) if known else None
         if found is None:
             raise MissingParameter(self._lacks(shape, direction))
         law, source = found
@@ -172,14 +175,8 @@ class LayerCosts:
 
     @once
     def _law(self, name: str, direction: Direction, needs: bool) -> tuple[WorkModel, str] | None:
-        """The law of a kind, else of its family, else of all, and its error source; None without one.
-
-        What a product takes is known where some kind of product was measured.
-        """
-        family = family_of(name)
-        if family == "products" and not self._has_products:
-            return None
-        laws = (self._laws.get((kind, direction)) for kind in (name, family, ANY_KIND))
+        """The law of a kind, else of its family, else of all, and its error source; None without one."""
+        laws = (self._laws.get((kind, direction)) for kind in (name, family_of(name), ANY_KIND))
         law = next((law for law in laws if law), None)
         if law is None:
             return None
