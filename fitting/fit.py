@@ -14,7 +14,7 @@ from calib.fitting.parameters.file import Parameters, Provenance
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.composition import compositions
-from calib.fitting.sections.compute import layer_times, work_models
+from calib.fitting.sections.compute import layer_times
 from calib.fitting.sections.contention import analytical, contentions
 from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
@@ -23,6 +23,7 @@ from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
 from calib.fitting.sections.structural import structural_fits
+from calib.fitting.sections.work_laws import work_models
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE

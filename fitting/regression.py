@@ -64,11 +64,18 @@ def left_out(
 def error_factor(predicted: ArrayLike, seconds: ArrayLike) -> float:
     """f >= 1 such that at least 95% of the times lie within [predicted / f, predicted * f].
 
-    The order statistic that bounds 95% of the rows and one more (as conformal prediction takes it);
-    with fewer than 20 rows that is the worst of them. Capped at 1e6.
+    Capped at 1e6.
     """
     p, t = np.asarray(predicted, dtype=float), np.asarray(seconds, dtype=float)
     with np.errstate(divide="ignore"):
-        off = np.sort(np.abs(np.log(p) - np.log(t)))
-    rank = min(len(off) - 1, math.ceil(CONFIDENCE * (len(off) + 1)) - 1)
-    return float(min(math.exp(min(off[rank], 50.0)), 1e6))
+        off = np.abs(np.log(p) - np.log(t))
+    return float(min(math.exp(min(bound_of(off), 50.0)), 1e6))
+
+
+def bound_of(values: Floats) -> float:
+    """The order statistic that bounds 95% of values [n] and one more, as conformal prediction takes it.
+
+    Of fewer than 20 values that is the largest.
+    """
+    rank = min(len(values) - 1, math.ceil(CONFIDENCE * (len(values) + 1)) - 1)
+    return float(np.sort(values)[rank])

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from calib.foundation.execution import USUAL, execution_of
-from calib.foundation.operators import Operator
+from calib.foundation.operators import FLOATS, Operator, family_of
 
 Shape = tuple[int, ...]
 Direction = Literal["forward", "backward"]
@@ -124,6 +124,31 @@ class LayerShape(BaseModel):
         return () if self.operator is None else self.operator.outputs
 
     @property
+    def name(self) -> str:
+        """What people call it: its kind, or the base name of its operator."""
+        return self.kind if self.operator is None else self.operator.base
+
+    @property
+    def gradient_inputs(self) -> tuple[Shape, ...]:
+        """The inputs that have a gradient, where a layer before has parameters: not indices."""
+        of = self.operator
+        if of is None:
+            return () if self.kind == "embedding" else self.input_shapes
+        return tuple(
+            shape
+            for at, shape in enumerate(self.input_shapes)
+            if at not in of.fixed and of.type(at) in ("", *FLOATS)
+        )
+
+    def output_sizes(self, batch: int) -> list[Shape]:
+        """Of every output for `batch` samples."""
+        shapes, of = (self.output_shape, *self.more_outputs), self.operator
+        if of is None:
+            return [(batch, *shape) for shape in shapes]
+        first = len(self.input_shapes)
+        return [of.size(at, shape, batch) for at, shape in enumerate(shapes, first)]
+
+    @property
     def is_differentiable(self) -> bool:
         """Whether its output has a gradient: indices and truths have none."""
         return self.operator is None or self.operator.is_differentiable
@@ -136,16 +161,16 @@ class LayerShape(BaseModel):
         return self.kind in ("conv", "linear")
 
     @property
-    def law(self) -> str:
-        """Whose law prices it: that of its kind, or of its operator's family ("" for all)."""
-        return self.kind if self.operator is None else self.operator.family
-
-    @property
     def is_free(self) -> bool:
         """Whether no kernel runs: a change of view, or an adaptive pooling to the same size."""
         if self.operator is not None:
             return self.operator.is_free
         return self.kind == "flatten" or self.is_identity
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its forward runs no kernel: the output is the input's memory."""
+        return self.kind == "flatten" if self.operator is None else self.operator.is_view
 
     @property
     def is_identity(self) -> bool:
@@ -158,7 +183,7 @@ class LayerShape(BaseModel):
         A pass over items (norms, softmax, ReLU, losses, ...) counts one for each item of its larger
         side: how many it really makes is in the measured time of its kind. A copy counts none.
         """
-        if self.kind in ("concat", "embedding") or self.law in ("copy", "view"):
+        if self.name == "embedding" or family_of(self.name) == "copies":
             return 0.0
         if self.operator is not None and self.operator.flops:
             return batch * self.operator.flops
@@ -176,12 +201,13 @@ class LayerShape(BaseModel):
 
         For an embedding: the indices, the rows that they name (not the whole table), the output.
         """
+        if self.operator is not None:
+            sizes = self.operand_bytes(batch, item_bytes)
+            read = sizes[-1] if self.name == "embedding" else item_bytes * self.parameter_items
+            return float(sum(sizes) + read)
         if self.kind == "embedding":
             rows_and_output = 2 * self.output_items
             return float(batch * (INDEX_BYTES * self.input_items + item_bytes * rows_and_output))
-        if self.operator is not None:
-            sizes = self.operand_bytes(batch, item_bytes)
-            return float(sum(sizes) + item_bytes * self.parameter_items)
         items = batch * (self.input_items + self.output_items) + self.parameter_items
         return float(item_bytes * items)
 
@@ -228,7 +254,18 @@ class LayerShape(BaseModel):
         A layer alone is no CUDA graph, and channels last needs inputs of 2 or 3 spatial dimensions.
         Raises InputError for an unknown execution.
         """
-        return _kernels(execution, all(len(shape) in (3, 4) for shape in self.input_shapes))
+        return _kernels(execution, self.has_images)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether its inputs are images or volumes; so may those of an operator in the usual order be.
+
+        Heads and matrices are none.
+        """
+        of = self.operator
+        if of is not None and (of.axes or of.orders or (self.is_product and "conv" not in of.base)):
+            return False
+        return all(len(shape) in (3, 4) for shape in self.input_shapes)
 
     def key(self, batch: int, execution: str = USUAL, needs_input_grad: bool = True) -> str:
         """Canonical name of this layer at this batch; equal keys run the same kernels.

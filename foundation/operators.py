@@ -9,38 +9,38 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Shape = tuple[int, ...]
-Family = Literal["attention", "matmul", "conv", "norm", "activation", "elementwise", "copy", "view"]
+Family = Literal["products", "norms", "arithmetic", "functions", "copies"]
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# base names of ATen's operators; whatever is not here is an operator of the family ""
+# kinds of layers and base names of ATen's operators that cost alike; the others are of no family
 FAMILIES: dict[Family, frozenset[str]] = {
-    "attention": _names("scaled_dot_product_attention"),
-    "matmul": _names("matmul bmm mm addmm baddbmm einsum linear bilinear"),
-    "conv": _names(
-        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution"
+    "products": _names(
+        "conv conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+        "linear matmul bmm mm addmm baddbmm einsum bilinear scaled_dot_product_attention"
     ),
-    "norm": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
-    "activation": _names(
-        "relu relu6 gelu silu mish elu selu celu leaky_relu prelu hardswish hardsigmoid hardtanh "
-        "sigmoid tanh softplus softsign log_sigmoid glu softmax log_softmax threshold"
+    "norms": _names("batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm"),
+    "arithmetic": _names(
+        "add sub mul div neg abs square clamp clamp_min clamp_max where masked_fill reciprocal sqrt "
+        "rsqrt addcmul addcdiv lerp eq ne lt gt le ge logical_not logical_and "
+        "logical_or bitwise_not rsub to relu relu6 leaky_relu hardswish hardsigmoid hardtanh "
+        "threshold"
     ),
-    "elementwise": _names(
-        "add sub mul div neg abs exp log sqrt rsqrt pow square clamp where masked_fill reciprocal "
-        "sin cos erf maximum minimum addcmul addcdiv lerp eq ne lt gt le ge logical_not "
-        "logical_and logical_or bitwise_not rsub remainder floor_divide to dropout"
+    "functions": _names(
+        "exp expm1 log log1p pow sin cos erf gelu silu mish elu selu celu sigmoid tanh softplus "
+        "softsign log_sigmoid glu softmax log_softmax logsumexp remainder floor_divide"
     ),
-    "copy": _names(
-        "cat stack clone contiguous copy expand repeat pad roll slice select split chunk unbind "
+    "copies": _names(
+        "cat concat stack clone contiguous copy expand repeat pad roll slice select split chunk unbind "
         "index index_select gather split_with_sizes narrow constant_pad_nd reshape flip "
         "repeat_interleave tile pixel_shuffle pixel_unshuffle unfold"
     ),
@@ -67,6 +67,12 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 Amount = Annotated[float, Field(ge=0.0, le=1e30, allow_inf_nan=False)]
 Line = tuple[Amount, Amount]
 Argument = Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+@lru_cache(maxsize=1024)
+def family_of(name: str) -> Family | Literal[""]:
+    """The family of a kind of layer or of an operator's base name; "" for none."""
+    return next((family for family, names in FAMILIES.items() if name in names), "")
 
 
 class Saved(BaseModel):
@@ -169,11 +175,6 @@ class Operator(BaseModel):
         name = self.name.split(".")[1] if "." in self.name else self.name
         return name.rstrip("_") or name
 
-    @cached_property
-    def family(self) -> str:
-        """Whose law prices it where it was not measured; "" for that of all operators."""
-        return next((family for family, names in FAMILIES.items() if self.base in names), "")
-
     @property
     def is_whole(self) -> bool:
         """Whether it is a module that was not traced: measured in place, and only so."""
@@ -191,6 +192,14 @@ class Operator(BaseModel):
             return False
         made = self.types[len(self.types) - 1 - len(self.outputs) :] if self.types else ("",)
         return any(each in ("", *FLOATS) for each in made)
+
+    @cached_property
+    def contents(self) -> tuple[object, ...]:
+        """All that it says, quick to hash and compare: a deep model calls it ten thousand times."""
+        said = self.name, self.arguments, self.options, self.fixed, self.constants
+        tensors = self.axes, self.types, self.orders, self.outputs, self.flops, self.is_view
+        kept = self.saved
+        return *said, *tensors, kept.inputs, kept.output, kept.sample_bytes, kept.fixed_bytes
 
     @cached_property
     def key(self) -> str:

@@ -204,7 +204,7 @@ class LayerCase(CaseBase):
     @property
     def label(self) -> str:
         """Short text for the progress bar."""
-        shape = "x".join(map(str, self.layer.output_shape)) or "1"
+        shape = "x".join(map(str, self.layer.output_sizes(self.batch)[0])) or "1"
         marks = [
             *([self.execution] if self.execution != USUAL else []),
             *([self.device] if self.device != "cpu" else []),
@@ -212,7 +212,7 @@ class LayerCase(CaseBase):
             *(["data and weight apart"] if self.passes == "parts" else []),
         ]
         suffix = f" ({', '.join(marks)})" if marks else ""
-        return f"{self.layer.kind} -> {self.batch}x{shape} on {self.ranks} ranks{suffix}"
+        return f"{self.layer.name} -> {shape} on {self.ranks} ranks{suffix}"
 
 
 class TensorsCase(CaseBase):

@@ -12,6 +12,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
 from calib.oracle.cost import total
+from calib.oracle.costs.layers import merged
 from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
 from calib.oracle.memory.live_bytes import live_bytes
@@ -130,7 +131,7 @@ def _possible(
         bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
         feasible=not reasons,
         limits=reasons,
-        notes=[*whole.notes, *about, *model.told],
+        notes=[*merged(whole.notes), *about, *model.told],
         terms=[term.record() for term in terms] if explain else [],
     )
 

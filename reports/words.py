@@ -65,7 +65,7 @@ def layer_words(key: str) -> str:
     if named is None:
         return key
     shape, kernel = named.shape, named.shape.attributes.get("kernel")
-    words = [shape.kind, *([dims(kernel)] if isinstance(kernel, tuple) else [])]
+    words = [shape.name, *([dims(kernel)] if isinstance(kernel, tuple) else [])]
     inputs = "+".join(map(dims, shape.input_shapes))
     stride = shape.attributes.get("stride")
     apart = isinstance(stride, tuple) and set(stride) != {1} and shape.kind == "conv"

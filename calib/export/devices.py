@@ -51,7 +51,7 @@ def forwards(parameters: Parameters) -> list[Kernel]:
         flops, nbytes = work_of_pass(layer, "forward")
         if nbytes >= 1:
             dtype = execution_of(layer.execution).product_type
-            found.append(Kernel(layer.shape.kind, dtype, flops, nbytes, row.forward_s.value))
+            found.append(Kernel(layer.shape.name, dtype, flops, nbytes, row.forward_s.value))
     return found
 
 

@@ -117,7 +117,7 @@ def _check(case: Case, samples: Samples, known: Known) -> Check | None:
         if (stored := known.layer_of(case)) is not None:
             times = {"forward": stored.forward_s, "backward": stored.backward_s}
             expected = times.get(first.operation)
-        what = _said(f"{case.layer.kind} layers", case.execution, first.active_ranks)
+        what = _said(f"{case.layer.name} layers", case.execution, first.active_ranks)
         about = f"{case.key}, {first.operation}"
     elif isinstance(case, TensorsCase):
         expected = known.list_of(case, first.operation)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
-from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
+from calib.oracle.layout.shards import Shard, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows
 from calib.oracle.layout.workload import FREE, workload
@@ -77,7 +77,7 @@ def _variants(request: Request, point: Point, shard: Shard, tier: int) -> Iterab
         purpose=f"{shard.name} of {point.label}",
     )
     yield whole
-    if request.passes_apart and shard.layer.kind in WEIGHTED:
+    if request.passes_apart and shard.layer.is_product and shard.layer.parameter_shapes:
         yield whole.model_copy(update={"passes": "parts", "tier": 2})
 
 

@@ -66,7 +66,7 @@ def checked(
 ) -> CheckedRows:
     """Rows of X [n, k] and y [n] seconds. A one-dimensional X is one feature.
 
-    Without `names` [n] each distinct x has its own; one x of several names has the first by alphabet.
+    Without `names` [n] each distinct x has its own; one x of several names is several points.
 
     Raises InputError for no rows, NaN, infinity, lengths that differ, times or weights that are not
     positive, and features that are negative.
@@ -89,14 +89,12 @@ def checked(
         raise InputError(f"{len(names)} names for {len(t)} rows")
     order = np.lexsort((weight, t, launch, *x.T[::-1]))
     x, t, weight, launch = x[order], t[order], weight[order], launch[order]
-    points, inverse = np.unique(x, axis=0, return_inverse=True)
-    point = inverse.reshape(-1)
+    known, of = np.unique(["" for _ in t] if names is None else list(names), return_inverse=True)
+    keyed, inverse = np.unique(np.column_stack([x, of[order]]), axis=0, return_inverse=True)
+    points, point = keyed[:, :-1], inverse.reshape(-1)
     named = [str(index).zfill(9) for index in range(len(points))]
     if names is not None:
-        first: dict[int, str] = {}
-        for at, row in zip(point.tolist(), order.tolist(), strict=True):
-            first[at] = min(first.get(at, names[row]), names[row])
-        named = [first[at] for at in range(len(points))]
+        named = known[keyed[:, -1].astype(int)].tolist()
     return CheckedRows(x, t, weight, launch, points, point, named)
 
 
@@ -172,7 +170,8 @@ def launch_medians(rows: CheckedRows) -> Floats:
     result = np.full((len(numbers), len(rows.points)), np.nan)
     for index, number in enumerate(numbers):
         mine = rows.launch == number
-        own = checked(rows.x[mine], rows.seconds[mine], rows.weight[mine])
+        names = [rows.names[point] for point in rows.point[mine].tolist()]
+        own = checked(rows.x[mine], rows.seconds[mine], rows.weight[mine], names=names)
         result[index, np.unique(rows.point[mine])] = medians(own)[0]
     return result
 

@@ -76,7 +76,7 @@ class LayerTime(Record):
     """Measured forward and backward of one layer at one batch, so many ranks of a node at once."""
 
     key: str = Field(description="the layer, its batch and its item type (foundation/layers.py)")
-    kind: str = Field(description="kind of layer")
+    kind: str = Field(description="kind of layer, or what its operator is called")
     batch: Ranks = Field(description="mini-batch, samples")
     active_ranks: ActiveRanks
     forward_s: TimeEstimate = Field(description="alone in a loop, s")
@@ -112,7 +112,7 @@ class WorkModel(Record):
     bytes * s_per_weight_byte + patch bytes * s_per_patch_byte).
     """
 
-    kind: str = Field(description="kind of layer")
+    kind: str = Field(description="kind of layer, family of kinds, or any")
     execution: ExecutionName = USUAL
     direction: str = Field(description="forward, backward, backward_data or backward_weight")
     active_ranks: ActiveRanks
@@ -157,6 +157,10 @@ class WorkModel(Record):
     max_bytes: Nbytes = Field(description="most that were fitted")
     max_fresh_bytes: Nbytes = Field(default=0.0, description="most that were fitted")
     n_layers: Count = Field(description="layers that were fitted")
+    n_kinds: Count = Field(
+        default=1,
+        description="kinds of these layers; several: those that were left out are whole kinds",
+    )
     n: CountOrNone = Field(default=0, description="rows: medians of a layer in a launch")
     score: Ratio = Field(default=0.0, description="typical log error of layers that were left out")
     runner_up: str = Field(default="", description="the next best law")

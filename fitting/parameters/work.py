@@ -63,20 +63,28 @@ class LayerWork:
     ) -> None:
         each, of_weights = items.activation_bytes, items.weight_bytes
         inputs = [float(each * math.prod(of)) for of in shape.input_shapes]
+        outputs, gradients = [float(each * shape.output_items)], inputs
+        if shape.operator is not None:
+            inputs, outputs = _of_operator(shape, each)
+            gradients = [float(each * math.prod(of)) for of in shape.gradient_inputs]
         weights = [float(of_weights * math.prod(of)) for of in shape.parameter_shapes]
-        self.output_bytes = float(each * shape.output_items)
+        self.output_bytes = sum(outputs)
+        self._is_view = shape.is_view
         self._flops, self._weight_bytes = shape.forward_flops(1), sum(weights)
         self._patch_bytes = sum(inputs)
         if shape.kind == "conv":
             positions, patch = shape.output_shape[1:], shape.parameter_shapes[0][1:]
             self._patch_bytes = float(each * math.prod(positions) * math.prod(patch))
+        elif shape.is_product and "conv" in shape.name and shape.parameter_shapes:
+            self._patch_bytes = each * self._flops / (2.0 * shape.parameter_shapes[0][0])
         self._constant_bytes = shape.moved_bytes(0, of_weights)
         self._bytes_per_sample = shape.moved_bytes(1, each) - shape.moved_bytes(0, each)
         # what a pass writes: the buffers of one sample, and fresh bytes of dL/dw
-        gradients = inputs if needs_input_grad and shape.kind != "embedding" else []
+        if not needs_input_grad or shape.kind == "embedding":
+            gradients = []
         large = sum(size for size in weights if size > FRESH_OVER_BYTES)
         self._written: dict[str, tuple[list[float], float]] = {
-            "forward": ([self.output_bytes], 0.0),
+            "forward": (outputs, 0.0),
             "backward": (gradients, large),
             "backward_data": (gradients, 0.0),
             "backward_weight": ([], large),
@@ -84,6 +92,8 @@ class LayerWork:
 
     def at(self, batch: int, direction: str) -> Work:
         """A "forward", "backward", "backward_data" or "backward_weight" at `batch` samples."""
+        if self._is_view and direction == "forward":  # a call, and no kernel
+            return Work(0.0, 0.0, 0.0, 0.0)
         written, fresh = self._written[direction]
         for size in written:
             if size * batch > FRESH_OVER_BYTES:
@@ -95,6 +105,13 @@ class LayerWork:
             self._patch_bytes * batch,
             fresh,
         )
+
+
+def _of_operator(shape: LayerShape, item_bytes: int) -> tuple[list[float], list[float]]:
+    """Bytes per sample of the inputs and of the outputs of an operator."""
+    sizes = zip(shape.operand_bytes(1, item_bytes), shape.operand_bytes(0, item_bytes), strict=True)
+    each = [float(one - none) for one, none in sizes]
+    return each[: len(shape.input_shapes)], each[len(shape.input_shapes) :]
 
 
 def work_of(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape
+from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -28,11 +29,11 @@ _ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPoo
 class BuiltLayer:
     """A layer that can be called with its batched inputs; `parameters` are weight, then bias."""
 
-    call: Callable[..., Tensor]
+    call: Callable[..., Any]
     parameters: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """The output (batch, *output_shape), or the scalar loss."""
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The output (batch, *output_shape), the scalar loss, or the outputs of an operator."""
         return self.call(*inputs)
 
 
@@ -167,12 +168,32 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def build_layer(shape: LayerShape, dtype: torch.dtype, device: torch.device) -> BuiltLayer:
+def _operator(
+    shape: LayerShape, dtype: torch.dtype, device: torch.device, batch: int
+) -> BuiltLayer:
+    """An operator on normal random parameters: what torch would initialize them to, it cannot say."""
+    assert shape.operator is not None
+    call = operator_call(shape, batch, device)
+    generator = torch.Generator(device).manual_seed(0)
+    parameters = [
+        torch.randn(size, generator=generator, dtype=dtype, device=device).requires_grad_(True)
+        for size in shape.parameter_shapes
+    ]
+    held = (*parameters, *operator_constants(shape.operator, dtype, device))
+    return BuiltLayer(lambda *inputs: call(*inputs, *held), parameters)
+
+
+def build_layer(
+    shape: LayerShape, dtype: torch.dtype, device: torch.device, batch: int = 1
+) -> BuiltLayer:
     """The layer `shape` in train mode, its parameters of `dtype` on `device`.
 
-    Raises InputError where the shape contradicts itself, such as a weight that does not fit the
-    channels: what would be timed is then not what was asked for.
+    `batch` is that of an operator, whose arguments may say it. Raises InputError where the shape
+    contradicts itself, such as a weight that does not fit the channels: what would be timed is then not
+    what was asked for.
     """
+    if shape.operator is not None:
+        return _operator(shape, dtype, device, batch)
     if shape.kind in _FUNCTIONS:
         function, weight = _FUNCTIONS[shape.kind], shape.attributes.get("auxiliary_weight")
         if isinstance(weight, float):
@@ -199,10 +220,12 @@ def make_inputs(
 
     A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
     values like the prediction for mse, of `target_dtype` (None: `dtype`); a target never has a
-    gradient. An embedding gets int64
-    indices of its rows, which have none either. Random numbers are drawn on the generator's device
-    and copied where that is another one.
+    gradient. An embedding gets int64 indices of its rows, which have none either; an operator's inputs
+    are as the model has them. Random numbers are drawn on the generator's device and copied where that
+    is another one.
     """
+    if shape.operator is not None:
+        return operator_inputs(shape, batch, dtype, device, needs_input_grad, generator)
     source = generator.device
 
     def integers(below: int, size: tuple[int, ...]) -> Tensor:

@@ -53,28 +53,48 @@ def operator_call(
     places = {"input": 0, "parameter": len(shape.input_shapes)}
     places["constant"] = places["parameter"] + len(shape.parameter_shapes)
 
-    def value(given: Any, tensors: Sequence[Tensor]) -> Any:
+    def decoded(given: Any) -> Any:
+        """With tensors as their places: what is left for a call, which is timed, is to put them in."""
         if isinstance(given, list):
-            return [value(each, tensors) for each in given]
+            return [decoded(each) for each in given]
         if not isinstance(given, dict):
             return given
         ((what, at),) = given.items()
         if what in places:
-            return tensors[places[what] + at]
+            return _Place(places[what] + at)
         if what == "batch":
             return batch * at
         if what == "dtype":
-            return getattr(torch, at) if at else tensors[0].dtype if tensors else None
+            return getattr(torch, at) if at else _MODEL_TYPE
         return device if what == "device" else getattr(torch, at)
 
+    positional = decoded(of.positional)
+    named = {name: decoded(given) for name, given in of.named.items()}
+
     def run(*tensors: Tensor) -> Any:
-        arguments = [value(given, tensors) for given in of.positional]
+        arguments = [_filled_in(each, tensors) for each in positional]
         if not leaves_input:
             arguments[0] = arguments[0].clone()
-        options = {name: value(given, tensors) for name, given in of.named.items()}
-        return call(*arguments, **options)
+        return call(*arguments, **{name: _filled_in(each, tensors) for name, each in named.items()})
 
     return run
+
+
+class _Place(int):
+    """Where a tensor stands among those of a call."""
+
+
+_MODEL_TYPE = object()
+
+
+def _filled_in(given: Any, tensors: Sequence[Tensor]) -> Any:
+    if type(given) is _Place:
+        return tensors[given]
+    if type(given) is list:
+        return [_filled_in(each, tensors) for each in given]
+    if given is _MODEL_TYPE:
+        return tensors[0].dtype if tensors else None
+    return given
 
 
 def operator_inputs(

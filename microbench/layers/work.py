@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.item_types import activation_type, casting, laid_out, weight_type
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
+from calib.microbench.layers.operators import differentiable
 from calib.microbench.timing.stretches import CallStretch, first_time
 from calib.microbench.timing.watchdog import beat
 
@@ -29,17 +31,42 @@ class RunnableLayer:
 
     def __init__(self, layer: BuiltLayer, inputs: list[Tensor]) -> None:
         self.layer, self.inputs = layer, inputs
-        self.output: Tensor | None = None
-        self.gradient: Tensor | None = None
+        self.output: Any = None
+        self.gradient: Tensor | list[Tensor] | None = None
+        self._several = False  # outputs
 
     def leaves(self) -> dict[str, list[Tensor]]:
         """What the backward computes gradients of: the inputs (data) and the parameters (weight).
 
         A part that has nothing that needs a gradient is left out.
         """
-        data = [x for x in self.inputs if x.requires_grad]
-        parts = {"backward_data": data, "backward_weight": self.layer.parameters}
+        every = {"backward_data": self.inputs, "backward_weight": self.layer.parameters}
+        parts = {name: [x for x in of if x.requires_grad] for name, of in every.items()}
         return {name: leaves for name, leaves in parts.items() if leaves}
+
+    def draw_gradient(self, seed: int) -> None:
+        """Make the random gradient of the last output, which may be several tensors.
+
+        Where it has none (indices, truths), the layer has no backward.
+        """
+        made = differentiable(self.output)
+        if not made:
+            self._without_gradients([*self.inputs, *self.layer.parameters])
+            return
+        generator = torch.Generator(made[0].device).manual_seed(seed)
+        drawn = [torch.empty_like(each).normal_(generator=generator) for each in made]
+        self._several = not isinstance(self.output, Tensor)
+        self.gradient = drawn if self._several else drawn[0]
+
+    def leave_out_unused(self) -> None:
+        """After a first backward: what has no gradient then (read for its size alone) has none."""
+        leaves = [leaf for of in self.leaves().values() for leaf in of]
+        self._without_gradients([leaf for leaf in leaves if leaf.grad is None])
+
+    @staticmethod
+    def _without_gradients(leaves: Sequence[Tensor]) -> None:
+        for leaf in leaves:
+            leaf.requires_grad_(False)
 
     def drop(self) -> None:
         """Let the last output and all gradients go, as they are gone when an iteration begins."""
@@ -53,13 +80,16 @@ class RunnableLayer:
 
     def backward(self) -> None:
         """Autograd's own backward of the last forward, into `grad` of every leaf."""
-        assert self.output is not None
-        torch.autograd.backward(self.output, self.gradient)
+        torch.autograd.backward(self._made(), self.gradient)
 
     def gradients(self, leaves: Sequence[Tensor], keep: bool = False) -> tuple[Tensor, ...]:
         """The gradients of these leaves alone, of the last forward; `keep` allows another call."""
+        return torch.autograd.grad(self._made(), leaves, self.gradient, retain_graph=keep)
+
+    def _made(self) -> Any:
+        """What the backward begins at."""
         assert self.output is not None
-        return torch.autograd.grad(self.output, leaves, self.gradient, retain_graph=keep)
+        return differentiable(self.output) if self._several else self.output
 
     def workspace(self, passes: str, device: Device) -> dict[str, int]:
         """Bytes that each pass of a GPU had at most beside all that is live before or after it.
@@ -122,22 +152,20 @@ def check_case(case: LayerCase) -> None:
     """Raise InputError for a case that cannot be, on any machine."""
     if execution_of(case.execution).cuda_graph:
         raise InputError("a layer alone is no CUDA graph: leave that mark out of its execution")
-    trained = bool(case.layer.parameter_shapes)
-    if case.passes == "parts" and not (trained or _input_has_gradient(case)):
+    has_backward = case.layer.is_differentiable and (
+        case.layer.parameter_shapes or (case.needs_input_grad and case.layer.gradient_inputs)
+    )
+    if case.passes == "parts" and not has_backward:
         raise InputError(
-            f"{case.layer.kind} has no parameters and its input needs no gradient: "
+            f"{case.layer.name} has no parameters and its input needs no gradient: "
             "it has no backward whose parts could be timed"
         )
     if case.layer.runs_as(case.execution) != case.execution:
         spatial = [str(len(shape) - 1) for shape in case.layer.input_shapes]
         raise InputError(
             f"channels_last needs inputs of 2 or 3 spatial dimensions; those of this "
-            f"{case.layer.kind} have {' and '.join(spatial)}"
+            f"{case.layer.name} have {' and '.join(spatial)}"
         )
-
-
-def _input_has_gradient(case: LayerCase) -> bool:
-    return case.needs_input_grad and case.layer.kind != "embedding"
 
 
 def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer:
@@ -155,7 +183,7 @@ def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer
     data = weight_type(execution)
     arriving = activation_type(execution) if case.needs_input_grad else data
     generator = torch.Generator(device).manual_seed(seed)
-    layer = build_layer(case.layer, data, device)
+    layer = build_layer(case.layer, data, device, case.batch)
     inputs = make_inputs(
         case.layer, case.batch, arriving, device, case.needs_input_grad, generator, data
     )
@@ -166,9 +194,7 @@ def make_work(case: LayerCase, seed: int, device: torch.device) -> RunnableLayer
     return RunnableLayer(layer, inputs)
 
 
-def _cast(
-    call: Callable[..., Tensor], execution: Execution, device: str, *inputs: Tensor
-) -> Tensor:
+def _cast(call: Callable[..., Any], execution: Execution, device: str, *inputs: Tensor) -> Any:
     with casting(execution, device):
         return call(*inputs)
 
@@ -186,21 +212,27 @@ def first_call(
     synchronize()
     seconds = perf_counter() - start
     beat()
-    assert work.output is not None
-    output = work.output.detach()
-    loss = case.layer.kind in ("cross_entropy", "mse")
-    expected = () if loss else (case.batch, *case.layer.output_shape)
-    if tuple(output.shape) != expected:
-        raise InputError(f"the output is {tuple(output.shape)}, not {expected}: {case.layer}")
-    generator = torch.Generator(output.device).manual_seed(seed + 1)
-    work.gradient = torch.empty_like(output).normal_(generator=generator)
+    _check_output(work.output, case)
+    work.draw_gradient(seed + 1)
     if work.leaves():
         start = perf_counter()
         work.backward()
         synchronize()
         seconds += perf_counter() - start
         beat()
+        work.leave_out_unused()
     return seconds
+
+
+def _check_output(output: Any, case: LayerCase) -> None:
+    """Raise InputError where the output is not that of the layer's shape."""
+    several = [output] if isinstance(output, Tensor) else output
+    found = [tuple(each.shape) for each in several if isinstance(each, Tensor)]
+    loss = case.layer.kind in ("cross_entropy", "mse")
+    expected = [()] if loss else case.layer.output_sizes(case.batch)
+    if found != expected:
+        said, wanted = (", ".join(map(str, of)) for of in (found, expected))
+        raise InputError(f"the output is {said}, not {wanted}: {case.layer}")
 
 
 def start_work(

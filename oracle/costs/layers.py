@@ -6,7 +6,7 @@ Each distinct piece of a workload is priced once and counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -21,10 +21,10 @@ from calib.fitting.parameters.work import (
 from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layers import Direction, LayerShape
+from calib.foundation.operators import family_of
 from calib.foundation.records import Estimate
 from calib.oracle.cost import MACHINE, NOTHING, Cost, counted
 from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work, require_measured
-from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
@@ -32,6 +32,8 @@ from calib.oracle.projection import Basis
 # cached pairs of batch and direction: strategies at one p share a few
 RECENT = 16
 FROM_LAW = "some layers were not measured at this shape and batch: their times are of a regression"
+BY_OTHERS = "never measured, and priced by a law over other kinds of layers: "
+MOST_NAMES = 6
 UNPRICED = (
     f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh pages each "
     f"time, and no such layer was measured: these may take {UNPRICED_FACTOR:.0f} times as long"
@@ -74,10 +76,10 @@ class LayerCosts:
         self._launched = not run.cuda_graph
         # PyTorch keeps a GPU's memory for itself, so that no page of it is fresh
         self._fresh_pages = parameters.device_kind == "cpu"
+        self._has_products = any("products" in (kind, family_of(kind)) for kind, _ in self._laws)
         self._has_none = not parameters.layers and not parameters.work
         self._in_place = InPlaceLaws(parameters, active, run.name)
         self._from_law = (*self._about, FROM_LAW)
-        self._unpriced = (*self._about, FROM_LAW, UNPRICED)
         self.cache: dict[Any, Any] = {}
         self._prices = lru_cache(maxsize=RECENT)(partial(Prices, self))
 
@@ -85,7 +87,7 @@ class LayerCosts:
     def total(self, work: Workload, select: Select, batch: int, direction: Direction) -> Cost:
         """Forward or backward of the layers that `select` names, at `batch` samples on this rank.
 
-        Raises MissingParameter if neither a layer nor any of its kind was measured.
+        Raises MissingParameter if neither a layer nor any that a law could be fitted to was measured.
         """
         pieces, prices = work.pieces, self._prices(batch, direction)
         counts = work.counts[select]
@@ -148,33 +150,42 @@ class LayerCosts:
 
     def _by_law(self, piece: LayerPiece, batch: int, direction: Direction) -> Cost:
         shape, needs = piece.shape, piece.needs_input_grad
-        if direction == "backward" and not needs and not shape.parameter_shapes:
+        has_gradient = shape.is_differentiable and (needs or shape.parameter_shapes)
+        if direction == "backward" and not has_gradient:
             return NOTHING
-        found = self._law(shape.kind, direction, needs)
+        # what an operation takes is known where some product was measured
+        known = self._has_products or not shape.is_product
+        found = self._law(shape.name, direction, needs) if known else None
         if found is None:
             raise MissingParameter(self._lacks(shape, direction))
         law, source = found
+        about = self._from_law if law.kind == shape.name else self._by_others(shape.name)
         work = piece.work.at(batch, direction)
         seconds, factor, outside = price_of(law, work)
         down, up = seconds - seconds / factor, seconds * factor - seconds
         if self._fresh_pages and work.fresh_bytes and no_fresh(law):
             up = seconds * factor * UNPRICED_FACTOR - seconds
-            return Cost(seconds, "extrapolated", ((source, down, up),), self._unpriced)
+            return Cost(seconds, "extrapolated", ((source, down, up),), (*about, UNPRICED))
         basis: Basis = "extrapolated" if outside else "interpolated"
-        return Cost(seconds, basis, ((source, down, up),), self._from_law)
+        return Cost(seconds, basis, ((source, down, up),), about)
 
     @once
-    def _law(self, kind: str, direction: Direction, needs: bool) -> tuple[WorkModel, str] | None:
-        """The law of a kind and its error source; None if there is none."""
-        law = self._laws.get((kind, direction))
-        if law is None and kind not in WEIGHTED:
-            law = self._laws.get((ANY_KIND, direction))
+    def _by_others(self, name: str) -> tuple[str, ...]:
+        return (*self._from_law, BY_OTHERS + name)
+
+    @once
+    def _law(self, name: str, direction: Direction, needs: bool) -> tuple[WorkModel, str] | None:
+        """The law of a kind, else of its family, else of all, and its error source; None without one."""
+        laws = (self._laws.get((kind, direction)) for kind in (name, family_of(name), ANY_KIND))
+        law = next((law for law in laws if law), None)
         if law is None:
             return None
         if direction == "backward" and not needs:
             # a first layer computes no dL/dx: the law of dL/dw alone, where that was measured
             law = self._laws.get((law.kind, "backward_weight"), law)
-        return law, f"{law.kind} {law.direction} law"
+        # what a law over kinds is off by is a matter of the kind
+        of = "" if law.kind == name else f" for {name}"
+        return law, f"{law.kind} {law.direction} law{of}"
 
     def _lacks(self, shape: LayerShape, direction: str) -> str:
         if self._has_none:
@@ -186,9 +197,23 @@ class LayerCosts:
         output = "x".join(map(str, shape.output_shape)) or "1"
         run = "" if self._kernels == USUAL else f" in {self._kernels}"
         return (
-            f"the parameters hold no {direction} time{run} of {shape.kind} layers (such as {inputs} -> "
+            f"the parameters hold no {direction} time{run} of {_words(shape)} layers (such as {inputs} -> "
             f"{output}) with {self.active_ranks} active rank(s) per node"
         )
+
+
+def merged(notes: Sequence[str]) -> list[str]:
+    """Notes with those on kinds of layers that were never measured as one."""
+    names = sorted(note.removeprefix(BY_OTHERS) for note in notes if note.startswith(BY_OTHERS))
+    if not names:
+        return list(notes)
+    more = len(names) - MOST_NAMES
+    shown = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return [*[note for note in notes if not note.startswith(BY_OTHERS)], BY_OTHERS + shown]
+
+
+def _words(shape: LayerShape) -> str:
+    return shape.kind if shape.operator is None else shape.operator.name
 
 
 @lru_cache(maxsize=1 << 14)  # a long text

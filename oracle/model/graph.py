@@ -54,7 +54,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
             shape.input_shapes,
             shape.output_shape,
             shape.parameter_shapes,
-            shape.operator,
+            shape.operator and shape.operator.contents,
             *[(name, type(value), value) for name, value in shape.attributes.items()],
         )
         why = "" if same in possible else why_impossible(shape)
@@ -110,7 +110,7 @@ def outputs_of(shape: LayerShape) -> int | None:
     if not (shape.parameter_shapes and shape.is_product):
         return None
     if shape.operator is not None:
-        place = 0 if shape.operator.family == "conv" else -1
+        place = 0 if shape.operator.base.startswith("conv") else -1
         return shape.output_shape[place] if shape.output_shape else 1
     return [*shape.parameter_shapes[0], 1][0]
 

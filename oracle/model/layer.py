@@ -73,5 +73,5 @@ def contents(shape: LayerShape) -> tuple[object, ...]:
         shape.output_shape,
         shape.parameter_shapes,
         tuple(shape.attributes.items()),
-        shape.operator,
+        shape.operator and shape.operator.contents,
     )

@@ -303,7 +303,9 @@ def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
             errors.append(error)
     first, second = errors
     told = second if "indices" in line_of(first) or "Long" in str(first) else first
-    raise InputError(f"cannot trace {about} with torch.export{at(failed_at(told))}: {line_of(told)}")
+    raise InputError(
+        f"cannot trace {about} with torch.export{at(failed_at(told))}: {line_of(told)}"
+    )
 
 
 def _spec(

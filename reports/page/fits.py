@@ -16,6 +16,7 @@ from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
 from calib.foundation.execution import execution_of, unusual
 from calib.foundation.layer_keys import execution_in, parse
+from calib.foundation.operators import family_of
 from calib.foundation.words import percent
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Plot
@@ -107,14 +108,14 @@ def _predicted(
 ) -> Iterator[LayerPoint]:
     """Measured and predicted seconds of forward and backward.
 
-    By the law of its kind, else of any kind; the oracle takes that for no convolution or linear layer.
+    By the law of its kind, of its family, or of all.
     """
     named = parse(layer.key)
     if named is None:
         return
     about = layer.active_ranks, named.execution
     for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
-        kinds = (layer.kind, ANY_KIND)
+        kinds = (layer.kind, family_of(layer.kind), ANY_KIND)
         law = next(
             (laws[key] for kind in kinds if (key := (kind, direction, *about)) in laws), None
         )

@@ -131,7 +131,7 @@ def _pair(
             ranks=case.ranks,
             execution=execution.name,
             name=layer.name,
-            kind=layer.shape.kind,
+            kind=layer.shape.name,
             key=key,
             predicted_forward_s=alone.forward_s.value,
             predicted_backward_s=alone.backward_s.value,

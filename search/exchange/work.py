@@ -120,7 +120,7 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     return ExchangeWork(
         model.name,
         tuple(layer.name for layer in model.layers),
-        tuple(layer.shape.kind for layer in model.layers),
+        tuple(layer.shape.name for layer in model.layers),
         shares["forward"],
         shares["backward"],
         _share(items, update.seconds),

@@ -88,7 +88,7 @@ def plan_of(
         layers=tuple(
             PlanLayer(
                 name=layer.name,
-                kind=layer.shape.kind,
+                kind=layer.shape.name,
                 choice=f"{of}{', identity' * layer.shape.is_identity}",
                 degrees=of.degrees,
                 seconds={name: cost.seconds for name, cost in costs.items()},

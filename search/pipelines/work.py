@@ -225,7 +225,7 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         levels = _measured_levels(states, machines, strides, network.time, sent)
     return PricedStates(
         tuple(x.name for x in model.layers),
-        tuple(x.shape.kind for x in model.layers),
+        tuple(x.shape.name for x in model.layers),
         states,
         held,
         sure,

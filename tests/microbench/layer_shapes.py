@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.operators import Operator
 
 
 def layer(
@@ -34,6 +36,29 @@ def pooling(kind: str, rank: int) -> LayerShape:
     return layer(kind, ((3, *(8,) * rank),), (3, *(4,) * rank), ceil_mode=False, **each)
 
 
+def operator(
+    name: str,
+    arguments: list[Any],
+    inputs: tuple[Shape, ...],
+    output: Shape,
+    *parameters: Shape,
+    **about: Any,
+) -> LayerShape:
+    """A layer that calls an ATen operator; `about` is more of the Operator."""
+    called = Operator(name=name, arguments=json.dumps(arguments), **about)
+    return LayerShape(
+        kind="operator",
+        input_shapes=inputs,
+        output_shape=output,
+        parameter_shapes=parameters,
+        operator=called,
+    )
+
+
+X, WEIGHT, BIAS = {"input": 0}, {"parameter": 0}, {"parameter": 1}
+GROUP_NORM = operator(
+    "aten.group_norm.default", [X, 2, WEIGHT, BIAS], ((4, 3, 3),), (4, 3, 3), (4,), (4,)
+)
 LINEAR = layer("linear", ((4,),), (3,), (3, 4), (3,))
 RELU = layer("relu", ((4,),), (4,))
 EMBEDDING = layer("embedding", ((7,),), (7, 3), (11, 3))
@@ -57,13 +82,13 @@ LAYERS = {
     "embedding": EMBEDDING,
     "flatten": layer("flatten", ((3, 4),), (12,)),
     "dropout": layer("dropout", ((50,),), (50,), probability=0.5),
+    "group_norm": GROUP_NORM,
     "cross_entropy": layer("cross_entropy", ((7,),), ()),
     "mse": layer("mse", ((4,),), ()),
 }
-WEIGHTED = ("conv", "linear", "batch_norm", "layer_norm", "embedding")
 
 
 def parts_of(shape: LayerShape, needs_input_grad: bool = True) -> set[str]:
     """By the definition: dL/dx where the input is numbers, dL/dw where there are weights."""
     data = {"backward_data"} if shape.kind != "embedding" and needs_input_grad else set()
-    return data | ({"backward_weight"} if shape.kind in WEIGHTED else set())
+    return data | ({"backward_weight"} if shape.parameter_shapes else set())

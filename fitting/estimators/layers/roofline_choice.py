@@ -17,6 +17,7 @@ from calib.fitting.estimators.layers.price_law import (
     solve,
 )
 from calib.fitting.parameters.work import SIZE_SHARE
+from calib.fitting.regression import bound_of
 from calib.foundation.arrays import Floats, Integers, Mask
 
 # of equals the first is taken. A sum shares the time of layers that are like one another between
@@ -196,17 +197,20 @@ def best_reach(
 def growth(points: WorkPoints, terms: Terms, folds: Folds, factor: float) -> float:
     """By what factor a decade of extrapolation widens an interval of this error factor.
 
-    So that the largest layers, left out, lie inside theirs.
+    So that 95% of the largest layers, left out, lie inside theirs; of those that the others are not
+    smaller than it says nothing.
     """
-    found = [LEAST_GROWTH]
+    needed = np.zeros(0)
     for kept, held in folds.largest:
         errors, known = points.errors(kept, held, points.solved(kept, terms), terms.form)
         sizes = points.x[:, [1, 2]]
         beyond = sizes[held] / np.maximum(sizes[kept].max(axis=0), np.finfo(float).tiny)
         decades = np.log10(np.maximum(beyond.max(axis=1), 1.0))
         left = (np.abs(errors) - np.log(factor)) / np.maximum(decades, LEAST_DECADES)
-        found += np.exp(np.minimum(left[known], np.log(MOST_GROWTH))).tolist()
-    return float(max(found))
+        needed = np.append(needed, left[known & (decades > 0.0)])
+    if not len(needed):
+        return LEAST_GROWTH
+    return float(np.clip(np.exp(bound_of(needed)), LEAST_GROWTH, MOST_GROWTH))
 
 
 def places_of(x: Floats) -> Floats:

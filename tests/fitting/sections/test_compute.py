@@ -9,7 +9,8 @@ from tests.helpers.rows import as_samples, constant, rows_of
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import UNCHECKED_FACTOR
-from calib.fitting.sections.compute import layer_times, work_models
+from calib.fitting.sections.compute import layer_times
+from calib.fitting.sections.work_laws import work_models
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
 from calib.microbench.cases import LayerCase
@@ -116,16 +117,16 @@ def test_a_law_that_was_checked_on_little_says_so() -> None:
     assert models["linear", "forward"].error_factor < UNCHECKED_FACTOR
 
 
-def test_memory_bound_kinds_share_a_model_where_they_are_few() -> None:
-    """Four relus have a model of their own, two dropouts do not; both are in "any"."""
+def test_kinds_of_few_layers_share_a_law() -> None:
+    """Four relus have a model of their own, two dropouts do not; all layers are in "any"."""
     relus = [passing("relu", 2**i) for i in (4, 8, 12, 16)]
     dropouts = [passing("dropout", 2**i) for i in (6, 10)]
     _, models = fitted(*relus, *dropouts, *LINEARS)
     assert {kind for kind, _ in models} == {"relu", ANY_KIND, "linear"}
-    assert models[ANY_KIND, "forward"].n_layers == 6
-    assert models["relu", "forward"].n_layers == 4
+    assert (models[ANY_KIND, "forward"].n_layers, models[ANY_KIND, "forward"].n_kinds) == (12, 3)
+    model = models["relu", "forward"]
+    assert model.n_layers == 4
     # flops and bytes are proportional here, so it is the sum of both that is known
-    model = models[ANY_KIND, "forward"]
     assert model.call_s == pytest.approx(CALL, rel=1e-6)
     per_item = model.s_per_flop + 8 * model.s_per_byte
     assert per_item == pytest.approx(PER_FLOP + 8 * PER_BYTE, rel=1e-6)
