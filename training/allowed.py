@@ -102,6 +102,8 @@ def _of_execution(
     if how.channels_last and input_shape and len(input_shape) - 1 not in (2, 3):
         sizes = "x".join(map(str, input_shape))
         yield f"channels_last is of images and volumes; a sample of this model is {sizes}"
+    if how.cuda_graph and division.shards:
+        yield "a CUDA graph holds no messages, and fully sharded training has some between its layers"
     if how.cuda_graph and synchronized:
         yield "a CUDA graph holds no messages of synchronized batch norms: train without one of them"
     if how.cuda_graph and division.overlap:

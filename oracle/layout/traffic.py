@@ -17,6 +17,7 @@ from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
+from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import kinds_of, repeats, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -283,12 +284,15 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     """The exchange of weight gradients between ranks that hold the same weights; empty if none do.
 
     data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
+    fully_sharded: of each unit, the allgathers of its weights and the reduce-scatter of its gradients.
     data+spatial: an allreduce by a leader of each group; or, if all ranks take part, a reduce-scatter
     in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
     """
     p, parts = division.p, division.parts
     if p == 1 or (division.replicas == 1 and not division.traits.replicated):
         return []
+    if division.shards:
+        return _units(model, division)
     nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
     if division.sharded_optimizer:
         return [
@@ -333,3 +337,14 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
             )
         ]
     return [Message("allreduce", nbytes, p, why="gradients")]
+
+
+def _units(model: ModelSpec, division: Division) -> list[Message]:
+    """Each allgather before a forward or a backward of a unit, and its reduce-scatter."""
+    found, p = [], division.p
+    for unit in model_units(model):
+        nbytes = message_bytes(p * unit.shard_items(p), model.items.weight_bytes)
+        name = unit.name or "the root"
+        found += unit.gathers * [Message("allgather", nbytes, p, why=f"weights of {name}")]
+        found.append(Message("reduce_scatter", nbytes, p, why=f"gradients of {name}"))
+    return found

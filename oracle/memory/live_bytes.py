@@ -7,17 +7,26 @@ from typing import NamedTuple
 from calib.foundation.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.live_iteration import (
+    MADE_BY_UPDATE,
     batch_line,
     buffers,
     exchange_bytes,
     forward_and_back,
     held_bytes,
     summing_bytes,
+    unit_held_bytes,
     update_bytes,
 )
-from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
+from calib.oracle.memory.live_parts import (
+    RankLayers,
+    SharedLayers,
+    SpatialLayers,
+    UnitLayers,
+    WholeLayers,
+)
 from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import ByteLine
+from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
 
@@ -41,9 +50,13 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
     weights, walk = workload(model, division).weights, _walked(model, division)
     share = division.p if division.sharded_optimizer else 1
     held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+    if division.shards:
+        held = unit_held_bytes(model, division, optimizer, widens)
     samples, turns = division.local_batch, division.accumulation
     after = update_bytes(weights, optimizer, share)
-    if widens:
+    if division.shards:
+        after = MADE_BY_UPDATE[optimizer] * unit_bytes(model, division.p).largest_shard
+    elif widens:
         after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
@@ -87,7 +100,7 @@ def _walk(model: ModelSpec, division: Division, again: bool) -> Walk:
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
     """A rank's layers under a division; `cell` is its place in every dimension of a spatial grid."""
     if division.parts == 1:
-        return WholeLayers(model)
+        return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
     return SharedLayers(model, division)

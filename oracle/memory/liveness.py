@@ -141,13 +141,16 @@ class Tape:
     """Records a forward and runs its backward; its tensors are in `ledger`.
 
     `share` is the share of the samples in the layer that is run next; `items` has the bytes of an item,
-    and says whether autocast is at work.
+    and says whether autocast is at work. Gradients of weights stay, unless the layer that is run next is
+    in a `unit`: those go when the backward has made all of the unit.
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
         self.ledger, self.items, self.share = ledger, items, 1.0
         self.scalar = ByteLine(0.0, items.weight_bytes)
         self._nodes: list[_Node] = []
+        self.unit: str | None = None
+        self._units: dict[int, str] = {}  # of nodes with weights
         self._cached: list[int] = []
 
     def cache(self, tensors: Sequence[int]) -> None:
@@ -196,6 +199,8 @@ class Tape:
         if saves_output:
             kept.append(ledger.hold(output))
         parents = tuple([value.node for value in inputs])
+        if back.weights and self.unit is not None:
+            self._units[len(self._nodes)] = self.unit
         self._nodes.append(_Node(parents, tuple(kept), back, size))
         return HeldTensor(output, size, len(self._nodes) - 1, each)
 
@@ -210,6 +215,8 @@ class Tape:
         It takes over the given gradients. `again`: the weights already have gradients to add to.
         """
         ledger, leaves = self.ledger, list[int]()
+        last = {unit: number for number, unit in reversed(self._units.items())}
+        made_of: dict[str, list[int]] = {unit: [] for unit in last}
         arrived: dict[int, int] = {}
         for value, tensor in given:
             assert value.node is not None, "no gradient is needed"
@@ -218,7 +225,7 @@ class Tape:
             if number not in arrived:
                 continue
             node, gradient = self._nodes[number], arrived.pop(number)
-            back = node.back
+            back, unit = node.back, self._units.get(number)
             if not node.parents:
                 leaves.append(self._own(gradient, node.size))
                 continue
@@ -241,8 +248,13 @@ class Tape:
                 if back.casts:
                     whole = ledger.make(ByteLine(0.0, nbytes))
                     ledger.drop(tensor)
+                if unit is not None:
+                    made_of[unit].append(whole)
                 if again:
                     ledger.drop(whole)
+            if unit is not None and last[unit] == number:
+                for tensor in made_of[unit]:
+                    ledger.drop(tensor)
         return leaves
 
     def _own(self, gradient: int, size: ByteLine) -> int:
