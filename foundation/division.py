@@ -23,7 +23,7 @@ class StrategyTraits:
     `module` is its file in oracle/strategies and in training/strategies. `cuts`: what the ranks that
     share samples split. `replicas`: groups of ranks have different samples. `stages`: each rank has a
     run of layers. `shards`: each rank keeps 1/p of weights, gradients and optimizer state, and gathers
-    weights while it runs their layers. `options`: fields of Division that it takes beside p and the batch.
+    weights for their layers. `options`: fields of Division that it takes beside p and the batch.
     """
 
     module: str

@@ -16,8 +16,8 @@ from calib.foundation.division import Cut, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.grids import best_grid, why_no_grid
-from calib.oracle.layout.units import model_units
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry

@@ -101,6 +101,8 @@ def messages(model: ModelSpec, division: Division) -> list[Message]:
         return []
     if division.traits.stages:
         return _pipeline(model, division)
+    if division.shards:
+        return unit_messages(model, division)
     inside = [flow_message(model, flow, division) for flow in layer_flows(model, division)]
     return inside + gradient_messages(model, division)
 
@@ -284,15 +286,12 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     """The exchange of weight gradients between ranks that hold the same weights; empty if none do.
 
     data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
-    fully_sharded: of each unit, the allgathers of its weights and the reduce-scatter of its gradients.
     data+spatial: an allreduce by a leader of each group; or, if all ranks take part, a reduce-scatter
     in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
     """
     p, parts = division.p, division.parts
-    if p == 1 or (division.replicas == 1 and not division.traits.replicated):
+    if p == 1 or division.shards or (division.replicas == 1 and not division.traits.replicated):
         return []
-    if division.shards:
-        return _units(model, division)
     nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
     if division.sharded_optimizer:
         return [
@@ -339,8 +338,8 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     return [Message("allreduce", nbytes, p, why="gradients")]
 
 
-def _units(model: ModelSpec, division: Division) -> list[Message]:
-    """Each allgather before a forward or a backward of a unit, and its reduce-scatter."""
+def unit_messages(model: ModelSpec, division: Division) -> list[Message]:
+    """fully_sharded: each allgather of a unit's weights, and the reduce-scatter of its gradients."""
     found, p = [], division.p
     for unit in model_units(model):
         nbytes = message_bytes(p * unit.shard_items(p), model.items.weight_bytes)

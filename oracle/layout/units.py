@@ -1,9 +1,10 @@
 """Units of fully sharded training: the weights that a rank gathers, frees and reduces at once.
 
 A unit is a block, as FSDP is usually told to wrap: the outermost module on a layer's path that has a
-number, as ModuleList and Sequential give one (a list in a list numbers twice: stages.0.1). A top-level
-module without any is a unit of its own. What is left, first and last layers mostly, is the root's, which
-is gathered once and kept until the backward ends. Prediction and training both read this file.
+number, as ModuleList and Sequential give one. A list in a list numbers twice, and its items are the
+blocks unless they are layers: stages.0.1 of stages.0.1.conv, blocks.0 of blocks.0.1. A top-level module
+without any is a unit of its own. What is left, first and last layers mostly, is the root's, which is
+gathered once and kept until the backward ends. Prediction and training both read this file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
 ROOT = ""
-_NUMBERED = re.compile(r"(?:[^.]+\.)*?\d+(?:\.\d+)*(?=\.|$)")
+_NUMBERED = re.compile(r"(?:[^.]+\.)*?(?:\d+(?:\.\d+)*(?=\.)|\d+$)")
 
 
 class Unit(NamedTuple):

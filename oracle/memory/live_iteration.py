@@ -17,8 +17,8 @@ from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
-from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
+from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 

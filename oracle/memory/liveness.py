@@ -151,6 +151,7 @@ class Tape:
         self._nodes: list[_Node] = []
         self.unit: str | None = None
         self._units: dict[int, str] = {}  # of nodes with weights
+        self._waiting: dict[str, list[int]] = {}  # gradients, for the last of their unit
         self._cached: list[int] = []
 
     def cache(self, tensors: Sequence[int]) -> None:
@@ -215,8 +216,6 @@ class Tape:
         It takes over the given gradients. `again`: the weights already have gradients to add to.
         """
         ledger, leaves = self.ledger, list[int]()
-        last = {unit: number for number, unit in reversed(self._units.items())}
-        made_of: dict[str, list[int]] = {unit: [] for unit in last}
         arrived: dict[int, int] = {}
         for value, tensor in given:
             assert value.node is not None, "no gradient is needed"
@@ -225,7 +224,7 @@ class Tape:
             if number not in arrived:
                 continue
             node, gradient = self._nodes[number], arrived.pop(number)
-            back, unit = node.back, self._units.get(number)
+            back = node.back
             if not node.parents:
                 leaves.append(self._own(gradient, node.size))
                 continue
@@ -243,19 +242,24 @@ class Tape:
                 ledger.drop(tensor)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
-            for tensor, nbytes in zip(weights, back.weights, strict=True):
-                whole = tensor
-                if back.casts:
-                    whole = ledger.make(ByteLine(0.0, nbytes))
-                    ledger.drop(tensor)
-                if unit is not None:
-                    made_of[unit].append(whole)
-                if again:
-                    ledger.drop(whole)
-            if unit is not None and last[unit] == number:
-                for tensor in made_of[unit]:
-                    ledger.drop(tensor)
+            self._keep(number, weights, again)
         return leaves
+
+    def _keep(self, number: int, made: Sequence[int], again: bool) -> None:
+        """The gradients that a node made of its weights stay, are added up, or go with their unit's."""
+        ledger, back, unit = self.ledger, self._nodes[number].back, self._units.get(number)
+        for tensor, nbytes in zip(made, back.weights, strict=True):
+            whole = tensor
+            if back.casts:
+                whole = ledger.make(ByteLine(0.0, nbytes))
+                ledger.drop(tensor)
+            if again:
+                ledger.drop(whole)
+            elif unit is not None:
+                self._waiting.setdefault(unit, []).append(whole)
+        if unit is not None and number == next(n for n, of in self._units.items() if of == unit):
+            for tensor in self._waiting.pop(unit):
+                ledger.drop(tensor)
 
     def _own(self, gradient: int, size: ByteLine) -> int:
         """A leaf's gradient, copied if others hold it (accumulate_grad.h)."""

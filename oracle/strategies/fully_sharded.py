@@ -1,7 +1,7 @@
 """Fully sharded data parallelism: (B/p) sum(FW + BW) + sum(WU) / p + 2 AG(p, W) + RS(p, W).
 
-Every rank has a shard of all weights, gradients and optimizer state, and B/p samples (Rajbhandari et al.,
-arXiv:1910.02054: ZeRO stage 3; Zhao et al., arXiv:2304.11277: FSDP). A unit's weights
+Every rank has a shard of all weights, gradients and optimizer state, and B/p samples (Rajbhandari et
+al., arXiv:1910.02054: ZeRO stage 3; Zhao et al., arXiv:2304.11277: FSDP). A unit's weights
 (oracle/layout/units.py) are gathered before its forward and again before its backward, after which its
 gradients are reduce-scattered; those of the root are gathered once. Nothing overlaps, in either form.
 """
@@ -14,13 +14,13 @@ from typing import Literal
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
-from calib.oracle.cost import Cost, counted
+from calib.oracle.cost import counted
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.layout.stages import activations_before
-from calib.oracle.layout.traffic import gradient_messages
+from calib.oracle.layout.traffic import unit_messages
 from calib.oracle.layout.units import model_units
-from calib.oracle.layout.workload import tensors, workload
+from calib.oracle.layout.workload import Tensors, tensors, workload
 from calib.oracle.memory.naive import activation_bytes
 from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.spec import ModelSpec
@@ -58,23 +58,23 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 
 def _passes(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term]:
     """A unit's gradients are packed to be sent; the average of what arrives is the shard's."""
-    units = Counter(unit.shapes for unit in model_units(model))
-    shards = Counter((shape,) for shape in rank_parameters(model, division))
-    chosen: list[tuple[Literal["pack", "unpack"], Counter, str]] = [
+    items = model.items
+    units = Counter(tensors(unit.shapes, items) for unit in model_units(model))
+    shards = Counter(tensors((shape,), items) for shape in rank_parameters(model, division))
+    chosen: list[tuple[Literal["pack", "unpack"], Counter[Tensors], str]] = [
         ("pack", units, "pack the gradients"),
         ("unpack", shards, "average the gradients of shards"),
     ]
     for name, lists, what in chosen:
-        each = [(tensors(shapes, model.items), n) for shapes, n in lists.items()]
-        cost = counted([(costs.tensors.passing(name, of), n) for of, n in each])
-        nbytes = sum(n * of.nbytes for of, n in each)
-        values = {"units": sum(lists.values()), "bytes": nbytes}
+        cost = counted([(costs.tensors.passing(name, of), n) for of, n in lists.items()])
+        nbytes = sum(n * of.nbytes for of, n in lists.items())
+        values = {"units": lists.total(), "bytes": nbytes}
         yield Term("pack", "pack", what, cost, f"sum of {name}(w_u) over units", values)
 
 
 def _collectives(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term]:
     """All allgathers, then all reduce-scatters; each is half an allreduce to the caches."""
-    messages = Counter(m._replace(why="") for m in gradient_messages(model, division))
+    messages = Counter(m._replace(why="") for m in unit_messages(model, division))
     for operation, what in SENT:
         of = {m: n for m, n in messages.items() if m.operation == operation}
         nbytes, calls = sum(n * m.nbytes for m, n in of.items()), sum(of.values())
@@ -96,17 +96,15 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         *paper_compute(workload(model, division), costs, samples, samples),
         paper_update(costs, p),
     ]
-    messages = gradient_messages(model, division)
-    for operation, what in SENT if messages else ():
+    messages = unit_messages(model, division)
+    for operation, what in SENT if division.shards else ():
         link = costs.link(p, operation)
         of = [message.nbytes for message in messages if message.operation == operation]
-        cost: Cost = link.hockney((p - 1.0) * len(of), (p - 1.0) * sum(of) / p)
+        cost = link.hockney((p - 1.0) * len(of), (p - 1.0) * sum(of) / p)
         values = {"p": p, "calls": len(of), "bytes": sum(of), **link.values}
         formula = "(p-1) (calls alpha + bytes beta / p)"
         terms.append(
-            Term(
-                "exchange", "gradient exchange", f"{operation} of {what}", cost, formula, values
-            )
+            Term("exchange", "gradient exchange", f"{operation} of {what}", cost, formula, values)
         )
     return terms
 

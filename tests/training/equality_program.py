@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from tests.helpers.norms import Tensors
 from tests.helpers.programs import quiet, trace_once, traced_once
+from tests.helpers.sharded import weights_of
 from torch import Tensor
 
 from calib.foundation.division import Division
@@ -166,17 +167,6 @@ def gradients_after_exchange(step: TrainingStep) -> dict[str, Tensor]:
     return found
 
 
-def weights_after(worker: Worker) -> dict[str, Tensor]:
-    """By parameter, the weights that this rank has; of units, gathered one after the other."""
-    if not isinstance(worker, FullyShardedWorker):
-        return {h.name: h.parameter.detach().clone() for h in worker.held}
-    name_of, found = {h.parameter: h.name for h in worker.held}, {}
-    for unit in worker.units.values():
-        worker.gather(unit)
-        found |= {name_of[p]: p.detach().clone() for p in unit.parameters}
-    return found
-
-
 def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What this rank has of everything, and what part of the whole that is."""
     step = TrainingStep(case.about, case.division, SEED, teams, case.options)
@@ -209,7 +199,7 @@ def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for iteration in range(case.iterations):
         losses.append(step.iterate()[1])
         if iteration + 1 == STEPS:
-            found |= {f"after|{name}": w for name, w in weights_after(worker).items()}
+            found |= {f"after|{name}": w for name, w in weights_of(worker).items()}
     found |= {f"output|{name}": torch.cat(parts) for name, parts in seen.outputs.items()}
     for name, parts in seen.gradients.items():
         known = [part for part in parts if part is not None]

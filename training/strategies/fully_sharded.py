@@ -99,21 +99,21 @@ class FullyShardedWorker(Worker):
     def _module_hooks(
         self, module: nn.Module, unit_of: dict[nn.Parameter, str]
     ) -> list[torch.utils.hooks.RemovableHandle]:
-        """Units are gathered where they begin, and where a module has weights of its own."""
+        """Every module with weights of its own, of another unit than the root, asks for its unit."""
         handles = []
-        for path, part in module.named_modules():
-            own = [unit_of[p] for p in part.parameters(recurse=False) if p in unit_of]
-            name = next(iter(own), path)
-            if name == ROOT or name not in self.units:
-                continue
-            gather = partial(self._need, self.units[name])
-            handles.append(part.register_forward_pre_hook(gather))
-            handles.append(part.register_forward_hook(partial(_before_backward, gather)))
+        for part in module.modules():
+            names = {unit_of[p] for p in part.parameters(recurse=False) if p in unit_of}
+            for name in names - {ROOT}:
+                gather = partial(self._need, self.units[name])
+                handles.append(part.register_forward_pre_hook(gather))
+                handles.append(part.register_forward_hook(partial(_before_backward, gather)))
         return handles
 
     def _gradient_hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
         return [
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, unit))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._arrived, unit)
+            )
             for unit in self.units.values()
             for parameter in unit.parameters
         ]
