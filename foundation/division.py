@@ -71,6 +71,7 @@ STRATEGIES = {
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
     ),
 }
+CALIBRATED = ("serial", "data")  # by default
 UNKNOWN = StrategyTraits("")  # of a plan per layer, and of imported training
 # options that a strategy without them refuses: in words, and their defaults
 OPTION_WORDS = {

@@ -210,7 +210,7 @@ def test_weights_used_outside_their_unit_are_found_out() -> None:
 def test_what_is_refused() -> None:
     """A graph has no messages; DistributedDataParallel is another strategy's, accumulation too."""
     refused = {
-        "between its layers": (division_of(2), {"execution": "float32+cuda_graph"}),
+        "cuda_graph is of serial and data": (division_of(2), {"execution": "float32+cuda_graph"}),
         "is for data parallelism": (division_of(2), {"ddp": True}),
         "no accumulation": (replace(division_of(2), accumulation=2), {}),
         "no overlap": (replace(division_of(2), overlap=True), {}),

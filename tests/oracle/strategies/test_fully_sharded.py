@@ -92,7 +92,7 @@ def test_the_equation() -> None:
 
 
 def test_naive_bytes() -> None:
-    """Half of weights, gradients and momentum; two units whole; what a reduce-scatter reads and gives."""
+    """Half of weights, gradients and momentum; two units whole; what is sent and received."""
     found = answer()
     data = project(NET, Division("data", 2, 8), machine(collectives=FITS))
     half, whole = sum(SIZES) // 2, 96 + 96
