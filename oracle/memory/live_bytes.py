@@ -7,7 +7,6 @@ from typing import NamedTuple
 from calib.foundation.division import Division
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.live_iteration import (
-    MADE_BY_UPDATE,
     batch_line,
     buffers,
     exchange_bytes,
@@ -26,7 +25,6 @@ from calib.oracle.memory.live_parts import (
 )
 from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import ByteLine
-from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
 
@@ -48,16 +46,15 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
     weights, walk = workload(model, division).weights, _walked(model, division)
-    share = division.p if division.sharded_optimizer else 1
-    held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
-    if division.shards:
-        held = unit_held_bytes(model, division, optimizer, widens)
     samples, turns = division.local_batch, division.accumulation
-    after = update_bytes(weights, optimizer, share)
     if division.shards:
-        after = MADE_BY_UPDATE[optimizer] * unit_bytes(model, division.p).largest_shard
-    elif widens:
-        after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
+        held, after = unit_held_bytes(model, division, optimizer, widens)
+    else:
+        share = division.p if division.sharded_optimizer else 1
+        held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+        after = update_bytes(weights, optimizer, share)
+        if widens:
+            after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
     if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others

@@ -36,15 +36,18 @@ def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     return weights.nbytes + STATES[optimizer] * part + own + steps
 
 
-def unit_held_bytes(model: ModelSpec, division: Division, optimizer: str, widens: bool) -> int:
-    """Fully sharded: shards with gradients and state, and the buffers for whole units.
+def unit_held_bytes(
+    model: ModelSpec, division: Division, optimizer: str, widens: bool
+) -> tuple[int, int]:
+    """Fully sharded: shards with gradients and state, and buffers for whole units; what an update makes.
 
     `widens`: a reduce-scatter of half precision copies what it sends and receives in float32.
     """
     found, each = unit_bytes(model, division.p), model.items.weight_bytes
     steps = STEP_BYTES * len(model_units(model)) if optimizer == "adam" else 0
     sums = found.sent * ITEM_BYTES // each if widens and each < ITEM_BYTES else 0
-    return (2 + STATES[optimizer]) * found.shards + steps + found.gathered + found.sent + sums
+    held = (2 + STATES[optimizer]) * found.shards + steps + found.gathered + found.sent + sums
+    return held, MADE_BY_UPDATE[optimizer] * found.largest_shard
 
 
 def exchange_bytes(weights: Tensors, division: Division) -> int:

@@ -21,7 +21,7 @@ OF_PLANS = 0.02
 DIVIDED = tuple(
     words_of(
         "vgg16-mini,spatial,,4 vgg16-mini,pipeline,1f1b,8 vgg16-mini,data,sharded,2 "
-        "vgg16-mini,fully_sharded,,2 resnet50-mini,fully_sharded,,4 inception-v3-mini,fully_sharded,,2 "
+        "vgg16-mini,fully_sharded,,2 resnet50-mini,fully_sharded,,4 inception-v3-mini,fully_sharded,,4 "
         "cosmoflow-mini,fully_sharded,,2 "
         "resnet50-mini,filter,,4 resnet50-mini,pipeline,,8 cosmoflow-mini,channel,,2 "
         "inception-v3-mini,spatial,,2 vgg16-mini,data,,2 vgg16-mini,data,ddp,2"
