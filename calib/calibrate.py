@@ -18,7 +18,7 @@ from calib.driver.probe import probe
 from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.division import Division
+from calib.foundation.division import CALIBRATED, Division, traits_of
 from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
 from calib.foundation.execution import USUAL, execution_of, unusual
 from calib.foundation.files import ensure_directory, write_json
@@ -41,7 +41,7 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.training.allowed import why_no_execution
+from calib.training.allowed import WHOLE, why_no_execution
 from calib.training.job import Settings, TrainingJob
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
@@ -78,6 +78,7 @@ def calibrate(
     libraries: Sequence[str] | None = None,
     executions: Sequence[str] | None = None,
     quiet: bool = False,
+    strategies: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
 
@@ -110,6 +111,8 @@ def calibrate(
         float32 alone.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
+    strategies
+        Those in which every rank runs the whole model; by default serial and data.
 
     Returns
     -------
@@ -124,6 +127,12 @@ def calibrate(
     """
     for model in models:
         entry(model)
+    strategies = CALIBRATED if strategies is None else strategies
+    for strategy in strategies:
+        if not traits_of(strategy).whole:
+            raise InputError(
+                f"a calibration trains {WHOLE}, not {strategy}: plan, measure and train others"
+            )
     device = device or default_device()
     require_device(device, launcher)
     ranks = ranks or default_ranks(launcher, device)
@@ -131,6 +140,7 @@ def calibrate(
     request = request_of(
         effort,
         models=tuple(models),
+        strategies=strategies,
         p=tuple(sizes),
         ranks=ranks,
         device=device,
@@ -161,7 +171,9 @@ def calibrate(
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    points = points_of(models, batch_per_rank, sizes, effort.extras, request.executions, device)
+    points = points_of(
+        models, batch_per_rank, sizes, effort.extras, request.executions, device, strategies
+    )
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
@@ -231,18 +243,22 @@ def points_of(
     overlap: bool,
     executions: Sequence[str] = (USUAL,),
     device: str = "cpu",
+    strategies: Sequence[str] = CALIBRATED,
 ) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks.
 
-    All of it in each execution that the device has for it, one after the other.
+    Other strategies on more ranks than one. All of it in each execution that the device has for it, one
+    after the other.
     """
     divided: list[tuple[str, Division]] = []
     for model in models:
         each = batch_per_rank or entry(model).batch_per_rank
-        divided.append((model, Division("serial", 1, each)))
-        divided += [(model, Division("data", p, p * each)) for p in sizes]
-        if overlap and model == models[0] and sizes[-1] > 1:
-            divided.append((model, replace(divided[-1][1], overlap=True)))
+        for strategy in strategies:
+            alone = {"serial": [1], "data": sizes}.get(strategy, [p for p in sizes if p > 1])
+            divided += [(model, Division(strategy, p, p * each)) for p in alone]
+        p = sizes[-1]
+        if overlap and model == models[0] and p > 1 and "data" in strategies:
+            divided.append((model, Division("data", p, p * each, overlap=True)))
     points = []
     for execution, (model, division) in product(executions, divided):
         point, layers = CalibrationPoint(model, division, execution), spec_of(model)

@@ -22,13 +22,15 @@ class StrategyTraits:
 
     `module` is its file in oracle/strategies and in training/strategies. `cuts`: what the ranks that
     share samples split. `replicas`: groups of ranks have different samples. `stages`: each rank has a
-    run of layers. `options`: fields of Division that it takes beside p and the batch.
+    run of layers. `shards`: each rank keeps 1/p of weights, gradients and optimizer state, and gathers
+    weights for their layers. `options`: fields of Division that it takes beside p and the batch.
     """
 
     module: str
     cuts: Cut = ""
     replicas: bool = False
     stages: bool = False
+    shards: bool = False
     options: tuple[str, ...] = ()
 
     @property
@@ -39,7 +41,7 @@ class StrategyTraits:
     @property
     def replicated(self) -> bool:
         """Whether every rank has all weights, whose gradients one exchange sums."""
-        return self.cuts == "image" or (self.replicas and not self.cuts)
+        return self.cuts == "image" or (self.replicas and not self.cuts and not self.shards)
 
     @property
     def whole(self) -> bool:
@@ -57,6 +59,7 @@ STRATEGIES = {
     "data": StrategyTraits(
         "data", replicas=True, options=("overlap", "sharded_optimizer", "accumulation")
     ),
+    "fully_sharded": StrategyTraits("fully_sharded", replicas=True, shards=True),
     "spatial": StrategyTraits("spatial", "image", options=("grid", "split_until")),
     "pipeline": StrategyTraits(
         "pipeline", stages=True, options=("segments", "schedule", "boundaries")
@@ -68,6 +71,7 @@ STRATEGIES = {
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
     ),
 }
+CALIBRATED = ("serial", "data")  # by default
 UNKNOWN = StrategyTraits("")  # of a plan per layer, and of imported training
 # options that a strategy without them refuses: in words, and their defaults
 OPTION_WORDS = {
@@ -231,6 +235,11 @@ class Division:
         return self.grid or ((self.parts,) if self.traits.cuts == "image" else ())
 
     @property
+    def shards(self) -> bool:
+        """Whether each rank keeps 1/p of all weights, gradients and optimizer state."""
+        return self.traits.shards and self.p > 1
+
+    @property
     def batch_per_rank(self) -> int | float:
         """B / p, samples; whole where it is."""
         each, rest = divmod(self.batch, self.p)
@@ -277,7 +286,8 @@ class Division:
     @cached_property
     def geometry(self) -> tuple[object, ...]:
         """Equal for divisions that cut a model into the same parts, whatever the batch and p1."""
-        kind = "whole" if self.parts == 1 else self.strategy.removeprefix("data+")
+        whole = self.parts == 1 and not self.shards
+        kind = "whole" if whole else self.strategy.removeprefix("data+")
         return kind, self.parts, self.cells if self.parts > 1 else (), self.split_until
 
 

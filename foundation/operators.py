@@ -196,10 +196,9 @@ class Operator(BaseModel):
     @cached_property
     def contents(self) -> tuple[object, ...]:
         """All that it says, quick to hash and compare: a deep model calls it ten thousand times."""
-        said = self.name, self.arguments, self.options, self.fixed, self.constants
-        tensors = self.axes, self.types, self.orders, self.outputs, self.flops, self.is_view
-        kept = self.saved
-        return *said, *tensors, kept.inputs, kept.output, kept.sample_bytes, kept.fixed_bytes
+        return tuple(
+            self.__dict__[name] for name in type(self).model_fields if name != "saved"
+        ) + tuple(self.saved.__dict__[name] for name in Saved.model_fields)
 
     @cached_property
     def key(self) -> str:

@@ -111,6 +111,8 @@ def _gradient_exchange(found: Evidence) -> Answer:
     if share < MATTERS:
         return None
     why = "gradients are summed over the ranks that hold the same weights"
+    if found.division.shards:
+        why = "every rank gathers all weights, forward and backward, and gradients are reduced to shards"
     part = pack / (exchange + pack)
     return share, why + (f"; {part:.0%} of it is packing and unpacking" if part >= MATTERS else "")
 
@@ -147,9 +149,11 @@ def _memory_redundancy(found: Evidence) -> Answer:
     if not division.sharded_optimizer:
         weights += parts["optimizer"]
         what = "weights, gradients and optimizer state" if parts["optimizer"] else what
+    ranks = division.p if division.traits.replicated else division.replicas
+    ranks = 1 if division.shards else ranks
     shared = division.traits.cuts in ("filters", "channels")
     held = [
-        (what, weights, division.p if division.traits.replicated else division.replicas),
+        (what, weights, ranks),
         ("activations", parts["activations"], division.parts if shared else 1),
     ]
     wasted = [

@@ -8,18 +8,26 @@ what training adds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from calib.foundation.division import STRATEGIES, Division
-from calib.foundation.execution import MARKS, USUAL, Execution, execution_of
+from calib.foundation.division import STRATEGIES, Division, StrategyTraits
+from calib.foundation.execution import CUDA_GRAPH, MARKS, USUAL, Execution, execution_of
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
 from calib.oracle.model.spec import ModelSpec
 from calib.training.plans.division import LayerwiseDivision, why_not_cut
 
-# strategies in which every rank runs the model as it is
-WHOLE = tuple(name for name, traits in STRATEGIES.items() if traits.whole)
+
+def _named(those: Callable[[StrategyTraits], bool]) -> str:
+    """The strategies, in words."""
+    *names, last = [name for name, traits in STRATEGIES.items() if those(traits)]
+    return f"{', '.join(names)} and {last}"
+
+
+# strategies in which every rank runs the model as it is, and those of them that send nothing inside it
+WHOLE = _named(lambda of: of.whole)
+SILENT = _named(lambda of: of.whole and not of.shards)
 HALF_BYTES = 2
 VOLUME = 4  # dimensions: channels, and three of space
 
@@ -97,8 +105,10 @@ def _of_execution(
 ) -> Iterator[str]:
     """Memory format and graphs: of strategies in which every rank runs the model as it is."""
     for mark in MARKS:
-        if getattr(how, mark) and division.traits.module and not division.traits.whole:
-            yield f"{mark} is of {' and '.join(WHOLE)}, not of {division.strategy}"
+        traits, graph = division.traits, mark == CUDA_GRAPH
+        able = traits.whole and not (graph and traits.shards)
+        if getattr(how, mark) and traits.module and not able:
+            yield f"{mark} is of {SILENT if graph else WHOLE}, not of {division.strategy}"
     if how.channels_last and input_shape and len(input_shape) - 1 not in (2, 3):
         sizes = "x".join(map(str, input_shape))
         yield f"channels_last is of images and volumes; a sample of this model is {sizes}"

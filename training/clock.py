@@ -22,6 +22,7 @@ from calib.microbench.devices.cpu import CPU
 from calib.training.run.lines import RUN_PHASES
 
 DROPPED = ""
+GRADIENTS = "pack:gradients"  # a part of the phase, beside copies of shards and halos
 
 
 class PhaseStretch:

@@ -343,7 +343,7 @@ def exchange_word(division: Division, options: WorkerOptions) -> str:
     if isinstance(division, LayerwiseDivision):
         return "flat" if any_shared(division.configurations) else "none"
     if traits.replicas and traits.whole and division.p > 1:
-        if division.sharded_optimizer:
+        if division.sharded_optimizer or division.shards:
             return "sharded"
         return "ddp" if division.overlap or options.ddp else "flat"
     if division.replicas > 1:

@@ -11,15 +11,13 @@ from calib.foundation.execution import execution_of
 from calib.microbench.item_types import converted, laid_out, weight_type
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
-from calib.training.clock import PhaseClock
+from calib.training.clock import GRADIENTS, PhaseClock
 from calib.training.models import ModelEntry, built
 from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.own.model import OwnModel
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Task, WorkerOptions
-
-GRADIENTS = "pack:gradients"  # a part of the phase, beside copies of shards and halos
 
 
 def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -212,6 +212,9 @@ class Worker:
     def finish(self) -> None:
         """What follows the update (a sharded optimizer gathers the weights)."""
 
+    def average_gradients(self) -> None:
+        """For checks, after the exchange: averages in every gradient, where a rank has but pieces."""
+
     def close(self) -> None:
         """Release process groups and graphs; called before the teams are closed."""
         if self._graphed:  # a graph is the module's forward, which refers to the module

@@ -31,6 +31,7 @@ from calib.options import (
 )
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
+from calib.training.allowed import WHOLE
 
 
 def command(
@@ -40,6 +41,9 @@ def command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
+    strategies: Annotated[
+        str | None, typer.Option(help=f"Of {WHOLE}, comma-separated; default serial,data.")
+    ] = None,
     batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,
     device: DeviceOption = None,
@@ -77,6 +81,7 @@ def command(
         libraries=word_list(libraries),
         executions=execution_list(execution),
         quiet=as_json,
+        strategies=word_list(strategies),
     )
     if as_json:
         print_json(result)

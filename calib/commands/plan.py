@@ -53,8 +53,8 @@ def command(
     strategies: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated, or all; default serial,data. Strategies: serial, data, "
-            "spatial, pipeline, filter, channel, data+filter, data+spatial."
+            help="Comma-separated, or all; default serial,data. Strategies: "
+            f"{', '.join(STRATEGIES)}."
         ),
     ] = None,
     p: Annotated[

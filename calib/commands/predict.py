@@ -62,13 +62,7 @@ COMPUTED = ("forward", "backward", "pack", "update")
 
 def command(
     model: Annotated[str, typer.Option(help="A registered model or a model.json.")],
-    strategy: Annotated[
-        str,
-        typer.Option(
-            help="all, or a list of: serial, data, spatial, pipeline, filter, channel, "
-            "data+filter, data+spatial."
-        ),
-    ],
+    strategy: Annotated[str, typer.Option(help=f"all, or a list of: {', '.join(STRATEGIES)}.")],
     p: RankCounts = "1",
     batch_per_rank: BatchPerRank = None,
     batch_per_node: Annotated[

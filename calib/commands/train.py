@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from calib.driver.ranks import as_rank
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import USUAL, execution_of
 from calib.microbench.machine.launchers import launch_line
@@ -54,8 +55,7 @@ def command(
     strategy: Annotated[
         str,
         typer.Option(
-            help="One, a list, or all that the model can be divided by: serial, data, spatial, "
-            "pipeline, filter, channel, data+filter, data+spatial."
+            help=f"One, a list, or all that the model can be divided by: {', '.join(STRATEGIES)}."
         ),
     ] = "serial",
     p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,

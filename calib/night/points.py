@@ -8,7 +8,7 @@ from pathlib import Path
 
 from calib.driver.defaults import ranks_per_node
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.division import Division, traits_of
+from calib.foundation.division import CALIBRATED, Division, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, unusual
 from calib.oracle.costs.machine import Machine
@@ -21,9 +21,6 @@ from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training_runs.options import backend_on, divided_layers, trained_division
 from calib.training_runs.stages import Balance
-
-# of a calibration, what `calib calibrate` trains
-CALIBRATED = ("serial", "data")
 
 
 @dataclass(frozen=True)
@@ -67,14 +64,16 @@ class NightPoint:
 
 
 def of_calibration(request: Request, ranks: int) -> Request:
-    """The request whose points a calibration trains: serial and data, on the available p."""
+    """The request whose points a calibration trains: whole models, on the available p."""
     sizes = tuple(p for p in request.p if p <= ranks)
     if not sizes:
         raise InputError(
             f"the calibration is for p = {_words(request.p)}, and there are {ranks} ranks here; "
             "--ranks takes more"
         )
-    return request.model_copy(update={"strategies": CALIBRATED, "p": sizes})
+    whole = [name for name in request.strategies if traits_of(name).whole]
+    strategies = tuple(dict.fromkeys([*CALIBRATED, *whole]))
+    return request.model_copy(update={"strategies": strategies, "p": sizes})
 
 
 def points_of(

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
@@ -103,15 +104,22 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     """Whole iterations of the registered models, as a rank of each point runs them.
 
     With momentum, training's default; with others where memory is accounted for, which they change.
+    Of fully sharded training those of data parallelism, whose layers and passes a rank runs as well.
     """
     return [
-        in_place_case(point, optimizer, request.device)
+        in_place_case(_replicated(point), optimizer, request.device)
         for point in points
         for optimizer in request.optimizers
         if point.division.p == point.launch
         and point.model.name in model_names()
         and (optimizer == "momentum" or point.division.traits.whole)
     ]
+
+
+def _replicated(point: Point) -> Point:
+    if not point.division.shards:
+        return point
+    return replace(point, division=replace(point.division, strategy="data"))
 
 
 def overlap_cases(

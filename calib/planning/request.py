@@ -33,7 +33,15 @@ from calib.microbench.cases import DeviceName, Library
 from calib.options import MINIS, MOST
 
 StrategyName = Literal[
-    "serial", "data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"
+    "serial",
+    "data",
+    "fully_sharded",
+    "spatial",
+    "pipeline",
+    "filter",
+    "channel",
+    "data+filter",
+    "data+spatial",
 ]
 OptimizerNames = Literal["sgd", "momentum", "adam"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)

@@ -9,6 +9,7 @@ from calib.foundation.execution import execution_of
 from calib.foundation.layers import Shape
 from calib.microbench.cases import Case, TensorsCase
 from calib.oracle.layout.shards import rank_parameters
+from calib.oracle.layout.units import model_units
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import Point
@@ -23,9 +24,11 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     for point in points:
         shapes = rank_parameters(point.model, point.division)
         traits = point.division.traits
-        # gradients of all layers are exchanged, in one buffer
+        # gradients of all layers are exchanged, in one buffer or unit by unit
         packed = traits.replicas or traits.cuts == "image"
-        cases += _passes(request, point, shapes, f"weights of {point.label}", packed, 0)
+        in_one = packed and not point.division.shards
+        cases += _passes(request, point, shapes, f"weights of {point.label}", in_one, 0)
+        cases += _units(request, point)
         cases += _shards(request, point)
         cases += _accumulations(request, point, shapes)
         for layer in point.model.layers:
@@ -43,6 +46,17 @@ def _passes(
         yield _case(request, point, "update", shapes, why, tier, optimizer=optimizer)
     if packed:
         yield _case(request, point, "pack", shapes, why, tier)
+
+
+def _units(request: Request, point: Point) -> Iterable[TensorsCase]:
+    """The packing of each unit of fully sharded training, and the unpacking of its shard."""
+    if not point.division.shards:
+        return
+    for unit in model_units(point.model):
+        shard = ((unit.shard_items(point.division.p),),)
+        for what, shapes in (("weights", unit.shapes), ("shard", shard)):
+            why = f"{what} of {unit.name or 'the root'} of {point.label}"
+            yield _case(request, point, "pack", shapes, why, 0)
 
 
 def _accumulations(

@@ -17,6 +17,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
@@ -259,8 +260,10 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
 
     channel: every rank adds the biases after the exchange and holds them whole. pipeline: the weights
-    of all stages, as the stages depend on the balance.
+    of all stages, as the stages depend on the balance. fully_sharded: a flat shard of each unit.
     """
+    if division.shards:
+        return tuple([(unit.shard_items(division.p),) for unit in model_units(model)])
     if division.parts == 1 or division.traits.cuts == "image":
         return model.parameter_shapes
     # equal layers have equal parts

@@ -18,6 +18,7 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors
+from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import kinds_of, repeats, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -101,6 +102,8 @@ def messages(model: ModelSpec, division: Division) -> list[Message]:
         return []
     if division.traits.stages:
         return _pipeline(model, division)
+    if division.shards:
+        return unit_messages(model, division)
     inside = [flow_message(model, flow, division) for flow in layer_flows(model, division)]
     return inside + gradient_messages(model, division)
 
@@ -287,7 +290,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
     """
     p, parts = division.p, division.parts
-    if p == 1 or (division.replicas == 1 and not division.traits.replicated):
+    if p == 1 or division.shards or (division.replicas == 1 and not division.traits.replicated):
         return []
     nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
     if division.sharded_optimizer:
@@ -333,3 +336,14 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
             )
         ]
     return [Message("allreduce", nbytes, p, why="gradients")]
+
+
+def unit_messages(model: ModelSpec, division: Division) -> list[Message]:
+    """fully_sharded: each allgather of a unit's weights, and the reduce-scatter of its gradients."""
+    found, p = [], division.p
+    for unit in model_units(model):
+        nbytes = message_bytes(p * unit.shard_items(p), model.items.weight_bytes)
+        name = unit.name or "the root"
+        found += unit.gathers * [Message("allgather", nbytes, p, why=f"weights of {name}")]
+        found.append(Message("reduce_scatter", nbytes, p, why=f"gradients of {name}"))
+    return found

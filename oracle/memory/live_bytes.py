@@ -13,9 +13,16 @@ from calib.oracle.memory.live_iteration import (
     forward_and_back,
     held_bytes,
     summing_bytes,
+    unit_held_bytes,
     update_bytes,
 )
-from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
+from calib.oracle.memory.live_parts import (
+    RankLayers,
+    SharedLayers,
+    SpatialLayers,
+    UnitLayers,
+    WholeLayers,
+)
 from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import ByteLine
 from calib.oracle.model.spec import ModelSpec
@@ -39,12 +46,15 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
     weights, walk = workload(model, division).weights, _walked(model, division)
-    share = division.p if division.sharded_optimizer else 1
-    held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
     samples, turns = division.local_batch, division.accumulation
-    after = update_bytes(weights, optimizer, share)
-    if widens:
-        after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
+    if division.shards:
+        held, after = unit_held_bytes(model, division, optimizer, widens)
+    else:
+        share = division.p if division.sharded_optimizer else 1
+        held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+        after = update_bytes(weights, optimizer, share)
+        if widens:
+            after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
     if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others
@@ -87,7 +97,7 @@ def _walk(model: ModelSpec, division: Division, again: bool) -> Walk:
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
     """A rank's layers under a division; `cell` is its place in every dimension of a spatial grid."""
     if division.parts == 1:
-        return WholeLayers(model)
+        return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
     return SharedLayers(model, division)

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import Division
 from calib.foundation.layers import ITEM_BYTES, ITEM_TYPES, LayerShape
+from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
+from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 
@@ -32,6 +34,20 @@ def held_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
     steps = STEP_BYTES * (weights.ntensors if share == 1 else 1) if optimizer == "adam" else 0
     own = 2 * part if share > 1 else 0  # the rank's piece, and the buffer for its gradient
     return weights.nbytes + STATES[optimizer] * part + own + steps
+
+
+def unit_held_bytes(
+    model: ModelSpec, division: Division, optimizer: str, widens: bool
+) -> tuple[int, int]:
+    """Fully sharded: shards with gradients and state, and buffers for whole units; what an update makes.
+
+    `widens`: a reduce-scatter of half precision copies what it sends and receives in float32.
+    """
+    found, each = unit_bytes(model, division.p), model.items.weight_bytes
+    steps = STEP_BYTES * len(model_units(model)) if optimizer == "adam" else 0
+    sums = found.sent * ITEM_BYTES // each if widens and each < ITEM_BYTES else 0
+    held = (2 + STATES[optimizer]) * found.shards + steps + found.gathered + found.sent + sums
+    return held, MADE_BY_UPDATE[optimizer] * found.largest_shard
 
 
 def exchange_bytes(weights: Tensors, division: Division) -> int:

@@ -30,10 +30,9 @@ from typing import NamedTuple
 
 from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, ITEM_TYPES, LayerShape, Shape
+from calib.foundation.operators import family_of
 from calib.oracle.memory.liveness import UNCOUNTED, Back, ByteLine, HeldTensor, Ledger, Tape
 
-# families of operators whose inputs autocast makes narrow
-NARROWED = ("attention", "matmul", "conv")
 Run = Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]
 
 
@@ -201,7 +200,7 @@ def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
     """What was found by running it (oracle/trace/facts.py), in items as wide as this model's."""
     of, ledger, items = shape.operator, tape.ledger, tape.items
     assert of is not None
-    casts = items.mixed != "" and of.family in NARROWED
+    casts = items.mixed != "" and family_of(of.base) == "products"
     read = [
         cast(tape, x, items.activation_bytes) if casts and x.node is not None else x for x in inputs
     ]
@@ -246,10 +245,10 @@ def _item_bytes(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> 
     """Of the model's own type where an operator runs: under autocast the widest that it reads."""
     of, items = shape.operator, tape.items
     assert of is not None
-    if not items.mixed or of.family in NARROWED:
+    if not items.mixed or family_of(of.base) == "products":
         return items.activation_bytes
     read = [x.item_bytes for at, x in enumerate(inputs) if not of.type(at)]
-    if of.family != "norm" and (shape.parameter_shapes or not read):
+    if family_of(of.base) != "norms" and (shape.parameter_shapes or not read):
         read.append(items.weight_bytes)
     return max(read, default=items.weight_bytes)
 

@@ -15,6 +15,7 @@ from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
+from calib.oracle.layout.units import units_of
 from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.graph import INPUT
@@ -76,6 +77,19 @@ class WholeLayers:
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """The tensor as it is."""
         return value
+
+
+class UnitLayers(WholeLayers):
+    """Fully sharded: layers whole, and a unit's gradients gone when the last of them is made."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__(model)
+        self._unit_of = units_of(of.name for of in self._layers if of.shape.parameter_shapes)
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
+        """Run the layer's own module."""
+        tape.unit = self._unit_of.get(self._layers[index].name)
+        return super().run(tape, index, inputs)
 
 
 class SharedLayers(WholeLayers):

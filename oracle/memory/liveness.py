@@ -148,7 +148,8 @@ class Tape:
 
     `share` is the share of the samples in the layer that is run next, and `named` has a name for each of
     its weights that other layers have, too (None for its own): their gradients are added up. `items` has
-    the bytes of an item, and says whether autocast is at work.
+    the bytes of an item, and says whether autocast is at work. Gradients of weights stay, unless the
+    layer that is run next is in a `unit`: those go when the backward has made all of the unit.
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
@@ -156,6 +157,9 @@ class Tape:
         self.named: tuple[object, ...] = ()
         self.scalar = ByteLine(0.0, items.weight_bytes)
         self._nodes: list[_Node] = []
+        self.unit: str | None = None
+        self._units: dict[int, str] = {}  # of nodes with weights
+        self._waiting: dict[str, list[int]] = {}  # gradients, for the last of their unit
         self._cached: list[int] = []
 
     def cache(self, tensors: Sequence[int]) -> None:
@@ -214,6 +218,8 @@ class Tape:
             return first._replace(more=tuple(more))
         kept = [self.ledger.hold(tensor) for tensor in saves] + [*made]
         sizes = tuple([of.size for of in outputs])
+        if back.weights and self.unit is not None:
+            self._units[len(self._nodes)] = self.unit
         self._nodes.append(_Node(tuple(inputs), tuple(kept), back, sizes, self.named))
         node = len(self._nodes) - 1
         first, *more = [of._replace(node=node, place=at) for at, of in enumerate(outputs)]
@@ -258,19 +264,31 @@ class Tape:
                 ledger.drop(tensor)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
-            names = node.named or (None,) * len(weights)
-            for tensor, nbytes, name in zip(weights, back.weights, names, strict=False):
-                whole = tensor
-                if back.casts:
-                    whole = ledger.make(ByteLine(0.0, nbytes))
-                    ledger.drop(tensor)
-                if name is not None:
-                    whole = shared[name] = self._sum(shared.get(name), whole, ByteLine(0.0, nbytes))
-                elif again:
-                    ledger.drop(whole)
+            self._keep(number, weights, again, shared)
         for tensor in shared.values() if again else ():
             ledger.drop(tensor)
         return leaves
+
+    def _keep(
+        self, number: int, made: Sequence[int], again: bool, shared: dict[object, int]
+    ) -> None:
+        """The gradients that a node made of its weights stay, are added up, or go with their unit's."""
+        ledger, node, unit = self.ledger, self._nodes[number], self._units.get(number)
+        names = node.named or (None,) * len(made)
+        for tensor, nbytes, name in zip(made, node.back.weights, names, strict=False):
+            whole = tensor
+            if node.back.casts:
+                whole = ledger.make(ByteLine(0.0, nbytes))
+                ledger.drop(tensor)
+            if name is not None:
+                whole = shared[name] = self._sum(shared.get(name), whole, ByteLine(0.0, nbytes))
+            elif again:
+                ledger.drop(whole)
+            elif unit is not None:
+                self._waiting.setdefault(unit, []).append(whole)
+        if unit is not None and number == next(n for n, of in self._units.items() if of == unit):
+            for tensor in self._waiting.pop(unit, []):
+                ledger.drop(tensor)
 
     def _own(self, gradient: int, size: ByteLine) -> int:
         """A leaf's gradient, copied if others hold it (accumulate_grad.h)."""

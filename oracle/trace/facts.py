@@ -69,7 +69,7 @@ def facts_of(shape: LayerShape) -> Operator:
 def _both(shape: LayerShape) -> tuple[_Pass, _Pass]:
     """Of FEW and of MORE samples."""
     assert shape.operator is not None
-    with_data = shape.operator.family == "attention" and sum(shape.operand_bytes(MORE)) < MOST_BYTES
+    with_data = shape.operator.base == ATTENTION and sum(shape.operand_bytes(MORE)) < MOST_BYTES
     with torch.random.fork_rng(devices=[]):
         if not with_data:
             with contextlib.suppress(NotImplementedError):  # of some backwards without data

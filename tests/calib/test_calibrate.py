@@ -28,6 +28,19 @@ def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:
     assert alone == [CalibrationPoint("vgg16-mini", division) for division in plain[:2]]
 
 
+def test_strategies_by_name(tmp_path: Path) -> None:
+    """Fully sharded training on more ranks than one; what divides layers is refused beforehand."""
+    found = points_of(["vgg16-mini"], 4, [1, 2], True, strategies=("serial", "fully_sharded"))
+    assert [point.division for point in found] == [
+        Division("serial", 1, 4),
+        Division("fully_sharded", 2, 8),
+    ]
+    for name in ("filter", "zigzag"):
+        with pytest.raises(InputError, match=f"serial, data and fully_sharded, not {name}"):
+            calibrate(tmp_path / "run", ranks=1, device="cpu", strategies=["data", name])
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_execution_has_all_points_and_files_of_its_own(tmp_path: Path) -> None:
     names = ("float32", "bfloat16+channels_last")
     once = points_of(["vgg16-mini"], 4, [1, 2], True)

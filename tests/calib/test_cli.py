@@ -68,8 +68,8 @@ import-run: --output --model --strategy -p --batch --inner --segments --warmup -
 report: --output --parameters --csv --markdown --junit --least-accuracy --history --no-history
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
-calibrate: --output --quick --models --batch-per-rank --ranks --launcher --budget --iterations
-    --device --libraries --execution --name --seed --json
+calibrate: --output --quick --models --strategies --batch-per-rank --ranks --launcher --budget
+    --iterations --device --libraries --execution --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node

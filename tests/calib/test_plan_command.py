@@ -13,6 +13,7 @@ from tests.helpers.words import words_of
 from typer.testing import CliRunner
 
 from calib.commands import plan as verb
+from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.planning.plan import draft, specs_of
@@ -67,9 +68,7 @@ def test_json_has_every_case_in_order(machine: Path) -> None:
         p=(1, 2, 4),
         budget_s=600.0,
         sparse=Sparse(),
-        strategies=tuple(
-            words_of("serial data spatial pipeline filter channel data+filter data+spatial")
-        ),
+        strategies=tuple(STRATEGIES),
     )
     made = draft(request, cluster(4), specs_of(request))
     assert [case["id"] for case in found["cases"]] == [case.id for case in made.plan.cases]

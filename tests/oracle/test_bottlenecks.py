@@ -16,11 +16,13 @@ from calib.oracle.terms import Term, TermCause, TermValue
 
 GIB = 2**30
 # the columns of Table 6; serial is in none, but updates weights and fills its memory as all do
-ALL = {"data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"}
+ALL = {"data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"} | {
+    "fully_sharded"  # which the table has not
+}
 SPATIAL = {"spatial", "data+spatial"}
 SHARED = {"filter", "channel", "data+filter"}
 COLUMNS = {
-    "gradient exchange": {"data", "spatial", "data+filter", "data+spatial"},
+    "gradient exchange": {"data", "fully_sharded", "spatial", "data+filter", "data+spatial"},
     "layer-wise communication": SHARED | SPATIAL,  # of spatial the allgather where the split ends
     "peer-to-peer communication": {"spatial", "pipeline", "data+spatial"},
     "network congestion": ALL,
@@ -211,6 +213,11 @@ def test_sharded_optimizer_is_not_redundant() -> None:
     assert found.why.startswith("2 GiB of weights and gradients on")
     stateless = judged(divided("data"), term("compute", 1.0), parts=PARTS | {"optimizer": 0})
     assert stateless["memory redundancy"].why.startswith("2 GiB of weights and gradients on")
+
+
+def test_nothing_is_redundant_where_everything_is_sharded() -> None:
+    """But activations, of which each rank has other samples."""
+    assert "memory redundancy" not in judged(divided("fully_sharded"), term("compute", 1.0))
 
 
 def test_few_redundant_bytes_do_not_matter() -> None:

@@ -33,6 +33,7 @@ BETWEEN_PES = ("halo", "layerwise", "exchange")
 DIVISIONS = {
     "serial": Division("serial", 1, 24),
     "data": Division("data", 4, 24),
+    "fully_sharded": Division("fully_sharded", 4, 24),
     "spatial": Division("spatial", 4, 24),
     "pipeline": Division("pipeline", 3, 24, segments=4),
     "filter": Division("filter", 4, 24),

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from tests.helpers.norms import Tensors
 from tests.helpers.programs import quiet, trace_once, traced_once
+from tests.helpers.sharded import weights_of
 from torch import Tensor
 
 from calib.foundation.division import Division
@@ -26,7 +27,6 @@ from calib.foundation.errors import InputError
 from calib.foundation.execution import execution_of
 from calib.microbench.item_types import weight_type
 from calib.training.checks.gradients import gradient_difference
-from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.models import ModelEntry, built
 from calib.training.models.alexnet import AlexNet
@@ -34,6 +34,7 @@ from calib.training.models.cosmoflow import CosmoFlow
 from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
 from calib.training.step import TrainingStep
+from calib.training.strategies.fully_sharded import FullyShardedWorker
 from calib.training.teams import Teams, make_teams
 from calib.training.worker import Worker, WorkerOptions
 
@@ -157,10 +158,13 @@ def observed(worker: Worker, about: ModelEntry) -> LayerProgram:
 
 def gradients_after_exchange(step: TrainingStep) -> dict[str, Tensor]:
     """By parameter, what the optimizer is given; of a sharded one all of what was averaged."""
-    if isinstance(step.worker.exchange, ShardedGradients):
-        step.worker.exchange.average([p.grad for p in step.parameters if p.grad is not None])
+    step.worker.average_gradients()
     held = step.worker.held
-    return {h.name: h.parameter.grad.clone() for h in held if h.parameter.grad is not None}
+    found = {h.name: h.parameter.grad.clone() for h in held if h.parameter.grad is not None}
+    if isinstance(step.worker, FullyShardedWorker):  # the next backward would add to them
+        for parameter in step.parameters:
+            parameter.grad = None
+    return found
 
 
 def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -195,7 +199,7 @@ def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for iteration in range(case.iterations):
         losses.append(step.iterate()[1])
         if iteration + 1 == STEPS:
-            found |= {f"after|{h.name}": h.parameter.detach().clone() for h in worker.held}
+            found |= {f"after|{name}": w for name, w in weights_of(worker).items()}
     found |= {f"output|{name}": torch.cat(parts) for name, parts in seen.outputs.items()}
     for name, parts in seen.gradients.items():
         known = [part for part in parts if part is not None]

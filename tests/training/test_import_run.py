@@ -240,11 +240,11 @@ def test_strategies_by_other_names() -> None:
     for name in ("DDP", "data_parallel", " Data "):
         assert strategy_of(name) == "data"
     others = {"single": "serial", "pp": "pipeline", "data-filter": "data+filter"}
+    others |= dict.fromkeys(["FSDP", "ZeRO-3", "FullyShardedDataParallel"], "fully_sharded")
     assert {name: strategy_of(name) for name in others} == others
     assert strategy_of("channel") == "channel"
-    # weights in parts are a strategy of others only
-    with pytest.raises(InputError, match="unknown strategy 'fsdp'"):
-        strategy_of("fsdp")
+    with pytest.raises(InputError, match="unknown strategy 'zero-2'"):  # of others only
+        strategy_of("zero-2")
 
 
 def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:

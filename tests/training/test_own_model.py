@@ -160,7 +160,9 @@ def test_a_seed_gives_every_rank_the_same_weights(here: Path) -> None:
 def test_layers_of_one_that_can_be_traced(here: Path) -> None:
     names = [layer.name for layer in own_layers(own("plain")).layers]
     assert names == ["0", "1", "loss"]
-    with pytest.raises(InputError, match="a training function works with serial and data only"):
+    with pytest.raises(
+        InputError, match="a training function works with serial, data and fully_sharded only"
+    ):
         own_layers(own("plain", "step"), "filter")
 
 

@@ -25,7 +25,6 @@ from calib.foundation.errors import MeasurementError
 from calib.foundation.execution import execution_of
 from calib.microbench.timing.watchdog import beat, idle
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
-from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
@@ -118,9 +117,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     with WithoutDropout():
         loss = step.worker.compute(step.inputs, step.targets)
     step.exchange_gradients()
-    exchange = step.worker.exchange
-    if isinstance(exchange, ShardedGradients):  # a rank has only its piece of the averages
-        exchange.average([p.grad for p in step.parameters if p.grad is not None])
+    step.worker.average_gradients()
     losses = torch.zeros(2, dtype=torch.float64, device=world.device.tensors)
     if loss is not None:
         losses[0], losses[1] = loss, 1.0

@@ -55,7 +55,7 @@ class ShardedGradients:
 
     def pack(self, gradients: Sequence[Tensor]) -> None:
         """Copy the gradients into the flat buffer."""
-        pack(_flattened(self._orders, gradients), self._packed)
+        pack(flattened(self._orders, gradients), self._packed)
 
     def exchange(self) -> None:
         """Sum over the ranks; each keeps its part."""
@@ -73,7 +73,8 @@ class ShardedGradients:
             gradient.copy_(order.shaped(piece))
 
 
-def _flattened(orders: Sequence[MemoryOrder], tensors: Sequence[Tensor]) -> list[Tensor]:
+def flattened(orders: Sequence[MemoryOrder], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Every tensor in its parameter's order, in one dimension."""
     return [order.flat(tensor) for order, tensor in zip(orders, tensors, strict=True)]
 
 
@@ -93,19 +94,23 @@ class ShardedWorker(Worker):
         self._weights = parameters[0].detach().new_zeros(each * team.size)
         pieces = torch.split(self._weights[:items], [order.items for order in orders])
         with torch.no_grad():
-            pack(_flattened(orders, parameters), self._weights[:items])
+            pack(flattened(orders, parameters), self._weights[:items])
             for parameter, order, piece in zip(parameters, orders, pieces, strict=True):
                 parameter.data = order.shaped(piece)
         own = self._weights[each * team.rank : each * (team.rank + 1)]
         self._team, self._piece = team, nn.Parameter(own.clone())
-        exchange = ShardedGradients(self._piece, orders, team)
-        super().__init__(task, task.module, held, exchange)
+        self._gradients = ShardedGradients(self._piece, orders, team)
+        super().__init__(task, task.module, held, self._gradients)
 
     def make_optimizer(
         self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     ) -> torch.optim.Optimizer:
         """The optimizer of this rank's piece."""
         return make([self._piece])
+
+    def average_gradients(self) -> None:
+        """Gather the averages; collective."""
+        self._gradients.average([p.grad for p in self.parameters if p.grad is not None])
 
     def finish(self) -> None:
         """Gather the updated weights; drop the gradients, which the optimizer does not see."""

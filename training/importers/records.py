@@ -26,6 +26,10 @@ SYNONYMS = {
     "dataparallel": "data",
     "distributeddataparallel": "data",
     "horovod": "data",
+    "fsdp": "fully_sharded",
+    "fsdp2": "fully_sharded",
+    "zero-3": "fully_sharded",
+    "fullyshardeddataparallel": "fully_sharded",
     "single": "serial",
     "none": "serial",
     "sequential": "serial",
@@ -41,6 +45,7 @@ SYNONYMS = {
 ABSENT = {
     "serial": ("halo", "layerwise", "pack", "exchange", "unpack"),
     "data": ("halo", "layerwise"),
+    "fully_sharded": ("halo", "layerwise"),
     "filter": ("halo",),
     "channel": ("halo",),
     "pipeline": ("halo", "pack", "exchange", "unpack"),

@@ -33,6 +33,7 @@ LOADING = "loading"
 COMMUNICATION = {
     "serial": "exchange",
     "data": "exchange",
+    "fully_sharded": "exchange",
     "filter": "layerwise",
     "channel": "layerwise",
     "pipeline": "layerwise",

@@ -29,11 +29,12 @@ from calib.microbench.timing.repeat import (
     repeat,
 )
 from calib.microbench.timing.watchdog import beat
+from calib.training.clock import GRADIENTS
 from calib.training.in_place.layers import LayerTimes
 from calib.training.in_place.overlap import measure_overlap
 from calib.training.layer_program import LayerProgram
 from calib.training.models import entry
-from calib.training.step import GRADIENTS, TrainingStep
+from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams, teams_of
 from calib.training.worker import WorkerOptions
 

@@ -138,8 +138,7 @@ def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
     """The layers of a user's module, for strategies that divide them. Raises InputError."""
     if about.function:
         raise InputError(
-            f"{strategy} divides the layers itself: a training function works with "
-            f"{' and '.join(WHOLE)} only"
+            f"{strategy} divides the layers itself: a training function works with {WHOLE} only"
         )
     try:
         with aside():
@@ -147,7 +146,7 @@ def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
             return trace(module, about.input_shape, about.name, about.loss)
     except InputError as error:
         raise InputError(
-            f"{strategy} needs a module whose layers are known; {' and '.join(WHOLE)} train any: {error}"
+            f"{strategy} needs a module whose layers are known; {WHOLE} train any: {error}"
         ) from error
 
 

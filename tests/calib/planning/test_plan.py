@@ -14,7 +14,7 @@ from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
 
-from calib.foundation.division import STRATEGIES
+from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.foundation.execution import execution_of
 from calib.microbench.cases import (
@@ -31,6 +31,7 @@ from calib.microbench.groups import fits
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.layout.shards import rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
+from calib.oracle.layout.units import model_units
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.template import groups
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
@@ -546,8 +547,8 @@ def test_executions_that_a_strategy_does_not_have(specs: dict[str, ModelSpec]) -
     )
     for strategy in ("filter", "pipeline"):
         line = (
-            f"vgg16-mini {strategy} 2 (bfloat16+channels_last): channels_last is of serial and data, "
-            f"not of {strategy}"
+            f"vgg16-mini {strategy} 2 (bfloat16+channels_last): channels_last is of serial, data and "
+            f"fully_sharded, not of {strategy}"
         )
         assert line in made.left_out
     found = cases(made.plan, InPlaceCase, is_overlap=False)
@@ -699,7 +700,7 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
     machine = planned_launches(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
-    single = ("data", "spatial", "pipeline", "filter", "channel")
+    single = ("data", "fully_sharded", "spatial", "pipeline", "filter", "channel")
     expected = ["serial 1", *(f"{strategy} {p}" for p in (2, 8) for strategy in single)]
     expected += ["data+filter 2x4", "data+spatial 2x4"]
     assert [point.label for point in points] == [f"vgg16-mini {label}" for label in expected]
@@ -779,3 +780,25 @@ def test_batch_of() -> None:
     assert batch_of("vgg16-mini", None) == entry("vgg16-mini").batch_per_rank
     with pytest.raises(InputError, match="give --batch-per-rank"):
         batch_of("some/model.json", None)
+
+
+def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
+    """Its collectives, packed units and shards, and the update of these; in place as data is."""
+    made = {
+        names: vgg(cluster(2), specs, (2,), strategies=names).plan
+        for names in (("data",), ("fully_sharded",), ("data", "fully_sharded"))
+    }
+    alone = made["fully_sharded",]
+    model = specs["vgg16-mini"]
+    division = Division("fully_sharded", 2, 2 * 16)
+    sent = {(case.operation, case.nbytes) for case in cases(alone, CollectiveCase, tier=0)}
+    assert {(m.operation, m.nbytes) for m in messages(model, division)} <= sent
+    shards = tuple((unit.shard_items(2),) for unit in model_units(model))
+    passes = {(case.operation, case.shapes) for case in cases(alone, TensorsCase, tier=0)}
+    assert ("update", shards) in passes
+    for unit in model_units(model):
+        assert {("pack", unit.shapes), ("pack", ((unit.shard_items(2),),))} <= passes
+    in_place = [
+        {case.id for case in cases(plan, InPlaceCase, is_overlap=False)} for plan in made.values()
+    ]
+    assert in_place[0] == in_place[1] == in_place[2]

@@ -357,8 +357,13 @@ def test_every_part_of_the_minis_can_be_built() -> None:
 
 
 def test_rank_parameters() -> None:
-    """filter: the larger part; channel: the biases whole; data: all; a batch norm is on every rank."""
+    """filter: the larger part; channel: the biases whole; data: all; a batch norm is on every rank.
+
+    fully_sharded: a third of each unit's items, rounded up.
+    """
     model = small()
+    shards = rank_parameters(model, divide(model, "fully_sharded", 3, 3))
+    assert shards == (((108 + 4 + 288 + 6) // 3 + 1,),)
     assert rank_parameters(model, divide(model, "data", 2, 4)) == model.parameter_shapes
     assert rank_parameters(model, divide(model, "spatial", 2, 4)) == model.parameter_shapes
     assert rank_parameters(model, divide(model, "filter", 4, 4)) == (
@@ -426,7 +431,7 @@ def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
             1,
             "l1, cannot be split: its height of 8 in 49 parts .* at most 8 x 6 ranks",
         ),
-        ("tensor", 2, 1, "unknown strategy 'tensor'; known: serial, data, spatial"),
+        ("tensor", 2, 1, "unknown strategy 'tensor'; known: serial, data, fully_sharded"),
     ],
 )
 def test_limits(strategy: str, p: int, inner: int, message: str) -> None:

@@ -32,6 +32,7 @@ SEED = 3
 DIVISIONS = {
     "data": Division("data", 2, 4),
     "sharded": Division("data", 3, 3, sharded_optimizer=True),
+    "fully sharded": Division("fully_sharded", 3, 3),
     "spatial": Division("spatial", 2, 2, grid=(2,)),
     "grid": Division("spatial", 4, 2, grid=(2, 2)),
     "filter": Division("filter", 3, 2),

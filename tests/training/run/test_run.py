@@ -257,6 +257,8 @@ def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, lay
         (Division("data", 2, 4), WorkerOptions(ddp=True), "ddp"),
         (Division("data", 2, 4, overlap=True), WorkerOptions(), "ddp"),
         (Division("data", 2, 4, sharded_optimizer=True), WorkerOptions(), "sharded"),
+        (Division("fully_sharded", 2, 4), WorkerOptions(), "sharded"),
+        (Division("fully_sharded", 1, 4), WorkerOptions(), "none"),
         (Division("spatial", 2, 4), WorkerOptions(), "flat"),
         (Division("filter", 2, 4), WorkerOptions(), "none"),
         (Division("channel", 2, 4), WorkerOptions(), "none"),
