@@ -82,5 +82,5 @@ def _attribute(text: str) -> tuple[str, Attribute]:
     if value in ("True", "False"):
         return name, value == "True"
     if name in PER_DIMENSION:
-        return name, _dims(value)
+        return name, tuple(map(int, value.split("x")))
     return name, int(value) if value.isdecimal() else float(value)

@@ -22,6 +22,7 @@ from calib.microbench.layers.operators import (
 from calib.microbench.memory import LiveBytes, storages
 
 FEW, MORE = 2, 3  # samples
+ATTENTION = "scaled_dot_product_attention"  # the device chooses its kernel
 MOST_BYTES = 256 * 2**20  # of an operator that is run with data
 META, CPU = torch.device("meta"), torch.device("cpu")
 

@@ -14,6 +14,7 @@ from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.memory import bytes_of
 from calib.oracle.memory.live_layers import line, run_layer
 from calib.oracle.memory.liveness import ByteLine, HeldTensor, Ledger, Tape
+from calib.oracle.trace.facts import facts_of
 
 BATCH = 3
 CPU = torch.device("cpu")
@@ -117,6 +118,8 @@ def can_run(name: str, needs_input_grad: bool, run: str) -> bool:
 )
 def test_peak_of_a_layer(name: str, needs_input_grad: bool, run: str) -> None:
     shape = (LAYERS | MORE)[name]
+    if shape.operator is not None:
+        shape = shape.model_copy(update={"operator": facts_of(shape)})
     execution, of_x = RUNS[run]
     try:
         expected = measured(shape, needs_input_grad, execution, of_x)
