@@ -93,8 +93,8 @@ def work_models(
 
     A kind has a law of its own from MIN_ROWS distinct layers on, a family from MIN_ROWS kinds on, and
     all layers together have one ("any"). These two are checked on kinds that they were not fitted to
-    (the law of fewer kinds on layers). A kind of fewer layers has the law of all, dearer or cheaper as its
-    layers say.
+    (the law of fewer kinds on layers). A kind of fewer layers has the law of all, dearer or cheaper as
+    its layers say.
 
     Where no layer of a kind wrote fresh pages, the price of these is that of the best checked kind that
     did: it is the system's, whatever is computed.
@@ -293,7 +293,7 @@ def _of_kind(
     times = {name: dearer for name in PRICES} | {"call_s": min(dearer, 1.0), FRESH_PRICE: 1.0}
     return law.model_copy(
         update={
-            **{name: factor * getattr(law, name) for name, factor in times.items()},
+            **{name: times[name] * getattr(law, name) for name in PRICES},
             "intervals": {
                 name: (times[name] * low, times[name] * high)
                 for name, (low, high) in law.intervals.items()
