@@ -7,12 +7,13 @@ calib model trace my_pkg.net:build --input 3x224x224 -o model.json
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
+from calib.foundation.own import Loss
 from calib.lazy import new_app
 from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
@@ -68,9 +69,7 @@ def trace_module(
     input_: Annotated[
         str, typer.Option("--input", help="One sample's shape, without the batch: 3x224x224.")
     ],
-    loss: Annotated[
-        Literal["cross_entropy", "mse"], typer.Option(help="What the output is compared by.")
-    ] = "cross_entropy",
+    loss: Annotated[Loss, typer.Option(help="What the output is compared by.")] = "cross_entropy",
     name: Annotated[
         str | None, typer.Option(help="The model's name; default the last word of MODULE.")
     ] = None,
@@ -84,13 +83,11 @@ def trace_module(
     """
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
-    # late: they import PyTorch
-    from calib.oracle.trace.tracing import trace
-    from calib.oracle.trace.user_module import aside, build_module
+    # late: it imports PyTorch
+    from calib.training.own.check import traced
 
     default = module.partition(":")[0].rpartition(".")[2]
-    with aside():  # what a forward prints, too
-        found = trace(build_module(module), shape, default if name is None else name, loss)
+    found = traced(module, shape, default if name is None else name, loss)
     found.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(summary(found))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from calib.foundation.errors import InputError
 from calib.foundation.execution import Execution, execution_of
+from calib.foundation.layers import LOSSES
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
 from calib.microbench.device import Device
@@ -188,8 +189,7 @@ def first_call(
     beat()
     assert work.output is not None
     output = work.output.detach()
-    loss = case.layer.kind in ("cross_entropy", "mse")
-    expected = () if loss else (case.batch, *case.layer.output_shape)
+    expected = () if case.layer.kind in LOSSES else (case.batch, *case.layer.output_shape)
     if tuple(output.shape) != expected:
         raise InputError(f"the output is {tuple(output.shape)}, not {expected}: {case.layer}")
     generator = torch.Generator(output.device).manual_seed(seed + 1)

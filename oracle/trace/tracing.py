@@ -11,7 +11,9 @@ whole model) may be used any number of times: name, name#2, name#3.
 
 A model with an auxiliary head returns a pair in train mode. Its loss is still one layer: it reads both
 outputs, and its attribute auxiliary_weight is the weight of the second. So the last layer is always
-the loss, the loss has one cost key, and both heads reach it.
+the loss, the loss has one cost key, and both heads reach it. PyTorch's cross_entropy wants the classes
+at dimension 1; where a model's last weights are a linear layer's, they are at the last dimension
+(classes_last), and the loss is over all places, as language models have it.
 """
 
 from __future__ import annotations
@@ -249,9 +251,10 @@ def trace(
     name: str,
     loss: Literal["cross_entropy", "mse"],
     auxiliary_weight: float = 0.0,
+    built_by: str = "",
 ) -> ModelSpec:
     """The ModelSpec of `trace_nodes`."""
-    return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
+    return trace_nodes(module, input_shape, name, loss, auxiliary_weight, built_by)[0]
 
 
 def trace_nodes(
@@ -260,6 +263,7 @@ def trace_nodes(
     name: str,
     loss: Literal["cross_entropy", "mse"],
     auxiliary_weight: float = 0.0,
+    built_by: str = "",
 ) -> tuple[ModelSpec, dict[str, str]]:
     """Trace a PyTorch module into a ModelSpec, and map the graph's nodes to its layers.
 
@@ -278,6 +282,8 @@ def trace_nodes(
         The loss on the output.
     auxiliary_weight
         Weight of the auxiliary output's loss; 0 if the model has none.
+    built_by
+        MODULE:FUNCTION of the user's code that builds the module.
 
     Returns
     -------
@@ -311,17 +317,20 @@ def trace_nodes(
     with torch.no_grad():
         recorder.run(sample)
     _require_every_parameter(recorder, module, meta, name)
-    weights = [
-        layer.shape.parameter_shapes[0]
-        for layer in recorder.layers
-        if layer.shape.kind in ("conv", "linear")
-    ]
-    if not weights:
+    weighted = [layer.shape for layer in recorder.layers if layer.shape.kind in ("conv", "linear")]
+    if not weighted:
         raise InputError(f"the model {name} ({root}) has no convolution and no linear layer")
+    last, output = weighted[-1], recorder.shape_of[recorder.outputs[0]]
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
+    if loss == "cross_entropy" and last.kind == "linear" and len(output) > 1:
+        attributes["classes_last"] = True  # tokens x vocabulary, as of every language model
     recorder.append(LOSS, loss, recorder.outputs, (), attributes=attributes)
     spec = ModelSpec(
-        name=name, input_shape=input_shape, classes=weights[-1][0], layers=tuple(recorder.layers)
+        name=name,
+        input_shape=input_shape,
+        classes=last.parameter_shapes[0][0],
+        layers=tuple(recorder.layers),
+        built_by=built_by,
     )
     return spec, {node.name: layer for node, layer in recorder.source.items()}
 
@@ -329,7 +338,12 @@ def trace_nodes(
 def _require_every_parameter(
     recorder: _Recorder, module: nn.Module, meta: nn.Module, name: str
 ) -> None:
-    """Raise InputError unless the layers together hold all parameters of `module`."""
+    """Raise InputError unless the layers together hold all parameters of `module`, all trained."""
+    if frozen := [key for key, p in meta.named_parameters() if not p.requires_grad]:
+        raise InputError(
+            f"{name} ({recorder.root}) does not train {', '.join(frozen[:3])} (requires_grad is "
+            "False), and calib's layers train all their weights"
+        )
     unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
     expected = sum(parameter.numel() for parameter in module.parameters())
     found = sum(layer.shape.parameter_items for layer in recorder.layers)

@@ -165,7 +165,7 @@ def trained(run: Path, point: NightPoint, seconds: float = 0.025, **header: obje
     of = point.division
     made = training_run(
         [seconds * (1 + k / 1000) for k in range(8)],
-        model=point.model,
+        model=point.model.name,
         strategy=of.strategy,
         p=of.p,
         batch_per_rank=of.local_batch,

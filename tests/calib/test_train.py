@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from calib.training.own.options import Own
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.calib import inside
@@ -29,7 +30,6 @@ from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import templates
 from calib.training.job import OPTIMIZERS, Settings, TrainingJob
-from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.teams import make_teams

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from calib.training.models.auxiliary import AuxiliaryLoss
 from tests.helpers.programs import build, registered
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +20,6 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.layers.build import build_layer
 from calib.oracle.model.layer import Layer
 from calib.training.models import entry, model_names
-from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.models.inception import InceptionV3
 
 FULL = [name for name in model_names() if not name.endswith("-mini")]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from calib.training.own.model import OwnModel, own_entry, own_layers
+from calib.training.own.options import is_own, own_name
 from tests.helpers.tensor_ranks import on_ranks
 from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.training.models import built
-from calib.training.own.model import OwnModel, own_entry, own_layers
-from calib.training.own.options import is_own, own_name
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 
 MODULE = '''
