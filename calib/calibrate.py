@@ -182,7 +182,7 @@ def calibrate(
         link_latest(run)
     if not quiet:
         seconds, first = sum(steps.seconds.values()), request.executions[0]
-        show_end(made.findings, run, seconds, layers[0].name, ranks, first)
+        show_end(made.findings, run, seconds, models[0], ranks, first)
     return {
         "run": str(run),
         "parameters": str(run / PARAMETERS_FILE),

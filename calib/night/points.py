@@ -18,9 +18,10 @@ from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
+from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training.models.specs import entry_of, named, require_built, why_not_built
+from calib.training.models.specs import named, require_built, why_not_built
 from calib.training_runs.options import backend_on, trained_division
 from calib.training_runs.stages import Balance
 
@@ -95,9 +96,10 @@ def points_of(
     points: dict[str, NightPoint] = {}
     left_out: dict[str, Missing] = {}
     several = len(request.optimizers) > 1
-    for name in [name for name, model in models.items() if entry_of(model) is None]:
-        model = models.pop(name)
-        left_out[name] = Missing(what=model.name, why=why_not_built(model))
+    unbuilt = {name: why for name, model in models.items() if (why := why_not_built(model))}
+    for name, why in unbuilt.items():
+        say(f"left out: {why}")
+        del models[name]
     for name, strategy, p, execution in _asked(request, models):
         model = models[name]
         try:
@@ -110,8 +112,8 @@ def points_of(
             point = NightPoint(model, division, optimizer, execution, several)
             points.setdefault(point.file, point)
     if not points:
-        first = next(iter(left_out.values()), None)
-        raise InputError(first.line if first else "serial runs on 1 rank: add 1 to p of the plan")
+        why = [*(each.line for each in left_out.values()), *unbuilt.values()]
+        raise InputError(why[0] if why else "serial runs on 1 rank: add 1 to p of the plan")
     return list(points.values()), list(left_out.values())
 
 
