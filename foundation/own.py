@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from calib.foundation.layers import Shape
+from calib.foundation.quantities import Count, CountOrNone
 
 Loss = Literal["cross_entropy", "mse"]
 
@@ -14,20 +17,25 @@ Loss = Literal["cross_entropy", "mse"]
 class Own:
     """What a rank must be told of a user's module.
 
-    `built_by` is MODULE:FUNCTION. Its input is integers below `rows`, or normal numbers (0). Its
-    output of one sample is (outputs, *places), or (*places, outputs) with `classes_last`: cross_entropy
-    has a class below `outputs` for each place. `function` is MODULE:FUNCTION of a training step,
-    step(module, inputs, targets, loss) -> loss.
+    Its input is integers below `rows`, or normal numbers (0). Its output of one sample is (outputs,
+    *places), or (*places, outputs) with `classes_last`: cross_entropy has a class below `outputs` for
+    each place. The training step `function` is step(module, inputs, targets, loss) -> loss.
     """
 
-    built_by: str
-    input_shape: Shape
-    loss: Loss
-    outputs: int
-    places: Shape = ()
-    classes_last: bool = False
-    rows: int = 0
-    function: str = ""
+    built_by: Annotated[str, Field(description="MODULE:FUNCTION of the user's code")]
+    input_shape: Annotated[Shape, Field(description="of one sample")]
+    loss: Annotated[Loss, Field(description="what the output is compared by")]
+    outputs: Annotated[Count, Field(description="classes of cross_entropy, or outputs")]
+    places: Annotated[
+        Shape, Field(description="of one sample, each with a target: tokens, pixels")
+    ] = ()
+    classes_last: Annotated[
+        bool, Field(description="whether outputs are the last dimension, not the first")
+    ] = False
+    rows: Annotated[CountOrNone, Field(description="inputs are integers below it; 0: numbers")] = 0
+    function: Annotated[
+        str, Field(description="MODULE:FUNCTION of a training step; empty: loss(module(inputs))")
+    ] = ""
 
 
 def own_name(words: str) -> str:

@@ -112,8 +112,8 @@ def points_of(
             point = NightPoint(model, division, optimizer, execution, several)
             points.setdefault(point.file, point)
     if not points:
-        why = [*(each.line for each in left_out.values()), *unbuilt.values()]
-        raise InputError(why[0] if why else "serial runs on 1 rank: add 1 to p of the plan")
+        reasons = [*(each.line for each in left_out.values()), *unbuilt.values()]
+        raise InputError(reasons[0] if reasons else "serial runs on 1 rank: add 1 to p of the plan")
     return list(points.values()), list(left_out.values())
 
 

@@ -182,7 +182,7 @@ def predicted(run: Path, points: list[NightPoint], made: str = BEFORE) -> Predic
     source = read_signed(run / PARAMETERS_FILE)
     machine = Machine(source.parameters)
     of = predicted_of(
-        [project(spec(x.model), x.division, machine, optimizer=x.optimizer) for x in points],
+        [project(x.model, x.division, machine, optimizer=x.optimizer) for x in points],
         source.sha256,
         spec,
         "0.1.0",

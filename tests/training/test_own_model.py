@@ -276,7 +276,7 @@ def test_layers_of_one_that_can_be_traced(here: Path) -> None:
         ("plain", "two", r"called as step\(module, inputs, targets, loss\): too many positional"),
         ("plain", "net2", "has no 'net2'"),
         ("lazy", "", "no shape for 1.weight before its first forward: give its lazy modules"),
-        ("Pair", "", "returns a tuple: return one tensor, or let a --train-function"),
+        ("Pair", "", "returns a tuple: return one tensor, or let a training function"),
         ("Named", "", "returns a dict: return one tensor"),
         ("Classes", "", r"returns integers \(torch.int64\)"),
         ("Detached", "", "a tensor without a gradient: a no_grad or detach is in it"),
@@ -320,9 +320,9 @@ def test_numbers_that_cannot_be(here: Path) -> None:
         told("plain", loss="hinge")
     with pytest.raises(InputError, match="at least 1"):
         told("plain", shape=())
-    with pytest.raises(InputError, match="--outputs 4, and own_net_of_test:plain has 3"):
+    with pytest.raises(InputError, match="own_net_of_test:plain has 3 outputs, not 4"):
         described("own_net_of_test:plain", SHAPE, "mse", 4)
-    with pytest.raises(InputError, match="a training function needs --outputs"):
+    with pytest.raises(InputError, match="needs the number of outputs"):
         described("own_net_of_test:plain", SHAPE, "mse", function="own_net_of_test:step")
 
 

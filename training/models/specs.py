@@ -55,7 +55,7 @@ def why_not_built(model: ModelSpec) -> str:
         return ""
     return (
         f"{model.name} is predicted from its layers alone, neither run in place nor trained: its "
-        "file does not say how it is built, as one of `calib model trace MODULE:FUNCTION` does"
+        "file does not say how it is built (built_by)"
     )
 
 

@@ -65,7 +65,9 @@ def described(
     if not input_shape or min(*input_shape, outputs or 1) < 1:
         raise InputError("the input's shape and the outputs are numbers of at least 1")
     if function and outputs is None:
-        raise InputError("a training function needs --outputs: targets are below, or of, this many")
+        raise InputError(
+            "a training function needs the number of outputs, which targets are made by", "outputs"
+        )
     own = Own(words, input_shape, loss, outputs or 1, function=function)
     module, size = seeded(own), (SAMPLES, *input_shape)
     tries = (torch.randn(size), torch.zeros(size, dtype=torch.int64))  # of rows of a table
@@ -74,7 +76,7 @@ def described(
     seen = _tried(own, module, tries, whole=False)
     own = _with_head(replace(own, rows=seen.rows), seen)
     if outputs not in (None, own.outputs):
-        raise InputError(f"--outputs {outputs}, and {words} has {own.outputs}")
+        raise InputError(f"{words} has {own.outputs} outputs, not {outputs}")
     return own
 
 
@@ -84,7 +86,7 @@ def _with_head(own: Own, seen: _Forward) -> Own:
     if not isinstance(output, Tensor):
         raise InputError(
             f"{words} returns a {type(output).__name__}: return one tensor, or let a "
-            "--train-function make the loss of it"
+            "training function make the loss of it"
         )
     if not output.is_floating_point():
         raise InputError(f"{words} returns integers ({output.dtype}), which no loss can train")
@@ -116,7 +118,7 @@ def require_as_traced(model: ModelSpec, function: str = "") -> None:
             name = (before or after).name
             raise InputError(
                 f"{own.built_by} has changed since {model.name} was traced, first in the layer "
-                f"{name!r}; trace it again: `calib model trace {own.built_by} ...`"
+                f"{name!r}: trace it again"
             )
     own = replace(own, function=function)
     inputs, _ = synthetic_batch(entry(model.name, own), SAMPLES, 0)
