@@ -19,7 +19,7 @@ from calib.fitting.sections.composition import COPIES, EXCHANGE, MET
 from calib.foundation.errors import CalibError
 from calib.microbench.cases import InPlaceCase
 from calib.oracle.costs.machine import Machine
-from calib.predicting.file import projected
+from calib.predicting.file import projected, spec_of
 from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.pairing import score_runs
 from calib.reports.scoring.summary import summary
@@ -78,7 +78,7 @@ def accuracies_of(parameters: Parameters, runs: Sequence[TrainingRun]) -> list[A
     machine, predictions = Machine(parameters), []
     for head in (run.header for run in runs):
         with suppress(CalibError):  # then that run has no score
-            made = projected(machine, head.model, head.division, optimizer=head.optimizer)
+            made = projected(machine, spec_of(head.model), head.division, optimizer=head.optimizer)
             predictions.append(made)
     return score_runs(predictions, runs)[0]
 

@@ -28,11 +28,13 @@ from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
 from calib.planning.plan import plan_for_run
+from calib.planning.points import batch_of
 from calib.planning.request import FULL, Effort, request_of
-from calib.predicting.file import spec_of, write_predictions
+from calib.predicting.file import write_predictions
 from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
@@ -43,7 +45,7 @@ from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
 from calib.training.allowed import WHOLE, why_no_execution
 from calib.training.job import Settings, TrainingJob
-from calib.training.models import entry
+from calib.training.models.specs import entry_of, named, require_built, why_not_built
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import backend_on
 from calib.training_runs.train import train
@@ -89,7 +91,8 @@ def calibrate(
     effort
         How long is measured and trained: `calib.planning.request.FULL`, `QUICK`, or another.
     models
-        Registered models; training needs those.
+        Registered models and model.json files. Those that do not say how they are built are only
+        predicted.
     batch_per_rank
         Samples per rank and iteration; by default each model's own.
     ranks
@@ -125,8 +128,10 @@ def calibrate(
         Where a step cannot be done: InputError for what was asked, MachineError and MeasurementError
         for what the machine does not do, FileError for files.
     """
-    for model in models:
-        entry(model)
+    specs = named(models)
+    if all(unbuilt := list(map(why_not_built, specs.values()))):
+        raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
+    require_built(specs.values())
     strategies = CALIBRATED if strategies is None else strategies
     for strategy in strategies:
         if not traits_of(strategy).whole:
@@ -171,8 +176,9 @@ def calibrate(
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
+    layers = list(specs.values())
     points = points_of(
-        models, batch_per_rank, sizes, effort.extras, request.executions, device, strategies
+        layers, batch_per_rank, sizes, effort.extras, request.executions, device, strategies
     )
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
@@ -180,7 +186,7 @@ def calibrate(
             say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
-        todo = [point for point in points if point not in missing]
+        todo = [x for x in points if x not in missing and entry_of(x.model) is not None]
         failed = _train(run, todo, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
@@ -220,24 +226,29 @@ def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
 class CalibrationPoint(NamedTuple):
     """What is predicted and trained."""
 
-    model: str
+    model: ModelSpec
     division: Division
     execution: str = USUAL
 
     @property
     def label(self) -> str:
         """For people: vgg16-mini data p=2 bfloat16."""
-        words = (self.model, self.division.slug, f"p={self.division.p}", unusual(self.execution))
+        words = (
+            self.model.name,
+            self.division.slug,
+            f"p={self.division.p}",
+            unusual(self.execution),
+        )
         return " ".join(filter(None, words))
 
     def path(self, run: Path) -> Path:
         """The file of its training in a run directory."""
         of = self.division
-        return training_path(run, self.model, of.slug, of.p, unusual(self.execution))
+        return training_path(run, self.model.name, of.slug, of.p, unusual(self.execution))
 
 
 def points_of(
-    models: Sequence[str],
+    models: Sequence[ModelSpec],
     batch_per_rank: int | None,
     sizes: list[int],
     overlap: bool,
@@ -250,20 +261,20 @@ def points_of(
     Other strategies on more ranks than one. All of it in each execution that the device has for it, one
     after the other.
     """
-    divided: list[tuple[str, Division]] = []
+    divided: list[tuple[ModelSpec, Division]] = []
     for model in models:
-        each = batch_per_rank or entry(model).batch_per_rank
+        each = batch_of(model, batch_per_rank)
         for strategy in strategies:
             alone = {"serial": [1], "data": sizes}.get(strategy, [p for p in sizes if p > 1])
             divided += [(model, Division(strategy, p, p * each)) for p in alone]
         p = sizes[-1]
-        if overlap and model == models[0] and p > 1 and "data" in strategies:
+        if overlap and model is models[0] and p > 1 and "data" in strategies:
             divided.append((model, Division("data", p, p * each, overlap=True)))
     points = []
     for execution, (model, division) in product(executions, divided):
-        point, layers = CalibrationPoint(model, division, execution), spec_of(model)
-        how, sample = execution_of(execution), layers.input_shape
-        if reasons := why_no_execution(division, how, layers, sample, device):
+        point = CalibrationPoint(model, division, execution)
+        how, sample = execution_of(execution), model.input_shape
+        if reasons := why_no_execution(division, how, model, sample, device):
             say(f"left out: {point.label}: {reasons[0]}")
         else:
             points.append(point)
@@ -278,7 +289,7 @@ def _predict(
     projections, missing = [], {}
     for point in points:
         try:
-            model = spec_of(point.model).run_as(point.execution)
+            model = point.model.run_as(point.execution)
             projections.append(project(model, point.division, machine))
         except MissingParameter as error:
             missing[point] = str(error)
@@ -304,9 +315,9 @@ def _train(
         if _complete(path, settings.iterations):
             continue
         job = TrainingJob(
-            model=point.model,
+            model=point.model.name,
             division=point.division,
-            settings=replace(settings, execution=point.execution),
+            settings=replace(settings, execution=point.execution, own=point.model.own),
             fingerprint=fingerprint,
         )
         try:

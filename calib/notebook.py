@@ -26,6 +26,7 @@ from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import CalibWarning, InputError
 from calib.foundation.execution import USUAL
+from calib.foundation.own import Loss
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CLUSTER_FILE,
@@ -58,7 +59,6 @@ from calib.reports.writers import csv as accuracy_table
 from calib.reports.writers import history as history_table
 from calib.rundir import RUNS, existing
 from calib.scoring.run import ScoredRun, scored
-from calib.training.models import Loss
 from calib.training.models.specs import spec
 from calib.training.run.lines import TIMED_PHASES
 
@@ -357,8 +357,7 @@ class Run:
         --------
         >>> run.predict("resnet50", ["data", "filter"], p="4:64", batch_per_rank=32)
         """
-        layers = _spec(model, input_shape, loss).run_as(execution)
-        name = model if isinstance(model, str) else layers.name
+        layers = _spec(model, input_shape, loss, self.path).run_as(execution)
         chosen = templates(
             strategy if isinstance(strategy, str) else ",".join(strategy),
             inner=_given("inner", inner),
@@ -366,13 +365,15 @@ class Run:
             overlap=overlap,
             sharded_optimizer=sharded_optimizer,
         )
-        scales = batches(name, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch))
+        scales = batches(
+            layers, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch)
+        )
         if form not in get_args(Form):
             raise InputError(f"unknown form {form!r}; known: measured, paper")
         machine = Machine(parameters_of(self.path / PARAMETERS_FILE, changes))
         predictor = Predictor(machine, form, optimizer, samples)
         found = list(predictor.points([(layers, scales)], _given("p", p), chosen))
-        predictor.require_some(name, found)
+        predictor.require_some(layers.name, found)
         return _projections(found)
 
     def collective(
@@ -453,10 +454,10 @@ def _projections(found: Sequence[Projection]) -> pd.DataFrame:
     return table
 
 
-def _spec(model: Any, input_shape: Sequence[int], loss: Loss) -> ModelSpec:
+def _spec(model: Any, input_shape: Sequence[int], loss: Loss, run: Path) -> ModelSpec:
     """The layers of what `Run.predict` takes for a model."""
     if isinstance(model, str):
-        return spec(model)
+        return spec(model, run)
     if isinstance(model, ModelSpec):
         return model
     # late: PyTorch takes seconds, and only this needs it

@@ -39,6 +39,7 @@ LayerKind = Literal[
     "mse",
     "operator",
 ]
+LOSSES = ("cross_entropy", "mse")
 ITEM_BYTES = 4  # delta of the papers: float32
 INDEX_BYTES = 8  # torch looks rows up by int64
 # bytes of an item, by PyTorch's names; the model's own type is not among them
@@ -72,8 +73,9 @@ class LayerShape(BaseModel):
     groups, pools also ceil_mode; dropout: probability; layer_norm: normalized_shape, the trailing
     dimensions that it normalizes over. `parameter_shapes`: weight, then bias; an embedding's are one
     table (rows, width). Its input is the indices of one sample, its output (*input, width). concat
-    joins its inputs along the first dimension (the channels), and softmax runs along it. `operator` is
-    what a layer of the kind "operator" calls.
+    joins its inputs along the first dimension (the channels), and softmax runs along it. cross_entropy
+    has its classes along the first dimension of its input, with `classes_last` along the last.
+    `operator` is what a layer of the kind "operator" calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -87,7 +89,7 @@ class LayerShape(BaseModel):
     attributes: dict[str, Attribute] = Field(
         default_factory=dict,
         description="by kind of layer: kernel, stride, padding, groups, ceil_mode, probability, "
-        "normalized_shape",
+        "normalized_shape, auxiliary_weight, classes_last",
     )
     operator: Operator | None = Field(
         default=None, description='what a layer of the kind "operator" calls; else null'
@@ -159,6 +161,17 @@ class LayerShape(BaseModel):
         if self.operator is not None:
             return self.operator.flops > 0
         return self.kind in ("conv", "linear")
+
+    @property
+    def classes(self) -> int:
+        """Of a loss: classes, or outputs (mse), along the dimension of its input that has them."""
+        return self.input_shapes[0][-1 if "classes_last" in self.attributes else 0]
+
+    @property
+    def places(self) -> Shape:
+        """Of a loss: the other dimensions of its input, such as tokens or pixels."""
+        output = self.input_shapes[0]
+        return output[:-1] if "classes_last" in self.attributes else output[1:]
 
     @property
     def is_free(self) -> bool:

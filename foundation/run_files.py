@@ -12,6 +12,7 @@ PARTS_DIRECTORY = "samples.parts"  # of the cases that are done, until they are 
 PARAMETERS_FILE = "parameters.json"
 PREDICTIONS_FILE = "predictions.json"
 TRAINING = "training"  # the directory of training runs
+MODELS = "models"  # that of models that are not registered, NAME.json
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
 NIGHT_FILE = "night.json"

@@ -21,6 +21,7 @@ from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.names import ModelName
 from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
+from calib.foundation.own import Own
 from calib.foundation.quantities import (
     MAX_BYTES,
     MAX_RANKS,
@@ -276,6 +277,9 @@ class InPlaceCase(Divided, CaseBase):
     )
     device: DeviceName = Field(default="cpu", description="where the model is")
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
+    own: Own | None = Field(
+        default=None, description="how a user's model is built; null: registered"
+    )
     layer_ranks: tuple[KnownRanks, ...] = Field(
         default=(), description="which rank has the layer; empty where all have all"
     )

@@ -12,8 +12,8 @@ from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import Fingerprint, ModelName
+from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
-from calib.training.own.options import Own
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.teams import BACKENDS
 

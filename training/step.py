@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
 from calib.microbench.item_types import converted, laid_out, weight_type
+from calib.microbench.layers.losses import Loss, random_targets
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import GRADIENTS, PhaseClock
 from calib.training.models import ModelEntry, built
-from calib.training.models.auxiliary import AuxiliaryLoss
-from calib.training.own.model import OwnModel
+from calib.training.own.function import OwnLoss
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Task, WorkerOptions
@@ -23,24 +22,27 @@ from calib.training.worker import Task, WorkerOptions
 def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs [batch, *input_shape] and targets of the model's data set's shape, from a seed.
 
-    Held in memory, because the paper excludes I/O. Classification targets are class indices, regression
-    targets are normal.
+    Held in memory, because the paper excludes I/O. Inputs are normal, or integers below the rows of
+    the model's tables; classification targets are class indices, regression targets are normal.
     """
     generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn((batch, *about.input_shape), generator=generator)
-    if about.loss == "cross_entropy":
-        return inputs, torch.randint(about.outputs, (batch,), generator=generator)
-    return inputs, torch.randn((batch, about.outputs), generator=generator)
+    size = (batch, *about.input_shape)
+    if about.rows:
+        inputs = torch.randint(about.rows, size, generator=generator)
+    else:
+        inputs = torch.randn(size, generator=generator)
+    return inputs, random_targets(about.loss_layer, batch, generator)
+
+
+def in_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers in another item type; integers (rows, classes) as they are."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def loss_function(about: ModelEntry) -> nn.Module:
-    """The loss of a model, a mean over the batch; over both outputs where it has two."""
-    if isinstance(about, OwnModel):
-        return about.loss_module()
-    if about.auxiliary_weight:
-        function = F.cross_entropy if about.loss == "cross_entropy" else F.mse_loss
-        return AuxiliaryLoss(function, about.auxiliary_weight)
-    return nn.CrossEntropyLoss() if about.loss == "cross_entropy" else nn.MSELoss()
+    """The loss of a model, a mean over the batch; by the user's function where there is one."""
+    loss = Loss(about.loss_layer)
+    return OwnLoss(loss, about.function) if about.function else loss
 
 
 class TrainingStep:
@@ -77,10 +79,8 @@ class TrainingStep:
         )
         each = division.batch // division.replicas
         inputs, targets = synthetic_batch(about, each, seed + 1 + replica)
-        inputs = laid_out(inputs.to(device=device.tensors, dtype=dtype), execution)
-        kind = dtype if targets.is_floating_point() else None
-        targets = targets.to(device=device.tensors, dtype=kind)
-        self.inputs, self.targets = self.worker.take(inputs, targets)
+        inputs, targets = (in_type(x.to(device.tensors), dtype) for x in (inputs, targets))
+        self.inputs, self.targets = self.worker.take(laid_out(inputs, execution), targets)
         self._barrier = teams.world.barrier
 
     @property

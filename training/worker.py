@@ -142,7 +142,8 @@ class Worker:
         self._graphed = execution.cuda_graph
         if self._graphed:
             shape = (task.division.local_batch, *task.about.input_shape)
-            read = first_weight.new_zeros(shape, dtype=weight_type(execution), requires_grad=False)
+            kind = torch.int64 if task.about.rows else weight_type(execution)
+            read = first_weight.new_zeros(shape, dtype=kind, requires_grad=False)
             with self._cast():
                 task.teams.world.device.graphed(module, laid_out(read, execution))
 

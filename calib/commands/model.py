@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
+from calib.foundation.own import Loss
 from calib.lazy import new_app
 from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
@@ -67,9 +68,7 @@ Words = Annotated[
 Input = Annotated[
     str, typer.Option("--input", help="One sample's shape, without the batch: 3x224x224.")
 ]
-LossName = Annotated[
-    Literal["cross_entropy", "mse"], typer.Option(help="What the output is compared by.")
-]
+LossName = Annotated[Loss, typer.Option(help="What the output is compared by.")]
 Name = Annotated[
     str | None, typer.Option(help="The model's name; default the last word of MODULE.")
 ]
@@ -117,18 +116,17 @@ def _write(
     make: Callable[..., ModelSpec],
     module: str,
     input_: str,
-    loss: str,
+    loss: Loss,
     name: str | None,
     output: Path,
     as_json: bool,
 ) -> None:
     """Make the ModelSpec of a user's module, write it, and say what it is."""
-    from calib.oracle.trace.user_module import aside, build_module  # late: it imports PyTorch
-
     shape = sample_shape(input_)
     default = module.partition(":")[0].rpartition(".")[2]
-    with aside():  # what a forward prints, too
-        found = make(build_module(module), shape, default if name is None else name, loss)
+    from calib.training.own.check import traced  # late: it imports PyTorch
+
+    found = traced(module, shape, default if name is None else name, loss, make)
     found.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(summary(found))

@@ -118,7 +118,7 @@ def command(
     predictor = Predictor(machine, form, optimizer, samples, explain)
     layers = spec(model)
     check_layers(chosen[0], layers)
-    scales = batches(model, given(batch_per_rank), given(batch_per_node), given(batch))
+    scales = batches(layers, given(batch_per_rank), given(batch_per_node), given(batch))
     runs = [(layers.run_as(name), scales) for name in execution_list(execution)]
     found = list(predictor.points(runs, ranks, chosen))
     predictor.require_some(model, found)

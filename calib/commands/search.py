@@ -43,8 +43,8 @@ from calib.search.plan import SearchedPlan
 from calib.search.request import Budget, Devices, Space
 from calib.terminal.printing import check_targets, print_json, print_table, say
 from calib.terminal.progress import Bar
-from calib.training.models import entry, model_names
-from calib.training.models.specs import spec
+from calib.training.models import model_names
+from calib.training.models.specs import entry_of, spec
 
 DEFAULT_SECONDS = 60.0
 UNITS = {"": 1, "B": 1}
@@ -128,7 +128,7 @@ def command(
     machine = machine_of(parameters, nominal, settings)
     devices = devices_of(machine, cluster, memory)
     found = run_as(model_of(chosen, model), execution)
-    samples = batch_of(model, found, devices.p, batch, batch_per_rank)
+    samples = batch_of(found, devices.p, batch, batch_per_rank)
     check_targets({"-o": output, "--plot": plot}, parameters)
     with Watched(f"search {model}", as_json) as progress:
         plan = search(
@@ -251,19 +251,17 @@ def run_as(found: Any, execution: str) -> Any:
     return found
 
 
-def batch_of(
-    model: str, found: Any, p: int, batch: int | None, batch_per_rank: int | None
-) -> int | None:
-    """The global batch B: --batch, or p times --batch-per-rank or the registered model's own.
+def batch_of(found: Any, p: int, batch: int | None, batch_per_rank: int | None) -> int | None:
+    """The global batch B: --batch, or p times --batch-per-rank or the model's own.
 
-    None where the search decides: for the space's own models, and files.
+    None where the search decides: for the space's own models, and those that nobody trains.
     """
     if batch is not None and batch_per_rank is not None:
         raise InputError("give --batch or --batch-per-rank, not both")
     if batch is not None:
         return batch
-    registered = model in model_names() and isinstance(found, ModelSpec)
-    each = batch_per_rank or (entry(model).batch_per_rank if registered else None)
+    trained = entry_of(found) if isinstance(found, ModelSpec) else None
+    each = batch_per_rank or (trained.batch_per_rank if trained else None)
     return each and p * each
 
 

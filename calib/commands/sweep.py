@@ -107,7 +107,8 @@ def command(
     predictor = Predictor(machine, form, optimizer, samples)
     names = model_list(models)
     runs = execution_list(execution)
-    sizes = [(spec(name).run_as(x), batches(name, *scales)) for name in names for x in runs]
+    layers = [spec(name) for name in names]
+    sizes = [(of.run_as(x), batches(of, *scales)) for of in layers for x in runs]
     for model, _ in sizes:
         check_layers(chosen[0], model)
     target = file_of(output, "-o", parameters) if output is not None else None

@@ -16,6 +16,7 @@ from calib.driver.ranks import as_rank
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import USUAL, execution_of
+from calib.foundation.own import Loss
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
@@ -40,8 +41,8 @@ from calib.options import (
 )
 from calib.predicting.choices import templates
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
-from calib.training.models import Loss
-from calib.training_runs.options import MAX_SEED, batch_of_all, in_groups, model_entry, own_of
+from calib.training.models import entry
+from calib.training_runs.options import MAX_SEED, asked_model, batch_of_all, in_groups
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import TrainingRequest
 from calib.training_runs.table import show
@@ -50,7 +51,10 @@ from calib.training_runs.train import train_as_rank, train_job, trained
 
 def command(
     model: Annotated[
-        str, typer.Option(help="A registered model, or a module of your own, MODULE:FUNCTION.")
+        str,
+        typer.Option(
+            help="A registered model, a model.json, or a module of yours, MODULE:FUNCTION."
+        ),
     ] = "",
     strategy: Annotated[
         str,
@@ -103,7 +107,13 @@ def command(
     ] = "",
     outputs: Annotated[
         int | None,
-        typer.Option("--outputs", "--classes", min=1, max=MOST, help="Its classes, or outputs."),
+        typer.Option(
+            "--outputs",
+            "--classes",
+            min=1,
+            max=MOST,
+            help="Its classes, or outputs; default as it returns.",
+        ),
     ] = None,
     loss: Annotated[Loss | None, typer.Option(help="Its loss; default cross_entropy.")] = None,
     train_function: Annotated[
@@ -126,12 +136,11 @@ def command(
     if job is not None and output is not None:  # a rank of a driver
         train_job(TrainingJob.read(job), output)
         return
-    own = own_of(input_, loss, outputs, train_function)
     found_plan = None if plan is None else PlanFile.read(plan)
     model = model or (found_plan.plan.model if found_plan else "")
     if not model:
         raise InputError("give a --model, or a --plan of one")
-    about = model_entry(model, own)
+    model, own = asked_model(model, input_, loss, outputs, train_function)
     settings = Settings(
         backend,
         execution_of(execution).name,
@@ -170,7 +179,7 @@ def command(
     chosen = templates(strategy, **layout)
     if groups is not None:
         chosen = in_groups(chosen, p, groups)
-    whole = batch_of_all(about, p, batch_per_rank, batch)
+    whole = batch_of_all(entry(model, own), p, batch_per_rank, batch)
     asked = TrainingRequest(
         model, strategy, chosen, p, whole, settings, output, launcher, found_plan
     )

@@ -26,6 +26,7 @@ from calib.microbench.session import is_on_gpu, run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
 from calib.planning.plan import plan_for_run
 from calib.planning.request import Request
+from calib.training.models.specs import require_built, spec
 
 
 def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan:
@@ -73,9 +74,12 @@ def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG
 
     Raises
     ------
+    InputError
+        The code of a user's model that is timed in place has changed or is gone.
     MeasurementError
         No case gave a row.
     """
+    require_built_in_place(run, plan)
     with alone(run) as lock:
         Launches(run, plan, launcher, hang_s, lock).go()
     manifest = Manifest.read(run)
@@ -85,6 +89,12 @@ def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG
     manifest.samples_sha256 = sha256_of(run / SAMPLES_FILE)
     manifest.write(run)
     return int(read_run_table(run).num_rows)
+
+
+def require_built_in_place(run: Path, plan: Plan) -> None:
+    """Raise InputError unless users' code builds the models that the plan times in place."""
+    own = [case.model for case in plan.cases if case.kind == "in_place" and case.own is not None]
+    require_built(spec(name, run) for name in dict.fromkeys(own))
 
 
 @contextmanager
@@ -115,6 +125,8 @@ def measure_as_rank(
             if not driven():
                 stack.enter_context(alone(ensure_directory(run)))
             plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
+            if not driven():
+                require_built_in_place(run, plan)
             text = plan.model_dump_json()
             launch = next_launch(run, plan, communicator.size) if launch is None else launch
         text, racks, launch = communicator.broadcast_object([text, cluster.racks, launch])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -19,8 +19,7 @@ from calib.night.points import NightPoint
 from calib.oracle.costs.levels import GroupLayout, Levels
 from calib.oracle.layout.shards import rank_shards
 from calib.oracle.layout.traffic import messages
-from calib.oracle.model.spec import ModelSpec
-from calib.planning.plan import draft
+from calib.planning.plan import draft, specs_of
 from calib.planning.request import Request
 
 COSTLIEST_LAYERS = 6  # of each execution and p
@@ -93,22 +92,15 @@ def row_name(case: TensorsCase) -> str:
     return f"update_{case.optimizer}" if other else case.operation
 
 
-def planned_cases(
-    request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]
-) -> Sequence[Case]:
+def planned_cases(request: Request, cluster: Cluster) -> Sequence[Case]:
     """All that a calibration of the request would time, except what no prediction looks up."""
     plain = request.model_copy(
         update={"contention": False, "cold": False, "windows": False, "passes_apart": False}
     )
-    return draft(plain, cluster, specs).plan.cases
+    return draft(plain, cluster, specs_of(plain)).plan.cases
 
 
-def chosen(
-    cases: Iterable[Case],
-    points: Sequence[NightPoint],
-    known: Known,
-    specs: Mapping[str, ModelSpec],
-) -> list[Case]:
+def chosen(cases: Iterable[Case], points: Sequence[NightPoint], known: Known) -> list[Case]:
     """The cases of a night's check, all of the first tier, so that none is left out for time.
 
     For each operation of the points and each level a small, a middle and a large size on the most
@@ -116,20 +108,17 @@ def chosen(
     """
     every = list(cases)
     found: list[Case] = [
-        *_collectives([c for c in every if isinstance(c, CollectiveCase)], points, known, specs),
-        *_layers([c for c in every if isinstance(c, LayerCase)], points, known, specs),
+        *_collectives([c for c in every if isinstance(c, CollectiveCase)], points, known),
+        *_layers([c for c in every if isinstance(c, LayerCase)], points, known),
         *_lists([c for c in every if isinstance(c, TensorsCase)], known),
     ]
     return [case.model_copy(update={"tier": 0}) for case in {c.id: c for c in found}.values()]
 
 
 def _collectives(
-    cases: Sequence[CollectiveCase],
-    points: Sequence[NightPoint],
-    known: Known,
-    specs: Mapping[str, ModelSpec],
+    cases: Sequence[CollectiveCase], points: Sequence[NightPoint], known: Known
 ) -> list[CollectiveCase]:
-    sent = [m for point in points for m in messages(specs[point.model], point.division)]
+    sent = [m for point in points for m in messages(point.model, point.division)]
     used = {message.operation for message in sent}
     groups: dict[tuple[str, str], list[CollectiveCase]] = defaultdict(list)
     for case in cases:
@@ -163,15 +152,12 @@ def few(cases: Sequence[CollectiveCase], largest_sent: int) -> list[CollectiveCa
 
 
 def _layers(
-    cases: Sequence[LayerCase],
-    points: Sequence[NightPoint],
-    known: Known,
-    specs: Mapping[str, ModelSpec],
+    cases: Sequence[LayerCase], points: Sequence[NightPoint], known: Known
 ) -> list[LayerCase]:
     run = {
         (shard.layer.key(shard.batch, execution, shard.needs_input_grad), point.division.p)
         for point in points
-        for shard in rank_shards(specs[point.model], point.division)
+        for shard in rank_shards(point.model, point.division)
         for execution in {case.execution for case in cases}
     }
     alike: dict[tuple[int, str], list[tuple[float, LayerCase]]] = defaultdict(list)

@@ -42,6 +42,7 @@ from calib.planning.request import Request
 from calib.reports.night import Night
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import directory_name
+from calib.training.models.specs import keep_models
 
 FRESH = "cluster.now.json"
 
@@ -161,6 +162,7 @@ def _begin(
     parameters = Parameters.read(run / PARAMETERS_FILE)
     refuse_other_parameters(parameters, calibrated_on, known / PARAMETERS_FILE)
     refuse_other_device(request, parameters, known / PARAMETERS_FILE)
+    keep_models(run, [point.model for point in points])
     request.write(run / REQUEST_FILE)
     unchecked = plan_check(run, options, request, base, points, parameters, cluster)
     night = Night(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +12,17 @@ from calib.foundation.division import CALIBRATED, Division, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, unusual
 from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
+from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import backend_on, divided_layers, trained_division
+from calib.training.models.specs import named, require_built, why_not_built
+from calib.training_runs.options import backend_on, trained_division
 from calib.training_runs.stages import Balance
 
 
@@ -27,7 +30,7 @@ from calib.training_runs.stages import Balance
 class NightPoint:
     """A model, its division, execution and optimizer; `named` where the request has several of these."""
 
-    model: str
+    model: ModelSpec
     division: Division
     optimizer: str
     execution: str = USUAL
@@ -42,20 +45,20 @@ class NightPoint:
     def label(self) -> str:
         """For people: vgg16-mini pipeline 4 micro-batches p=2 bfloat16."""
         of = self.division
-        words = [self.model, of.strategy, of.layout, f"p={of.p}", *self._more]
+        words = [self.model.name, of.strategy, of.layout, f"p={of.p}", *self._more]
         return " ".join(filter(None, words))
 
     @property
     def file(self) -> str:
         """The run's file, relative to the run directory."""
         of = self.division
-        return str(training_path(Path(), self.model, of.strategy, of.p, *self._more))
+        return str(training_path(Path(), self.model.name, of.strategy, of.p, *self._more))
 
     @property
     def planned(self) -> PlannedPoint:
         """As night.json has it."""
         return PlannedPoint(
-            model=self.model, division=self.division, label=self.label, file=self.file
+            model=self.model.name, division=self.division, label=self.label, file=self.file
         )
 
     def path(self, run: Path) -> Path:
@@ -86,29 +89,34 @@ def points_of(
     model, more than `ranks` ranks), and where no point is left.
     """
     _refuse(request, ranks)
+    models = named(request.models)
+    require_built(models.values())
     balance = Balance(Machine(parameters), "of the night")
     points: dict[str, NightPoint] = {}
     left_out: dict[str, Missing] = {}
-    named = len(request.optimizers) > 1
-    for model, strategy, p, execution in _asked(request):
+    several = len(request.optimizers) > 1
+    unbuilt = {name: why for name, model in models.items() if (why := why_not_built(model))}
+    for name, why in unbuilt.items():
+        say(f"left out: {why}")
+        del models[name]
+    for name, strategy, p, execution in _asked(request, models):
+        model = models[name]
         try:
             division = _division(request, model, strategy, p, execution, launcher, balance)
         except InputError as error:
-            what = f"{model} {strategy} p={p} {unusual(execution)}".rstrip()
+            what = f"{model.name} {strategy} p={p} {unusual(execution)}".rstrip()
             left_out[what] = Missing(what=what, why=str(error))
             continue
         for optimizer in request.optimizers:
-            point = NightPoint(model, division, optimizer, execution, named)
+            point = NightPoint(model, division, optimizer, execution, several)
             points.setdefault(point.file, point)
     if not points:
-        first = next(iter(left_out.values()), None)
-        raise InputError(first.line if first else "serial runs on 1 rank: add 1 to p of the plan")
+        reasons = [*(each.line for each in left_out.values()), *unbuilt.values()]
+        raise InputError(reasons[0] if reasons else "serial runs on 1 rank: add 1 to p of the plan")
     return list(points.values()), list(left_out.values())
 
 
 def _refuse(request: Request, ranks: int) -> None:
-    for model in request.models:
-        entry(model)  # training needs a registered model
     beyond = [p for p in request.p if p > ranks]
     if beyond:
         raise InputError(
@@ -118,10 +126,10 @@ def _refuse(request: Request, ranks: int) -> None:
         )
 
 
-def _asked(request: Request) -> Iterator[tuple[str, str, int, str]]:
+def _asked(request: Request, models: Iterable[str]) -> Iterator[tuple[str, str, int, str]]:
     """(model, strategy, p, execution) of the request, each once, model by model."""
     seen = set()
-    for model in request.models:
+    for model in models:
         for p in request.p:
             for name in request.strategies:
                 if not traits_of(name).parallel and p > 1:
@@ -135,7 +143,7 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int, str]]:
 
 def _division(
     request: Request,
-    model: str,
+    model: ModelSpec,
     strategy: str,
     p: int,
     execution: str,
@@ -144,11 +152,12 @@ def _division(
 ) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
     template = DivisionTemplate(strategy, segments=request.segments)
-    batch = request.global_batch(p, entry(model).batch_per_rank)
-    layers = divided_layers(model, None, strategy, p)
+    about = entry(model.name, model.own)
+    batch = request.global_batch(p, about.batch_per_rank)
+    layers = None if p == 1 or traits_of(strategy).whole else model
     node = ranks_per_node(launcher, request.device)
-    settings = Settings(backend_on(request.device), execution)
-    division = trained_division(template, p, batch, node, entry(model), layers, settings)
+    settings = Settings(backend_on(request.device), execution, own=model.own)
+    division = trained_division(template, p, batch, node, about, layers, settings)
     return division if layers is None else balance.cut(layers.run_as(execution), division)[0]
 
 

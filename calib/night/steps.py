@@ -28,7 +28,6 @@ from calib.night.check import CHECK, begin, check_plan, read_checks
 from calib.night.options import Begun, NightOptions
 from calib.night.points import NightPoint
 from calib.oracle.costs.machine import Machine
-from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.planning.request import Request
 from calib.predicting.file import write_predictions
@@ -36,7 +35,6 @@ from calib.process.interrupts import INTERRUPTS, SIGNALS
 from calib.reports.scoring.accuracy import Missing
 from calib.terminal.printing import say
 from calib.training.job import Settings, TrainingJob
-from calib.training.models.specs import spec
 from calib.training_runs.options import backend_on
 from calib.training_runs.train import train
 
@@ -53,18 +51,13 @@ OF_POINTS = (
 )
 
 
-def specs_of_points(points: list[NightPoint]) -> dict[str, ModelSpec]:
-    """The layers of every model that is trained."""
-    return {model: spec(model) for model in dict.fromkeys(point.model for point in points)}
-
-
 def predict(run: Path, points: list[NightPoint], parameters: Parameters) -> dict[str, str]:
     """Write predictions.json of all points; returns label -> why for those without a prediction."""
-    machine, specs = Machine(parameters), specs_of_points(points)
+    machine = Machine(parameters)
     projections, unpredicted = [], {}
     for point in points:
         try:
-            model = specs[point.model].run_as(point.execution)
+            model = point.model.run_as(point.execution)
             found = project(model, point.division, machine, optimizer=point.optimizer)
         except (MissingParameter, InputError) as error:
             unpredicted[point.label] = f"not predicted: {error}"
@@ -91,8 +84,7 @@ def plan_check(
     measured.
     """
     asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
-    specs = specs_of_points(points)
-    cases = chosen(planned_cases(asked, cluster, specs), points, Known(parameters), specs)
+    cases = chosen(planned_cases(asked, cluster), points, Known(parameters))
     if not cases:
         why = "the parameters hold no measured case of these points"
         return [Missing(what="the check", why=why)]
@@ -145,10 +137,11 @@ def _train(begun: Begun, point: NightPoint) -> str:
     """Train one point; returns why it failed, or nothing."""
     night = begun.night
     job = TrainingJob(
-        model=point.model,
+        model=point.model.name,
         division=point.division,
         settings=Settings(
             backend=backend_on(begun.parameters.device_kind),
+            own=point.model.own,
             execution=point.execution,
             optimizer=point.optimizer,
             iterations=night.iterations,

@@ -21,7 +21,7 @@ from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import OptimizerNames, Request
-from calib.training.models import model_names
+from calib.training.models.specs import entry_of
 from calib.training.teams import BACKENDS
 
 # the layers that make up this much of an iteration are measured first
@@ -101,7 +101,7 @@ def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
 
 
 def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Whole iterations of the registered models, as a rank of each point runs them.
+    """Whole iterations of the models that can be built, as a rank of each point runs them.
 
     With momentum, training's default; with others where memory is accounted for, which they change.
     Of fully sharded training those of data parallelism, whose layers and passes a rank runs as well.
@@ -111,7 +111,7 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         for point in points
         for optimizer in request.optimizers
         if point.division.p == point.launch
-        and point.model.name in model_names()
+        and entry_of(point.model) is not None
         and (optimizer == "momentum" or point.division.traits.whole)
     ]
 
@@ -127,8 +127,8 @@ def overlap_cases(
 ) -> list[Case]:
     """Iterations with the exchange overlapped and without, at the largest p on one host.
 
-    Of registered models, by the first library that training can send by on the device; in the first
-    execution without a graph, as the share that is hidden is taken for all.
+    Of models that can be built, by the first library that training can send by on the device; in the
+    first execution without a graph, as the share that is hidden is taken for all.
     """
     plain = [name for name in request.executions if not execution_of(name).cuda_graph]
     training = [library for library, device in BACKENDS.values() if device == request.device]
@@ -139,7 +139,7 @@ def overlap_cases(
         if point.model.execution in plain[:1]
         and "overlap" in point.division.traits.options
         and 1 < point.division.p == point.launch <= machine.ranks_per_node
-        and point.model.name in model_names()
+        and entry_of(point.model) is not None
     ]
     if not libraries or not on_a_host:
         return []
@@ -185,6 +185,7 @@ def in_place_case(
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
+        own=model.own,
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages
         else (),

@@ -19,7 +19,7 @@ from calib.planning.points import PlannedLaunches, planned_launches, points_of
 from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
 from calib.terminal.printing import say
-from calib.training.models.specs import spec
+from calib.training.models.specs import keep_models, named, why_not_built
 
 # purposes named of a case that serves many points
 NAMED_PURPOSES = 2
@@ -59,7 +59,8 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
         seed=request.seed,
         target_half_width=request.target,
     )
-    return Draft(plan, len(cases) - len(unique), left_out + unsent)
+    unbuilt = [why for model in specs.values() if (why := why_not_built(model))]
+    return Draft(plan, len(cases) - len(unique), left_out + unbuilt + unsent)
 
 
 def sparse_cases(request: Request, machine: PlannedLaunches) -> list[Case]:
@@ -110,7 +111,7 @@ def joined(purposes: list[str]) -> str:
 
 def specs_of(request: Request) -> dict[str, ModelSpec]:
     """The model of each name in the request. Raises InputError or FileError."""
-    return {name: spec(name) for name in request.models}
+    return named(request.models)
 
 
 def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
@@ -119,7 +120,8 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan.toml keeps the request beside it. Raises InputError when the directory was begun with
     another plan.
     """
-    drafted = draft(request, cluster, specs_of(request))
+    specs = specs_of(request)
+    drafted = draft(request, cluster, specs)
     plan = drafted.plan
     path = ensure_directory(run) / PLAN_FILE
     if path.exists():
@@ -131,6 +133,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
         return plan
     for line in drafted.left_out:
         say(f"left out: {line}")
+    keep_models(run, specs.values())
     request.write(run / REQUEST_FILE)
     write_whole(path, plan.model_dump_json(indent=1) + "\n")
     return plan

@@ -16,7 +16,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.training.allowed import why_no_execution
-from calib.training.models import entry, model_names
+from calib.training.models.specs import entry_of
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
     return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes, nccl, memory)
 
 
-def batch_of(model: str, batch_per_rank: int | None) -> int:
-    """Samples per rank: what was asked for, else the registered model's own. Raises InputError."""
+def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
+    """Samples per rank: what was asked for, else the model's own. Raises InputError."""
     if batch_per_rank is not None:
         return batch_per_rank
-    if model in model_names():
-        return entry(model).batch_per_rank
-    raise InputError(f"model file {model}: give --batch-per-rank (only registered models have one)")
+    if (found := entry_of(model)) is not None:
+        return found.batch_per_rank
+    raise InputError(f"the model {model.name} has no batch of its own: give --batch-per-rank")
 
 
 def points_of(
@@ -93,7 +93,7 @@ def points_of(
     points, left_out = [], []
     chosen = product(request.models, request.executions, request.p, request.strategies)
     for name, execution, p, strategy in chosen:
-        own = 1 if request.batch is not None else batch_of(name, request.batch_per_rank)
+        own = 1 if request.batch is not None else batch_of(specs[name], request.batch_per_rank)
         batch = request.global_batch(p, own)
         if not traits_of(strategy).parallel and p > 1:
             continue

@@ -109,7 +109,7 @@ class Batch:
 
 
 def batches(
-    name: str, per_rank: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
+    model: ModelSpec, per_rank: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
 ) -> list[Batch]:
     """The batches of the options, else the model's own per rank. Raises InputError for two options."""
     refuse_two_batches(per_rank, per_node, whole)
@@ -117,7 +117,7 @@ def batches(
         return [Batch(n, "node") for n in per_node]
     if whole:
         return [Batch(n, "all") for n in whole]
-    return [Batch(n) for n in per_rank or [batch_of(name, None)]]
+    return [Batch(n) for n in per_rank or [batch_of(model, None)]]
 
 
 def refuse_two_batches(*given: object) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from calib import __version__
@@ -39,9 +39,9 @@ NAMED = 8  # points that one line names
 DIGITS = len("sha256:") + 12  # of a digest, for people
 
 
-def spec_of(name: str) -> ModelSpec:
-    """The layers of a model; cached for registered ones, as a file may change."""
-    return _registered(name) if name in model_names() else spec(name)
+def spec_of(name: str, run: Path | None = None) -> ModelSpec:
+    """The layers of a model in the records of `run`; cached for registered ones: a file may change."""
+    return _registered(name) if name in model_names() else spec(name, run)
 
 
 @lru_cache(maxsize=32)
@@ -49,34 +49,18 @@ def _registered(name: str) -> ModelSpec:
     return spec(name)
 
 
+@lru_cache(maxsize=4096)  # the nights of a year train the same
 def projected(
     machine: Machine,
-    model: str,
+    model: ModelSpec,
     division: Division,
     form: Form = "measured",
     optimizer: str = "momentum",
     samples: int | None = None,
     execution: str = USUAL,
 ) -> Projection:
-    """What the parameters of a machine predict. Raises what `spec`, `run_as` and `project` do."""
-    found = _known if model in model_names() else _projected
-    return found(machine, model, division, form, optimizer, samples, execution)
-
-
-def _projected(
-    machine: Machine,
-    model: str,
-    division: Division,
-    form: Form,
-    optimizer: str,
-    samples: int | None,
-    execution: str,
-) -> Projection:
-    layers = spec_of(model).run_as(execution)
-    return project(layers, division, machine, form, optimizer, samples)
-
-
-_known = lru_cache(maxsize=4096)(_projected)  # the nights of a year train the same
+    """What the parameters of a machine predict. Raises what `run_as` and `project` do."""
+    return project(model.run_as(execution), division, machine, form, optimizer, samples)
 
 
 def write_predictions(run: Path, projections: Sequence[Projection]) -> None:
@@ -86,7 +70,8 @@ def write_predictions(run: Path, projections: Sequence[Projection]) -> None:
     """
     path = run / PREDICTIONS_FILE
     digest = read_signed(run / PARAMETERS_FILE).sha256
-    made = predicted_of(projections, digest, spec_of, __version__, utc_now())
+    layers = partial(spec_of, run=run)
+    made = predicted_of(projections, digest, layers, __version__, utc_now())
     with suppress(FileError):
         there, edited = Predicted.read(path)
         if not edited and there == made.model_copy(
@@ -125,7 +110,7 @@ def predictions_of(
         )
     kept = None
     if path.exists():
-        kept = _Kept(*Predicted.read(path), source)
+        kept = _Kept(*Predicted.read(path), source, run)
         found.missing += kept.faults()
         found.notes += kept.remarks(runs)
     elif nightly:
@@ -137,7 +122,7 @@ def predictions_of(
         if projection is not None and kept is not None:
             kept.check(projection, name_of(item), machine)
         elif fresh.of(item) is None:
-            made = _now(item.header, machine, found.notes)
+            made = _now(item.header, machine, run, found.notes)
             if made is not None:
                 fresh.add(made)
                 found.projections.append(made)
@@ -154,13 +139,14 @@ def predictions_of(
     return found
 
 
-def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | None:
+def _now(head: RunHeader, machine: Machine, run: Path, notes: list[str]) -> Projection | None:
     """A prediction of what a run did; None where that is impossible, with the reason in `notes`."""
     if head.execution == UNSAID:
         return None
     try:
+        model = spec_of(head.model, run)
         return projected(
-            machine, head.model, head.division, optimizer=head.optimizer, execution=head.execution
+            machine, model, head.division, optimizer=head.optimizer, execution=head.execution
         )
     except CalibError as error:
         how = f" {unusual(head.execution)}".rstrip()
@@ -171,8 +157,8 @@ def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | No
 class _Kept:
     """A predictions.json held against the parameters at hand. `right`: predictions to score by."""
 
-    def __init__(self, record: Predicted, edited: str, source: Signed) -> None:
-        self.record, self.edited, self.source = record, edited, source
+    def __init__(self, record: Predicted, edited: str, source: Signed, run: Path) -> None:
+        self.record, self.edited, self.source, self.run = record, edited, source, run
         self.right: list[Projection] = []
         self._seen: set[int] = set()
         self._changed: list[Missing] = []
@@ -217,17 +203,11 @@ class _Kept:
                 f"it was made from other parameters ({of[:DIGITS]}) than those of "
                 f"{self.source.path.name} ({self.source.sha256[:DIGITS]})"
             )
-        layers = self.record.models_sha256.get(kept.model)
-        if layers is not None and layers != spec_of(kept.model).sha256:
+        layers, model = self.record.models_sha256.get(kept.model), spec_of(kept.model, self.run)
+        if layers is not None and layers != model.sha256:
             raise FileError(f"{kept.model} has other layers now")
         again = projected(
-            machine,
-            kept.model,
-            kept.division,
-            kept.form,
-            kept.optimizer,
-            kept.samples,
-            kept.execution,
+            machine, model, kept.division, kept.form, kept.optimizer, kept.samples, kept.execution
         )
         if again.total is None:
             raise FileError("; ".join(again.limits))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from calib.foundation.errors import CalibError, FileError, InputError
@@ -87,7 +88,9 @@ def report_of(
     short = summary(accuracies)
     newest = found[-1]
     # where the samples of the calibration are at hand
-    layers = layer_pairs(newest.parameters, samples_of(newest, "in_place"))
+    layers = layer_pairs(
+        newest.parameters, samples_of(newest, "in_place"), partial(spec, run=newest.path)
+    )
     findings = Findings(
         runs=[each.entry.run for each in found],
         accuracies=accuracies,
@@ -197,6 +200,6 @@ def layer_keys(run: ScoredRun) -> frozenset[str]:
     keys: set[str] = set()
     for head in run.headers:
         with suppress(CalibError):  # of a model or an execution that is not known here
-            shards = rank_shards(spec(head.model), head.division)
+            shards = rank_shards(spec(head.model, run.path), head.division)
             keys.update(x.layer.key(x.batch, head.execution, x.needs_input_grad) for x in shards)
     return frozenset(keys)

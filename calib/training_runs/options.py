@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 from calib.foundation.division import Division, traits_of
 from calib.foundation.errors import InputError
+from calib.foundation.own import Loss, Own, is_own, own_name
 from calib.options import sample_shape
 from calib.oracle.layout.shards import fitted
 from calib.oracle.model.spec import ModelSpec
@@ -15,9 +15,8 @@ from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import require_taken
 from calib.training.allowed import why_not_trained
 from calib.training.job import Settings
-from calib.training.models import Loss, ModelEntry, entry
-from calib.training.models.specs import spec
-from calib.training.own.options import Own, is_own
+from calib.training.models import ModelEntry
+from calib.training.models.specs import entry_of, named, spec, why_not_built
 from calib.training.teams import BACKENDS
 
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
@@ -29,48 +28,52 @@ def backend_on(device: str) -> str:
     return next(name for name, (_, where) in BACKENDS.items() if where == device)
 
 
-@cache  # looking at a user's module builds it twice
-def model_entry(name: str, own: Own | None = None) -> ModelEntry:
-    """The model of --model. Raises InputError with the known names."""
-    if not is_own(name):
-        if own is not None:
-            raise InputError(
-                f"--input, --loss, --outputs and --train-function are of a module of your own, "
-                f"MODULE:FUNCTION; {name!r} is none"
-            )
-        return entry(name)
-    if own is None:
-        raise InputError(f"give --input and --outputs with {name}, as 3x32x32 and 10 (classes)")
-    # late: it imports PyTorch, as registered models do when they are built
-    from calib.training.own.model import own_entry
+def asked_model(
+    word: str, shape: str, loss: Loss | None, outputs: int | None, function: str
+) -> tuple[str, Own | None]:
+    """The name of --model, and how it is built where it is a user's: a model.json, or MODULE:FUNCTION.
 
-    return own_entry(name, own.input_shape, own.loss, own.outputs, function=own.function)
+    Of a user's, what cannot be trained is found here, before ranks are started. Raises InputError.
+    """
+    if is_own(word):
+        if not shape:
+            raise InputError(f"give --input with {word}, one sample's shape as 3x32x32")
+        # late: it imports PyTorch, as registered models do when they are built
+        from calib.training.own.check import described
+
+        found = described(word, sample_shape(shape), loss or "cross_entropy", outputs, function)
+        return own_name(word), found
+    if shape or loss or outputs is not None:
+        raise InputError(
+            f"--input, --loss and --outputs are of a module of your own, MODULE:FUNCTION; {word!r} "
+            "is none"
+        )
+    model = named([word])[word]
+    if entry_of(model) is None:
+        raise InputError(why_not_built(model))
+    if model.own is None:
+        if function:
+            raise InputError(f"--train-function is of a model of your own, and {word!r} is none")
+        return model.name, None
+    from calib.training.own.check import require_as_traced
+
+    require_as_traced(model, function)
+    return model.name, replace(model.own, function=function)
 
 
 def model_layers(name: str, own: Own | None = None, strategy: str = "this strategy") -> ModelSpec:
     """Its layers, as the oracle divides them. Raises InputError where a user's module has none."""
     if own is None:
         return spec(name)
-    about = model_entry(name, own)
-    # late: as in model_entry
-    from calib.training.own.model import OwnModel, own_layers
+    # late: as above
+    from calib.training.own.check import own_layers
 
-    assert isinstance(about, OwnModel)
-    return own_layers(about, strategy)
+    return own_layers(name, own, strategy)
 
 
 def divided_layers(name: str, own: Own | None, strategy: str, p: int) -> ModelSpec | None:
     """The layers that a strategy divides; None where every rank runs the model as it is."""
     return model_layers(name, own, strategy) if p > 1 and not traits_of(strategy).whole else None
-
-
-def own_of(shape: str, loss: Loss | None, outputs: int | None, function: str) -> Own | None:
-    """What --input, --loss, --outputs and --train-function say; None where none is given."""
-    if not shape and outputs is None and loss is None and not function:
-        return None
-    if not shape or outputs is None:
-        raise InputError("a module of your own needs --input and --outputs, as 3x32x32 and 10")
-    return Own(sample_shape(shape), loss or "cross_entropy", outputs, function)
 
 
 def in_groups(templates: Sequence[DivisionTemplate], p: int, groups: int) -> list[DivisionTemplate]:

@@ -11,12 +11,12 @@ from typing import Any
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
+from calib.foundation.own import Own
 from calib.foundation.words import estimate_words, number, percent
 from calib.reports.scoring.accuracy import score
 from calib.search.plan import SearchedPlan
 from calib.terminal.printing import print_json, say
 from calib.training.job import Settings
-from calib.training.own.options import Own
 from calib.training.plans.division import division_of
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import model_layers

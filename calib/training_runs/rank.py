@@ -11,10 +11,11 @@ from calib.driver.ranks import emit
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.rundir import prepare_training
 from calib.training.job import TrainingJob
+from calib.training.models import entry
 from calib.training.runner import Job, train
 from calib.training.stopping import Stopping
 from calib.training.worker import WorkerOptions
-from calib.training_runs.options import divided_layers, model_entry
+from calib.training_runs.options import divided_layers
 from calib.training_runs.runs import machine_of
 
 
@@ -26,7 +27,7 @@ def run_as_rank(
     if communicator.rank == 0:
         prepare_training(path)
     what = Job(
-        model_entry(job.model, settings.own),
+        entry(job.model, settings.own),
         division,
         settings.backend,
         WorkerOptions(

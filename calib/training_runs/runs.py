@@ -25,15 +25,10 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.terminal.printing import say
 from calib.training.job import Settings, TrainingJob
-from calib.training.own.options import own_name
+from calib.training.models import entry
 from calib.training.run.record import TrainingRun
 from calib.training.teams import BACKENDS
-from calib.training_runs.options import (
-    divided_layers,
-    model_entry,
-    require_trained,
-    trained_division,
-)
+from calib.training_runs.options import divided_layers, require_trained, trained_division
 from calib.training_runs.plan import PlanFile
 from calib.training_runs.stages import Balance
 
@@ -83,7 +78,7 @@ class TrainingRequest:
         return [(job, path) for path, job in found.items()], reasons
 
     def _divisions(self) -> tuple[list[Division], list[str]]:
-        about = model_entry(self.model, self.settings.own)
+        about = entry(self.model, self.settings.own)
         if self.plan is not None:
             division = self.plan.division(self.model, self.settings.own)
             require_trained(division, self.settings, about, self._layers(division.strategy))
@@ -132,7 +127,7 @@ class TrainingRequest:
                     f"-o {where}: several runs need a directory, and this is a file's name"
                 )
         inside = where / TRAINING if (where / PARAMETERS_FILE).exists() else where
-        stem = f"{own_name(self.model)}-{division.slug}-p{division.p}"
+        stem = f"{self.model}-{division.slug}-p{division.p}"
         names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl" for number in count(1))
         return next(
             x for x in (inside / name for name in names) if x not in others and not _taken(x)

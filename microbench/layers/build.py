@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import LOSSES, LayerShape, Shape
+from calib.microbench.layers.losses import Loss, random_targets
 from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -137,11 +138,14 @@ def _concat(*inputs: Tensor) -> Tensor:
     return torch.cat(inputs, 1)
 
 
-def _with_auxiliary(loss: Callable[..., Tensor], weight: float) -> Callable[..., Tensor]:
-    """The loss of a model with an auxiliary head: of two outputs against one target."""
+def _loss(shape: LayerShape) -> Callable[..., Tensor]:
+    """A loss of one output or two, then the targets."""
+    loss = Loss(shape)
 
-    def call(main: Tensor, auxiliary: Tensor, target: Tensor) -> Tensor:
-        return loss(main, target) + weight * loss(auxiliary, target)
+    def call(*inputs: Tensor) -> Tensor:
+        *outputs, targets = inputs
+        found: Tensor = loss(outputs[0] if len(outputs) == 1 else outputs, targets)
+        return found
 
     return call
 
@@ -163,8 +167,6 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "concat": _concat,
     "softmax": _softmax,
     "flatten": _flatten,
-    "cross_entropy": F.cross_entropy,
-    "mse": F.mse_loss,
 }
 
 
@@ -194,11 +196,10 @@ def build_layer(
     """
     if shape.operator is not None:
         return _operator(shape, dtype, device, batch)
+    if shape.kind in LOSSES:
+        return BuiltLayer(_loss(shape))
     if shape.kind in _FUNCTIONS:
-        function, weight = _FUNCTIONS[shape.kind], shape.attributes.get("auxiliary_weight")
-        if isinstance(weight, float):
-            function = _with_auxiliary(function, weight)
-        return BuiltLayer(function)
+        return BuiltLayer(_FUNCTIONS[shape.kind])
     module = _MODULES[shape.kind](shape, {"dtype": dtype, "device": device}).train()
     parameters: list[Tensor] = list(module.parameters())
     built = tuple(tuple(parameter.shape) for parameter in parameters)
@@ -218,30 +219,27 @@ def make_inputs(
 ) -> list[Tensor]:
     """Normal random inputs (batch, *input shape) on `device`: leaves, with gradients if asked.
 
-    A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
-    values like the prediction for mse, of `target_dtype` (None: `dtype`); a target never has a
-    gradient. An embedding gets int64 indices of its rows, which have none either; an operator's inputs
-    are as the model has them. Random numbers are drawn on the generator's device and copied where that
-    is another one.
+    A loss gets its targets as the last input (losses.py), values of `target_dtype` (None: `dtype`);
+    they never have a gradient. An embedding gets int64 indices of its rows, which have none either; an
+    operator's inputs are as the model has them. Random numbers are drawn on the generator's device and
+    copied where that is another one.
     """
     if shape.operator is not None:
         return operator_inputs(shape, batch, dtype, device, needs_input_grad, generator)
     source = generator.device
 
-    def integers(below: int, size: tuple[int, ...]) -> Tensor:
-        return torch.randint(below, size, generator=generator, device=source).to(device)
-
-    def normal(size: tuple[int, ...], of: torch.dtype = dtype) -> Tensor:
-        return torch.randn(size, generator=generator, dtype=of, device=source).to(device)
-
     if shape.kind == "embedding":
-        return [integers(_table(shape)[0], (batch, *shape.input_shapes[0]))]
+        size = (batch, *shape.input_shapes[0])
+        rows = torch.randint(_table(shape)[0], size, generator=generator, device=source)
+        return [rows.to(device)]
+
+    def normal(size: tuple[int, ...]) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=dtype, device=source).to(device)
+
     inputs = [
         normal((batch, *size)).requires_grad_(needs_input_grad) for size in shape.input_shapes
     ]
-    if shape.kind == "mse":
-        inputs.append(normal((batch, *shape.input_shapes[0]), target_dtype or dtype))
-    elif shape.kind == "cross_entropy":
-        classes, *rest = shape.input_shapes[0]
-        inputs.append(integers(classes, (batch, *rest)))
+    if shape.kind in LOSSES:
+        targets = random_targets(shape, batch, generator, target_dtype or dtype)
+        inputs.append(targets.to(device))
     return inputs

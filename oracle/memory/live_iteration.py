@@ -137,10 +137,10 @@ def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:
 
 
 def targets(model: ModelSpec) -> ByteLine:
-    """A class for each sample, or values of the output's shape."""
+    """A class for each place of a sample, or values of the output's shape."""
     loss = model.layers[-1].shape
     if loss.kind == "cross_entropy":
-        return ByteLine(INT64 * math.prod(loss.input_shapes[0][1:]))
+        return ByteLine(INT64 * math.prod(loss.places))
     return line(loss.input_shapes[0], 1.0, model.items.weight_bytes)
 
 

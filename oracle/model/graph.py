@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerKind, LayerShape, Shape
-from calib.oracle.model.graph_layers import LOSSES, size_text, why_impossible, why_no_tensor
+from calib.foundation.layers import LOSSES, LayerKind, LayerShape, Shape
+from calib.oracle.model.graph_layers import size_text, why_impossible, why_no_tensor
 from calib.oracle.model.layer import Layer
 
 INPUT = "input"

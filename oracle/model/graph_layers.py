@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from calib.foundation.layers import ITEM_TYPES, Attribute, LayerShape, Shape
+from calib.foundation.layers import ITEM_TYPES, LOSSES, Attribute, LayerShape, Shape
 from calib.foundation.operators import Operator, terms_in
 
-LOSSES = ("cross_entropy", "mse")
 POOLS = ("max_pool", "avg_pool")
 MOST = 2**40  # along one dimension: beyond any machine's memory
 MOST_ITEMS = 2**63  # of one tensor: beyond any address
@@ -153,7 +152,7 @@ def _why_not_attributes(shape: LayerShape) -> str:
     if missing:
         return f"it has no attribute {missing[0]!r}"
     if shape.kind in LOSSES:
-        names = ("auxiliary_weight",)
+        names = ("auxiliary_weight", "classes_last")
     for name, value in shape.attributes.items():
         if name not in names:
             return f"its kind has no attribute {name!r}"
@@ -172,6 +171,7 @@ _TYPES: dict[str, tuple[Callable[[Attribute], bool], str]] = {
     "ceil_mode": (lambda x: isinstance(x, bool), "true or false"),
     "probability": (lambda x: _is_number(x, 0.0, 1.0), "a number from 0 to 1"),
     "normalized_shape": (lambda x: isinstance(x, tuple) and len(x) > 0, "a list of sizes"),
+    "classes_last": (lambda x: x is True, "true"),
     "auxiliary_weight": (lambda x: _is_number(x, -1e6, 1e6), "a number from -10^6 to 10^6"),
 }
 
@@ -240,6 +240,8 @@ def _flatten(shape: LayerShape) -> str:
 
 
 def _loss(shape: LayerShape) -> str:
+    if "classes_last" in shape.attributes and (shape.kind == "mse" or not shape.places):
+        return "classes_last is of a cross_entropy whose input has several dimensions"
     return _unlike(shape, ())
 
 

@@ -20,8 +20,9 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, ItemType, execution_of
 from calib.foundation.files import read_record, write_json
 from calib.foundation.layers import Shape
+from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
-from calib.oracle.model.graph import check_graph, check_head, check_kinds
+from calib.oracle.model.graph import INPUT, check_graph, check_head, check_kinds
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.once import once
 
@@ -43,6 +44,10 @@ class ModelSpec(BaseModel):
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
     layers: tuple[Layer, ...] = Field(min_length=1, description="the last is the loss")
     execution: ExecutionName = USUAL
+    built_by: str = Field(
+        default="",
+        description="MODULE:FUNCTION of the user's code that builds it; empty: not known, or registered",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +89,12 @@ class ModelSpec(BaseModel):
         """Bytes of an activation, and of a weight and its gradient."""
         return execution_of(self.execution).items
 
+    @property
+    def is_profiled(self) -> bool:
+        """Whether it is one layer, whose operators are not known (`calib model profile`)."""
+        of = self.layers[0].shape.operator
+        return of is not None and of.is_whole
+
     @cached_property
     def sha256(self) -> str:
         """Hash of the canonical JSON, as parameter files are signed."""
@@ -121,6 +132,29 @@ class ModelSpec(BaseModel):
         """Notes for every prediction: layers that are not run."""
         names = [layer.name for layer in self.layers if layer.shape.is_identity]
         return [f"{', '.join(names)}: {IDENTITY}"] if names else []
+
+    @cached_property
+    def own(self) -> Own | None:
+        """How a user's code builds it, and on which data; None where it does not say."""
+        if not self.built_by:
+            return None
+        loss = self.layers[-1].shape
+        return Own(
+            self.built_by,
+            self.input_shape,
+            "mse" if loss.kind == "mse" else "cross_entropy",
+            loss.classes,
+            loss.places,
+            "classes_last" in loss.attributes,
+            self.rows,
+        )
+
+    @cached_property
+    def rows(self) -> int:
+        """Below which the integers of its input are: rows of the embeddings that look it up; else 0."""
+        first = [layer.shape for layer in self.layers if INPUT in layer.inputs]
+        tables = [x.parameter_shapes[0][0] for x in first if x.kind == "embedding"]
+        return min(tables, default=0)
 
     def forward_flops(self, batch: int = 1) -> float:
         """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""

@@ -133,7 +133,7 @@ class ExportedLayers:
                 raise InputError(
                     f"a model must return numbers with a gradient, not {value.tensor.dtype}"
                 )
-            if one_sample(value.size, PRIME)[1] not in (None, 0):
+            if one_sample(value.size, PRIME)[1] is not None:
                 raise InputError("a model must return a tensor whose first dimension is the batch")
             found.append(value.source)
         return tuple(found)

@@ -94,8 +94,20 @@ class LayerList:
         found = (outputs_of(layer.shape) for layer in reversed(self.layers))
         return next((outputs for outputs in found if outputs is not None), 1)
 
+    @property
+    def ends_in_rows(self) -> bool:
+        """Whether that is a product of matrices, which has its outputs along the last dimension."""
+        products = [layer.shape.name for layer in self.layers if outputs_of(layer.shape)]
+        return bool(products) and not products[-1].startswith("conv")
+
     def require_every_parameter(self, about: str) -> None:
-        """Raise InputError unless the layers together hold all parameters."""
+        """Raise InputError unless the layers together hold all parameters, all trained."""
+        frozen = [key for key, each in self._parameters.items() if not each.requires_grad]
+        if frozen:
+            raise InputError(
+                f"{about} does not train {', '.join(frozen[:3])} (requires_grad is False), and calib's "
+                "layers train all their weights"
+            )
         running = {layer.name for layer in self.layers}
         known = {
             key: self.owner_of.get(id(parameter)) for key, parameter in self._parameters.items()

@@ -16,12 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
 from calib.foundation.operators import WHOLE, Operator, Saved
+from calib.foundation.own import Loss
 from calib.microbench.memory import LiveBytes, bytes_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.lines import at, failed_at, line_of
-from calib.oracle.trace.tracing import Loss
 
 FEW, MORE = 2, 3  # samples
 
@@ -34,7 +34,9 @@ class Seen(NamedTuple):
     kept_bytes: int
 
 
-def profile(module: nn.Module, input_shape: Shape, name: str, loss: Loss) -> ModelSpec:
+def profile(
+    module: nn.Module, input_shape: Shape, name: str, loss: Loss, built_by: str = ""
+) -> ModelSpec:
     """The ModelSpec of a module that is one layer.
 
     Parameters
@@ -47,6 +49,8 @@ def profile(module: nn.Module, input_shape: Shape, name: str, loss: Loss) -> Mod
         Name of the ModelSpec.
     loss
         The loss on the output.
+    built_by
+        MODULE:FUNCTION of the user's code that builds the module.
 
     Raises
     ------

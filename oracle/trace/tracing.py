@@ -11,20 +11,23 @@ whole model) may be used any number of times: name, name#2, name#3.
 
 A model with an auxiliary head returns a pair in train mode. Its loss is still one layer: it reads both
 outputs, and its attribute auxiliary_weight is the weight of the second. So the last layer is always
-the loss, the loss has one cost key, and both heads reach it.
+the loss, the loss has one cost key, and both heads reach it. PyTorch's cross_entropy wants the classes
+at dimension 1; where a model's last weights are a linear layer's, they are at the last dimension
+(classes_last), and the loss is over all places, as language models have it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, Shape
+from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.exported import PRIME, exported, layers_of
@@ -41,7 +44,6 @@ from calib.oracle.trace.layers import (
 )
 from calib.oracle.trace.lines import PLACE, at, failed_at, line_of, traced
 
-Loss = Literal["cross_entropy", "mse"]
 BATCH = 2  # samples of the meta tensors; batch norm in train mode refuses 1
 
 
@@ -238,7 +240,12 @@ def _meta(tensor: Tensor) -> Tensor:
 
 
 def trace(
-    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float = 0.0
+    module: nn.Module,
+    input_shape: Shape,
+    name: str,
+    loss: Loss,
+    auxiliary_weight: float = 0.0,
+    built_by: str = "",
 ) -> ModelSpec:
     """Trace a PyTorch module into a ModelSpec.
 
@@ -257,6 +264,8 @@ def trace(
         The loss on the output.
     auxiliary_weight
         Weight of the auxiliary output's loss; 0 if the model has none.
+    built_by
+        MODULE:FUNCTION of the user's code that builds the module.
 
     Raises
     ------
@@ -264,12 +273,13 @@ def trace(
         Neither can follow the module; the message gives the operator or the line.
     """
     try:
-        return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
+        found = trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
     except NotByFx as refused:
         try:
-            return _trace_operators(module, input_shape, name, loss, auxiliary_weight)
+            found = _trace_operators(module, input_shape, name, loss, auxiliary_weight)
         except InputError as error:
             raise (error if refused.unknown else refused) from None
+    return found.model_copy(update={"built_by": built_by})
 
 
 def _trace_operators(
@@ -321,6 +331,9 @@ def _spec(
     if not any(layer.shape.parameter_shapes for layer in layers.layers):
         raise InputError(f"{about} has no weights")
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
+    places = len(layers.shape_of[outputs[0]]) - 1
+    if loss == "cross_entropy" and places and layers.ends_in_rows:
+        attributes["classes_last"] = True  # tokens x vocabulary, as of every language model
     layers.append(LOSS, loss, outputs, (), attributes=attributes)
     return ModelSpec(
         name=name, input_shape=input_shape, classes=layers.classes, layers=tuple(layers.layers)

@@ -8,7 +8,7 @@ outputs): so these pairs say how good a prediction of other layers is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pydantic import Field
@@ -48,12 +48,12 @@ class LayerPair(Record):
 
 
 def layer_pairs(
-    parameters: Parameters, samples: Samples, specs: Mapping[str, ModelSpec] | None = None
+    parameters: Parameters, samples: Samples, spec_of: Callable[[str], ModelSpec] = spec
 ) -> list[LayerPair]:
     """The pairs of every model that was measured in place, in the order of its layers.
 
-    `samples` are rows of the runs that the parameters are of; `specs` the models by name, by default
-    those that are registered here. Left out are models without a spec, and layers that were not timed
+    `samples` are rows of the runs that the parameters are of; `spec_of` gives a model
+    by its name. Left out are models that it does not know, and layers that were not timed
     alone, that have no module (an addition, a flatten) or whose module is used twice. Of a model that
     was measured with several optimizers, which its layers do not notice, the first is taken.
     """
@@ -71,7 +71,7 @@ def layer_pairs(
         first.setdefault(case[:4], case)
     found = []
     for case in first.values():
-        for layer in _layers_of(case.model, specs):
+        for layer in _layers_of(case.model, spec_of):
             forward, backward = (rows[case].get((layer.name, way)) for way in TIMED)
             if forward is not None:
                 found += _pair(case, layer, forward, backward, times, laws)
@@ -88,16 +88,11 @@ class _Timed(NamedTuple):
     case_id: str
 
 
-def _layers_of(model: str, specs: Mapping[str, ModelSpec] | None) -> list[Layer]:
+def _layers_of(model: str, spec_of: Callable[[str], ModelSpec]) -> list[Layer]:
     """The layers whose module is used once: its hooks time all uses together."""
-    if specs is None:
-        try:
-            found: ModelSpec | None = spec(model)
-        except CalibError:  # not registered here, or not to be traced
-            found = None
-    else:
-        found = specs.get(model)
-    if found is None:
+    try:
+        found = spec_of(model)
+    except CalibError:  # not known here, or not to be traced
         return []
     names = {layer.name for layer in found.layers}
     return [layer for layer in found.layers if f"{layer.name}#2" not in names]

@@ -165,7 +165,7 @@ def trained(run: Path, point: NightPoint, seconds: float = 0.025, **header: obje
     of = point.division
     made = training_run(
         [seconds * (1 + k / 1000) for k in range(8)],
-        model=point.model,
+        model=point.model.name,
         strategy=of.strategy,
         p=of.p,
         batch_per_rank=of.local_batch,
@@ -182,7 +182,7 @@ def predicted(run: Path, points: list[NightPoint], made: str = BEFORE) -> Predic
     source = read_signed(run / PARAMETERS_FILE)
     machine = Machine(source.parameters)
     of = predicted_of(
-        [project(spec(x.model), x.division, machine, optimizer=x.optimizer) for x in points],
+        [project(x.model, x.division, machine, optimizer=x.optimizer) for x in points],
         source.sha256,
         spec,
         "0.1.0",

@@ -207,8 +207,8 @@ def test_nights(both: Both) -> None:
     def told(each: Calibrated) -> object:
         asked = of_calibration(each.request, RANKS)
         points, _ = points_of(asked, RANKS, "local", each.parameters)
-        specs, known = specs_of(asked), Known(each.parameters)
-        cases = chosen(planned_cases(asked, each.run.cluster, specs), points, known, specs)
+        known = Known(each.parameters)
+        cases = chosen(planned_cases(asked, each.run.cluster), points, known)
         plan = Plan(cases=tuple(cases), launches=LAUNCHES, budget_seconds=1.0)
         checks, unchecked = checks_of(plan, each.run.samples, [], known)
         assert {check.kind for check in checks} == {"network", "kernels", "memory"}

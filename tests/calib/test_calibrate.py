@@ -11,21 +11,20 @@ from calib.calibrate import CalibrationPoint, calibrate, points_of
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.training.job import Settings, TrainingJob
+from calib.training.models.specs import spec
+
+VGG, COSMOFLOW = map(spec, ("vgg16-mini", "cosmoflow-mini"))
 
 
 def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:
     plain = [Division("serial", 1, 4), Division("data", 1, 4), Division("data", 2, 8)]
-    both = [
-        CalibrationPoint(model, division)
-        for model in ("vgg16-mini", "cosmoflow-mini")
-        for division in plain
-    ]
-    overlapped = CalibrationPoint("vgg16-mini", Division("data", 2, 8, overlap=True))
-    found = points_of(["vgg16-mini", "cosmoflow-mini"], 4, [1, 2], True)
+    both = [CalibrationPoint(model, division) for model in (VGG, COSMOFLOW) for division in plain]
+    overlapped = CalibrationPoint(VGG, Division("data", 2, 8, overlap=True))
+    found = points_of([VGG, COSMOFLOW], 4, [1, 2], True)
     assert found == [*both[:3], overlapped, *both[3:]]
-    assert points_of(["vgg16-mini", "cosmoflow-mini"], 4, [1, 2], False) == both
-    alone = points_of(["vgg16-mini"], 4, [1], True)
-    assert alone == [CalibrationPoint("vgg16-mini", division) for division in plain[:2]]
+    assert points_of([VGG, COSMOFLOW], 4, [1, 2], False) == both
+    alone = points_of([VGG], 4, [1], True)
+    assert alone == [CalibrationPoint(VGG, division) for division in plain[:2]]
 
 
 def test_strategies_by_name(tmp_path: Path) -> None:
@@ -43,8 +42,8 @@ def test_strategies_by_name(tmp_path: Path) -> None:
 
 def test_every_execution_has_all_points_and_files_of_its_own(tmp_path: Path) -> None:
     names = ("float32", "bfloat16+channels_last")
-    once = points_of(["vgg16-mini"], 4, [1, 2], True)
-    found = points_of(["vgg16-mini"], 4, [1, 2], True, names)
+    once = points_of([VGG], 4, [1, 2], True)
+    found = points_of([VGG], 4, [1, 2], True, names)
     assert found == [point._replace(execution=name) for name in names for point in once]
     files = [point.path(tmp_path).name for point in found]
     assert len({*files}) == len(files) == 8
@@ -81,7 +80,7 @@ def test_a_kernel_that_an_execution_lacks_stops_no_other(
         done.append(path.name)
 
     monkeypatch.setattr(calibration, "train", fake)
-    found = points_of(["vgg16-mini"], 4, [1], False, ("bfloat16", "float32"))
+    found = points_of([VGG], 4, [1], False, ("bfloat16", "float32"))
     failed = calibration._train(tmp_path, found, Settings(), "", "local")
     names = ("vgg16-mini serial p=1 bfloat16", "vgg16-mini data p=1 bfloat16")
     assert failed == dict.fromkeys(names, "no kernel")

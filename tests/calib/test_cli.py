@@ -278,7 +278,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("train", "--model", "vgg16-mini", "--batch-per-rank", "0"), "--batch-per-rank"),
         (("train", "--model", "vgg16-mini", "-p", "0"), "-p"),
         (("train", "--model", "vgg16-mini", "--seed", "-1"), "--seed"),
-        (("train", "--model", "model.json", "--batch-per-rank", "4"), "unknown model"),
+        (("train", "--model", "model.json", "--batch-per-rank", "4"), "nor trained: its file"),
     ],
 )
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.filled import filled
+from tests.oracle.handmade import mlp
 
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster, Host, Level
@@ -115,13 +116,17 @@ def test_what_cannot_be_divided_is_said() -> None:
     ("content", "word"),
     [
         ({"models": ("vgg17",), "p": (1,)}, "vgg17"),
-        ({"models": ("model.json",), "p": (1,)}, "model.json"),
+        ({"models": ("hand.json",), "p": (1,)}, "hand is predicted from its layers alone"),
         ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 ranks"),
         ({"p": (2,), "strategies": ("serial",)}, "add 1 to p"),
         ({"p": (3,), "strategies": ("data+filter",)}, "is not p1 x p2"),
     ],
 )
-def test_refused(content: dict[str, object], word: str) -> None:
+def test_refused(
+    content: dict[str, object], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mlp([4, 3], "hand").write(Path("hand.json"))
     with pytest.raises(InputError, match=word):
         points(**content)
 

@@ -38,6 +38,7 @@ FREE = {("training", "loss"), ("training", "gradient_difference")} | {
         "attributes",
         "classes",
         "shapes",
+        "places",
     )
 }
 READ = [entry for entry in ENTRIES if not entry.written and entry.name != "samples"]

@@ -22,6 +22,7 @@ from calib.driver.ranks import words_of
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.own import Own
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.options import share_of
@@ -29,7 +30,6 @@ from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import templates
 from calib.training.job import OPTIMIZERS, Settings, TrainingJob
-from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.teams import make_teams
@@ -166,10 +166,10 @@ def test_a_rank_is_given_the_same_division(template: DivisionTemplate, p: int, b
 
 def assert_told(division: Division) -> None:
     """A rank has the job that it is told of."""
-    own = Own((3, 32, 32), "mse", 10, "mine:step")
+    own = Own("mine:net", (12,), "cross_entropy", 50, (12,), True, 50, "mine:step")
     settings = Settings(execution="float64", precision=0.01, seed=7, own=own)
     job = TrainingJob(
-        model="mine:net", division=division, settings=settings, fingerprint="f" * 16, plan="0" * 64
+        model="mine.net", division=division, settings=settings, fingerprint="f" * 16, plan="0" * 64
     )
     assert TrainingJob.model_validate_json(job.model_dump_json()) == job
 

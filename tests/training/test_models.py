@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.helpers.programs import build, registered
 from tests.helpers.words import words_of
+from tests.oracle.handmade import mlp
 from tests.training.launching import ROOT, python
 from torch import nn
 
@@ -267,6 +268,60 @@ def test_spec_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert specs.spec("vgg16-mini").name == "vgg16-mini"  # a stray file does not hide a model
     with pytest.raises(FileError, match="does not exist"):
         specs.spec("missing.json")
+
+
+def test_what_the_words_of_a_run_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hand = mlp([4, 3], "hand")
+    for name, model in {"hand": hand, "same": hand, "odd": mlp([4, 3], "a/b")}.items():
+        model.write(Path(f"{name}.json"))
+    mlp([4, 3], "vgg16-mini").write(Path("vgg.json"))
+    specs.spec("vgg16-mini").write(Path("traced.json"))
+    assert specs.named(["hand.json", "vgg16-mini"]) == {
+        "hand.json": hand,
+        "vgg16-mini": specs.spec("vgg16-mini"),
+    }
+    assert specs.named(["traced.json"])["traced.json"] == specs.spec("vgg16-mini")
+    for words, why in {
+        ("hand.json", "same.json"): r"hand\.json and same\.json both call their model hand",
+        ("odd.json",): "'a/b', which cannot be part of a file's name",
+        ("vgg.json",): "calls its model vgg16-mini, as a registered one is called",
+    }.items():
+        with pytest.raises(InputError, match=why):
+            specs.named(words)
+
+
+def test_how_a_model_is_built() -> None:
+    hand = mlp([4, 3], "hand")
+    assert specs.entry_of(hand) is None and "(built_by)" in specs.why_not_built(hand)
+    built = hand.model_copy(update={"built_by": "mine:net"})
+    about = specs.entry_of(built)
+    assert about is not None and specs.why_not_built(built) == ""
+    assert (about.name, about.input_shape, about.loss_layer) == (
+        "hand",
+        (4,),
+        hand.layers[-1].shape,
+    )
+    assert specs.entry_of(specs.spec("cosmoflow-mini")) == entry("cosmoflow-mini")
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_loss_of_an_entry_is_that_of_its_layers(name: str) -> None:
+    assert entry(name).loss_layer == specs.spec(name).layers[-1].shape
+
+
+def test_a_run_directory_keeps_models(tmp_path: Path) -> None:
+    hand, run = mlp([4, 3], "hand"), tmp_path / "run"
+    specs.keep_models(run, [hand, specs.spec("vgg16-mini"), hand])
+    assert [path.name for path in (run / "models").iterdir()] == ["hand.json"]
+    assert specs.spec("hand", run) == hand
+    assert specs.spec("vgg16-mini", run) == specs.spec("vgg16-mini")
+    with pytest.raises(InputError, match="unknown model 'hand'"):
+        specs.spec("hand")
+    with pytest.raises(InputError, match=r"unknown model '\.\./models/hand'"):
+        specs.spec("../models/hand", run)
+    with pytest.raises(InputError, match="has another model called hand"):
+        specs.keep_models(run, [mlp([5, 3], "hand")])
 
 
 def test_missing_torch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.layers.build import build_layer
 from calib.oracle.model.layer import Layer
 from calib.training.models import entry, model_names
-from calib.training.models.auxiliary import AuxiliaryLoss
 from calib.training.models.inception import InceptionV3
+from calib.training.step import loss_function
 
 FULL = [name for name in model_names() if not name.endswith("-mini")]
 
@@ -209,7 +210,7 @@ def test_auxiliary_loss_by_hand() -> None:
     targets = torch.tensor([0, 1])
     expected_main = (math.log(math.exp(2) + 1) - 2 + math.log(2)) / 2
     expected_head = (math.log(1 + math.e) + math.log(math.exp(3) + 1)) / 2
-    loss = AuxiliaryLoss(F.cross_entropy, 0.4)
+    loss = loss_function(replace(entry("inception-v3"), outputs=2))
     expected = expected_main + 0.4 * expected_head
     assert loss((main, head), targets).item() == pytest.approx(expected, rel=1e-6)
     assert list(loss.children()) == []  # hooks that time a step see one layer

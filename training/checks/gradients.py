@@ -29,7 +29,7 @@ from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.lines import GRADIENT_TOLERANCE
-from calib.training.step import TrainingStep, loss_function, synthetic_batch
+from calib.training.step import TrainingStep, in_type, loss_function, synthetic_batch
 from calib.training.teams import Teams
 from calib.training.worker import WorkerOptions
 
@@ -45,17 +45,32 @@ _DROPOUT = (
     F.alpha_dropout,
     F.feature_alpha_dropout,
 )
+# with dropout inside, by their one positional float or by `dropout_p`
+_DROPOUT_INSIDE = (
+    F.scaled_dot_product_attention,
+    F.multi_head_attention_forward,
+    torch.lstm,
+    torch.gru,
+    torch.rnn_tanh,
+    torch.rnn_relu,
+)
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A context in which dropout, by modules or functions, passes its input on in this thread."""
+    """A context in which dropout, by modules or functions, passes its input on in this thread.
+
+    Also within attention and recurrent layers.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        keywords = kwargs or {}
+        keywords = dict(kwargs or {})
         if func in _DROPOUT:
             return args[0] if args else keywords["input"]
+        if func in _DROPOUT_INSIDE:
+            args = [0.0 if type(given) is float else given for given in args]
+            keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
         return func(*args, **keywords)
 
 
@@ -188,9 +203,7 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
         order = torch.arange(division.batch).view(division.replicas, chunks, -1)
         order = order.transpose(0, 1).reshape(-1)
         inputs, targets = inputs[order], targets[order]
-    inputs = inputs.to(torch.float64)
-    if targets.is_floating_point():
-        targets = targets.to(torch.float64)
+    inputs, targets = in_type(inputs, torch.float64), in_type(targets, torch.float64)
     loss_of, total = loss_function(about), 0.0
     for x, t in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True):
         with WithoutDropout():

@@ -70,7 +70,7 @@ def measure_in_place(
     teams = short_teams(control, case) if make is None else make(control, division)
     try:
         options = WorkerOptions(optimizer=case.optimizer, execution=case.execution)
-        step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
+        step = TrainingStep(entry(case.model, case.own), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
         share = 0.0 if execution.cuda_graph else LAYERS_SHARE

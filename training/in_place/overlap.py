@@ -37,7 +37,7 @@ def measure_overlap(
     device = take_device(case.device, control)
     teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, device)), plain)
     try:
-        about, options = entry(case.model), WorkerOptions(case.optimizer, case.execution)
+        about, options = entry(case.model, case.own), WorkerOptions(case.optimizer, case.execution)
         steps = {
             name: TrainingStep(about, division, seed % 2**31, teams, options)
             for name, division in ((BLOCKING, plain), (OVERLAPPED, replace(plain, overlap=True)))

@@ -1,5 +1,7 @@
 """The registered models: full ones as published, and minis that a small machine can train.
 
+A user's own model becomes an entry like theirs (`entry` with an Own).
+
 A name that ends in -226 is the ParaDL paper's form of a model, for images of 3 x 226 x 226.
 
 A mini has the layers of its full model in the same order, narrower and on a smaller input, so that
@@ -13,24 +15,28 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.own import Loss, Own
 
 if TYPE_CHECKING:
     from torch import nn
 
-Loss = Literal["cross_entropy", "mse"]
+OWN_BATCH = 8  # samples per rank of a user's model, where none are asked for
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A registered model. `build` makes it on torch's default device with torch's default generator.
+    """A model to train. `build` makes it on torch's default device with torch's default generator.
 
     `input_shape` is one sample's (channels, then spatial sizes); `outputs` is the length of the
     output vector (the classes of cross_entropy); `batch_per_rank` is the default number of samples
     per processing element and iteration. Where `auxiliary_weight` is not 0, the model returns a pair
-    in train mode and its loss is loss(main) + auxiliary_weight loss(auxiliary).
+    in train mode and its loss is loss(main) + auxiliary_weight loss(auxiliary). `places`,
+    `classes_last`, `rows` and `function` are those of Own (foundation/own.py), which makes the entry
+    of a user's model.
     """
 
     name: str
@@ -40,6 +46,26 @@ class ModelEntry:
     outputs: int
     batch_per_rank: int
     auxiliary_weight: float = 0.0
+    places: Shape = ()
+    classes_last: bool = False
+    rows: int = 0
+    function: str = ""
+
+    @property
+    def loss_layer(self) -> LayerShape:
+        """The loss as the ModelSpec has it."""
+        output = (*self.places, self.outputs) if self.classes_last else (self.outputs, *self.places)
+        attributes: dict[str, bool | float] = {}
+        if self.auxiliary_weight:
+            attributes["auxiliary_weight"] = self.auxiliary_weight
+        if self.classes_last:
+            attributes["classes_last"] = True
+        return LayerShape(
+            kind=self.loss,
+            input_shapes=(output,) * (2 if self.auxiliary_weight else 1),
+            output_shape=(),
+            attributes=attributes,
+        )
 
 
 def _lazily(family: str, function: str) -> Callable[[], nn.Module]:
@@ -102,13 +128,43 @@ def model_names() -> tuple[str, ...]:
     return tuple(_BY_NAME)
 
 
-def entry(name: str) -> ModelEntry:
-    """The registered model `name`. Raises InputError with the known names and the nearest one."""
+def entry(name: str, own: Own | None = None) -> ModelEntry:
+    """The model `name`: a user's, as `own` says, else a registered one.
+
+    Raises InputError with the known names and the nearest one.
+    """
+    if own is not None:
+        return _entry_of(name, own)
     if name in _BY_NAME:
         return _BY_NAME[name]
     near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ";"
     raise InputError(f"unknown model {name!r}{hint} known models: {', '.join(_BY_NAME)}")
+
+
+def _entry_of(name: str, own: Own) -> ModelEntry:
+    """A user's model; its code is imported when it is built."""
+
+    def build_model() -> nn.Module:
+        # late: they import PyTorch
+        from calib.oracle.trace.user_module import build_module
+        from calib.training.own.function import ToCall
+
+        module = build_module(own.built_by)
+        return ToCall(module) if own.function else module
+
+    return ModelEntry(
+        name,
+        build_model,
+        own.input_shape,
+        own.loss,
+        own.outputs,
+        OWN_BATCH,
+        places=own.places,
+        classes_last=own.classes_last,
+        rows=own.rows,
+        function=own.function,
+    )
 
 
 def built(about: ModelEntry, seed: int) -> nn.Module:

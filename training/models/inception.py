@@ -1,7 +1,7 @@
 """Inception-v3 (Szegedy et al. 2016) in torchvision's layout with its auxiliary head, and a mini.
 
 In train mode the model returns two outputs, the main logits and those of the auxiliary head; the
-loss of a training step is loss(main) + 0.4 loss(auxiliary) (training/models/auxiliary.py), and in a
+loss of a training step is loss(main) + 0.4 loss(auxiliary) (microbench/layers/losses.py), and in a
 ModelSpec one loss layer reads both. In eval mode the head does not run. The head is run last, not
 where it branches off: so what a strategy splits up to the first whole layer is the main way.
 

@@ -1,4 +1,7 @@
-"""The ModelSpec of a registered model or of a model.json; traced once, then read without torch.
+"""What users' words for models mean: registered names and model.json files -> ModelSpec, ModelEntry.
+
+A registered model is traced once, then read without torch. A model.json that says how it is built is
+trained like a registered one.
 
 Traces are kept in $CALIB_CACHE, else $XDG_CACHE_HOME/calib/models, else ~/.cache/calib/models, in
 files named by the sources that make them, so that an edited model is never read from an old trace.
@@ -10,24 +13,110 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from calib.foundation.errors import FileError, MachineError
-from calib.foundation.files import read_bytes
+from calib.foundation.errors import FileError, InputError, MachineError
+from calib.foundation.files import ensure_directory, read_bytes
+from calib.foundation.run_files import MODELS
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models import ModelEntry, entry, model_names
 
 
-def spec(name: str) -> ModelSpec:
+def spec(name: str, run: Path | None = None) -> ModelSpec:
     """The ModelSpec of the file `name` (a model.json) or of the registered model `name`.
 
-    A registered name means the model even where a file of that name lies in the current directory.
+    A registered name means the model even where a file of that name lies in the current directory; a
+    name in the records of the run directory `run` means what it keeps (`keep_models`) before a file.
     Raises FileError for a wrong file, InputError for an unknown name, and MachineError where the
     model must be traced and torch is missing.
     """
-    if name.endswith(".json") or (name not in model_names() and os.path.isfile(name)):
+    registered = name in model_names()
+    kept = _kept(run, name) if run and _is_file_name(name) else None
+    if kept is not None and not registered and kept.is_file():
+        return ModelSpec.read(kept)
+    if name.endswith(".json") or (not registered and os.path.isfile(name)):
         return ModelSpec.read(Path(name))
+    return _registered(name)
+
+
+def entry_of(model: ModelSpec) -> ModelEntry | None:
+    """How a model is built and trained; None where it is not registered and does not say it."""
+    if model.own is not None:
+        return entry(model.name, model.own)
+    return entry(model.name) if model.name in model_names() else None
+
+
+def why_not_built(model: ModelSpec) -> str:
+    """Why a model's iterations are neither timed nor trained; "" where they are."""
+    if entry_of(model) is not None:
+        return ""
+    return (
+        f"{model.name} is predicted from its layers alone, neither run in place nor trained: its "
+        "file does not say how it is built (built_by)"
+    )
+
+
+def named(words: Iterable[str]) -> dict[str, ModelSpec]:
+    """The models of a run, by what a user calls them: registered names and files.
+
+    Raises what `spec` does, and InputError for a file whose model's name is another's, or no name of a
+    file.
+    """
+    found = {word: spec(word) for word in words}
+    of_name: dict[str, str] = {}
+    for word, model in found.items():
+        if not _is_file_name(model.name):
+            raise InputError(
+                f"{word} calls its model {model.name!r}, which cannot be part of a file's name: "
+                "letters, digits, . _ and - are"
+            )
+        other = of_name.setdefault(model.name, word)
+        if other != word:
+            raise InputError(f"{other} and {word} both call their model {model.name}")
+        if word != model.name in model_names() and spec(model.name).layers != model.layers:
+            raise InputError(f"{word} calls its model {model.name}, as a registered one is called")
+    return found
+
+
+def require_built(models: Iterable[ModelSpec]) -> None:
+    """Raise InputError unless users' code still builds their models, before ranks are started."""
+    for model in models:
+        if model.own is not None:
+            require_torch(f"building {model.name}")
+            # late: it imports PyTorch, and only users' models need it here
+            from calib.training.own.check import require_as_traced
+
+            require_as_traced(model)
+
+
+def keep_models(run: Path, models: Iterable[ModelSpec]) -> None:
+    """Write the models that are not registered into a run directory, for its reports.
+
+    Raises InputError where it has another model of such a name.
+    """
+    for model in dict.fromkeys(models):
+        if model.name in model_names():
+            continue
+        path = _kept(ensure_directory(run), model.name)
+        if path.exists() and ModelSpec.read(path) != model:
+            raise InputError(f"{run} has another model called {model.name}; choose another -o")
+        ensure_directory(path.parent)
+        model.write(path)
+
+
+def _kept(run: Path, name: str) -> Path:
+    return run / MODELS / f"{name}.json"
+
+
+def _is_file_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", name) is not None
+
+
+def _registered(name: str) -> ModelSpec:
+    """Of a registered model, from the cache or traced."""
     found = entry(name)
     path = _cache_file(name)
     cached = _read(path, found) if path else None

@@ -98,9 +98,8 @@ class PipelineWorker(Worker):
         first = next(task.module.parameters())
         layers = {layer.name: layer for layer in program.spec.layers}
         samples, types = self.division.local_batch, {}
-        model_input = torch.empty(
-            (samples, *program.spec.input_shape), dtype=first.dtype, device="meta"
-        )
+        kind = torch.int64 if task.about.rows else first.dtype
+        model_input = torch.empty((samples, *task.about.input_shape), dtype=kind, device="meta")
         if execution_of(task.options.execution).items.mixed:
             types = item_types(program, model_input, first.device, self._cast())
 

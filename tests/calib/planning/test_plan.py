@@ -17,6 +17,7 @@ from tests.oracle.handmade import mlp
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.foundation.execution import execution_of
+from calib.foundation.own import Own
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -39,7 +40,8 @@ from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
 from calib.planning.points import batch_of, planned_launches, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
-from calib.training.models import entry
+from calib.training.models import OWN_BATCH, entry
+from calib.training.models.specs import spec
 
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 # distinct cases of the default plan on 2 ranks before there were strategies and levels to plan for
@@ -775,11 +777,12 @@ def test_ids_are_those_of_earlier_runs(specs: dict[str, ModelSpec]) -> None:
 
 
 def test_batch_of() -> None:
-    assert batch_of("vgg16-mini", 3) == 3
-    assert batch_of("some/model.json", 3) == 3
-    assert batch_of("vgg16-mini", None) == entry("vgg16-mini").batch_per_rank
+    vgg, hand = spec("vgg16-mini"), mlp([4, 3])
+    assert batch_of(vgg, 3) == batch_of(hand, 3) == 3
+    assert batch_of(vgg, None) == entry("vgg16-mini").batch_per_rank
+    assert batch_of(hand.model_copy(update={"built_by": "mine:net"}), None) == OWN_BATCH
     with pytest.raises(InputError, match="give --batch-per-rank"):
-        batch_of("some/model.json", None)
+        batch_of(hand, None)
 
 
 def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
@@ -802,3 +805,20 @@ def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
         {case.id for case in cases(plan, InPlaceCase, is_overlap=False)} for plan in made.values()
     ]
     assert in_place[0] == in_place[1] == in_place[2]
+
+
+def test_a_model_that_says_how_it_is_built_is_run_in_place() -> None:
+    """Like a registered one; of another there are its layers, and a line that says why."""
+    built = mlp([12, 8, 3], "built").model_copy(update={"built_by": "mine:net"})
+    specs = {"built.json": built, "hand.json": mlp([12, 8, 3], "hand")}
+    request = Request(models=tuple(specs), p=(1, 2), batch_per_rank=2, executions=("float32",))
+    drafted = draft(request, cluster(2), specs)
+    whole = [case for case in drafted.plan.cases if isinstance(case, InPlaceCase)]
+    assert {(case.model, case.strategy, case.ranks) for case in whole} == {
+        ("built", "serial", 1),
+        ("built", "data", 2),
+    }
+    assert {case.is_overlap for case in whole} == {False, True}
+    assert {case.own for case in whole} == {Own("mine:net", (12,), "cross_entropy", 3)}
+    [line] = drafted.left_out
+    assert line.startswith("hand is predicted from its layers alone")

@@ -275,7 +275,8 @@ def test_of_the_execution_that_was_trained(tmp_path: Path) -> None:
         assert bool(told) == (not predicted_in)
     division = half.header.division
     whole, other = (
-        projected(Machine(both), name, division, execution=run) for run in ("float32", "bfloat16")
+        projected(Machine(both), spec(name), division, execution=run)
+        for run in ("float32", "bfloat16")
     )
     assert whole.total != other.total
     assert project(spec(name).run_as("bfloat16"), division, both) == other
@@ -284,6 +285,6 @@ def test_of_the_execution_that_was_trained(tmp_path: Path) -> None:
     write_predictions(tmp_path, [other])
     source = read_signed(tmp_path / PARAMETERS_FILE)
     record = Predicted.read(tmp_path / PREDICTIONS_FILE)
-    kept = _Kept(*record, source)
+    kept = _Kept(*record, source, tmp_path)
     kept.check(record[0].projections[0], "it", Machine(source.parameters))
     assert kept.right == [other] and kept.wrong() == []

@@ -72,7 +72,7 @@ class Gpt(nn.Module):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
-        made: Tensor = self.head(self.norm(x)).flatten(0, 1)
+        made: Tensor = self.head(self.norm(x))
         return made
 
 

@@ -1,0 +1,139 @@
+"""A user's own model the whole way: traced, calibrated, predicted, trained, scored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.calib.running import calib
+from tests.helpers.rows import rows_in
+from tests.training.launching import needs_mpiexec
+
+from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.oracle.model.spec import ModelSpec
+from calib.training.run.record import TrainingRun
+
+pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
+
+CORES = len(distinct_cores(usable_cores()))
+SIZES = sorted({1, min(2, CORES)})
+NET = """
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 50))
+"""
+TRACE = (
+    "model",
+    "trace",
+    "my_pkg.net:build",
+    "--input",
+    "12",
+    "--name",
+    "tokens",
+    "-o",
+    "net.json",
+)
+
+
+@dataclass
+class Home:
+    """A user's directory with a package, its traced model, and a calibration of it."""
+
+    path: Path
+    said: str
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    path = tmp_path_factory.mktemp("own")
+    (path / "my_pkg").mkdir()
+    (path / "my_pkg" / "net.py").write_text(NET)
+    traced = calib(path, *TRACE)
+    assert traced.returncode == 0, traced.stderr
+    model = ModelSpec.read(path / "net.json")
+    model.model_copy(update={"name": "hand", "built_by": ""}).write(path / "hand.json")
+    effort = ("--quick", "--budget", "6s", "--iterations", "6", "-n", str(SIZES[-1]))
+    models = ("--models", "net.json,hand.json", "--batch-per-rank", "4")
+    done = calib(path, "calibrate", *effort, *models, "-o", "run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Home(path, done.stderr)
+
+
+def test_it_is_run_in_place_trained_and_scored(home: Home) -> None:
+    """Another without its code is predicted, and a line says why it is no more than that."""
+    model = ModelSpec.read(home.path / "net.json")
+    assert model.built_by == "my_pkg.net:build"
+    in_place = {row.key.partition(":")[0] for row in rows_in(home.run) if row.kind == "in_place"}
+    assert in_place == {"tokens"}
+    points = {("serial", 1), *(("data", p) for p in SIZES)}
+    found = json.loads((home.run / "report.json").read_text())
+    scored = [(row["model"], row["division"]["strategy"], row["p"]) for row in found["accuracies"]]
+    assert sorted(scored) == sorted(("tokens", *point) for point in points)
+    predicted = json.loads((home.run / "predictions.json").read_text())["projections"]
+    assert {(x["model"], x["division"]["p"]) for x in predicted} == {
+        (name, p) for name in ("tokens", "hand") for p in SIZES
+    }
+    [line] = [line for line in home.said.splitlines() if line.startswith("left out: hand")]
+    assert "does not say how it is built" in line
+
+
+def test_a_report_needs_the_run_directory_alone(home: Home, tmp_path: Path) -> None:
+    there = tmp_path / "moved"
+    home.run.rename(there)
+    try:
+        done = calib(tmp_path, "report", "moved", "--no-history", "--json")
+    finally:
+        there.rename(home.run)
+    found = json.loads(done.stdout)
+    assert {row["model"] for row in found["accuracies"]} == {"tokens"}
+    assert not found["missing"]
+
+
+@pytest.mark.skipif(SIZES == [1], reason="one usable core")
+def test_it_is_trained_by_its_record(home: Home, tmp_path: Path) -> None:
+    """In another run directory, which keeps the record; the strategy divides its layers."""
+    options = ("--strategy", "pipeline", "-p", "2", "--iterations", "6")
+    done = calib(
+        home.path, "train", "--model", "net.json", *options, "-o", str(tmp_path / "one.jsonl")
+    )
+    assert done.returncode == 0, done.stderr
+    header = TrainingRun.read(tmp_path / "one.jsonl").header
+    assert (header.model, header.strategy, header.p) == ("tokens", "pipeline", 2)
+    assert header.gradient_difference is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (NET.replace("(16, 32)", "(16, 24)").replace("(32, 50)", "(24, 50)"), "has changed since"),
+        ("", "cannot be built any more: the Python module my_pkg.net has no 'build'"),
+    ],
+)
+def test_code_that_is_another_or_gone_is_one_line_before_ranks_start(
+    home: Home, code: str, why: str
+) -> None:
+    net, before = home.path / "my_pkg" / "net.py", (home.run / "manifest.json").read_bytes()
+    net.write_text(code)
+    try:
+        for verb in (
+            ("calibrate", "--models", "net.json", "-o", "other"),
+            ("train", "--model", "net.json", "-o", "other.jsonl"),
+            ("measure", "--resume", "-o", "run"),
+            ("nightly", "--calibration", "run"),
+        ):
+            done = calib(home.path, *verb)
+            assert done.returncode == 2
+            [line] = [x for x in done.stderr.splitlines() if x.startswith("calib: error")]
+            assert why in line
+    finally:
+        net.write_text(NET)
+    assert (home.run / "manifest.json").read_bytes() == before
+    assert not any((home.path / name).exists() for name in ("other", "other.jsonl", "ranks.log"))
