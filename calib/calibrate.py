@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
@@ -77,6 +77,7 @@ def calibrate(
     device: DeviceName | None = None,
     libraries: Sequence[str] | None = None,
     executions: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
@@ -108,6 +109,8 @@ def calibrate(
     executions
         How layers run (foundation/execution.py): each is measured, predicted and trained; by default
         float32 alone.
+    variables
+        Environment variables that the ranks are started with, on purpose.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
 
@@ -136,6 +139,7 @@ def calibrate(
         device=device,
         libraries=libraries,
         executions=executions,
+        variables=dict(variables or {}),
         batch_per_rank=batch_per_rank,
         seed=seed,
     )
@@ -167,7 +171,12 @@ def calibrate(
         for point, reason in missing.items():
             say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
-        settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
+        settings = Settings(
+            backend=backend_on(device),
+            iterations=effort.iterations,
+            seed=seed,
+            variables=request.variables,
+        )
         todo = [point for point in points if point not in missing]
         failed = _train(run, todo, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):

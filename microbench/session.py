@@ -336,7 +336,7 @@ def run_session(
     if any(map(needs_torch, todo)):
         import torch
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(placement.environment.threads)
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
         # torch would load it with the first optimizer, for seconds, in the middle of a case
         import torch._dynamo
@@ -351,7 +351,7 @@ def run_session(
         oversubscribed=placement.oversubscribed,
         timer=timer.as_dict(),
         clocks=synchroniser.records(),
-        allocator=placement.allocator,
+        environment=placement.environment,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         software=software_of(communicator),
         boards=boards_of(communicator, placement),

@@ -35,7 +35,9 @@ from calib.options import (
     Segments,
     Sharded,
     SplitUntil,
+    VariablesOption,
     share_of,
+    variables_of,
 )
 from calib.predicting.choices import templates
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
@@ -119,6 +121,7 @@ def command(
         ),
     ] = None,
     launcher: Launcher = "local",
+    env: VariablesOption = None,
     hang_seconds: HangSeconds = HANG_SECONDS,
     as_json: Json = False,
     job: Annotated[Path | None, typer.Option(hidden=True)] = None,
@@ -143,6 +146,7 @@ def command(
         seed,
         hang_seconds,
         own,
+        variables_of(env),
     )
     layout: dict[str, Any] = {
         "inner": [inner] if inner else [],
