@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
+# scikit-learn sets these when it is imported, as for a fit; a plain program does not have them
+OF_SCIKIT_LEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 STOP_SECONDS = 3.0
 FIRST_WORD_SECONDS = 1.0
 LAST_WORD_SECONDS = 0.3
@@ -203,7 +205,8 @@ def run_ranks(
 
     line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     variables = variables or {}
-    environment = {**os.environ, **variables, EVENTS_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
+    inherited = {k: v for k, v in os.environ.items() if OF_SCIKIT_LEARN.get(k) != v}
+    environment = {**inherited, **variables, EVENTS_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
     environment[SET_VARIABLE] = " ".join(variables)
     environment[RANKS_VARIABLE] = str(ranks)
     environment["CALIB_COMMAND"] = " ".join(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from calib.driver import listen
 from calib.driver.listen import RankEvent
-from calib.driver.ranks import RanksEnded, require_variables, run_ranks
+from calib.driver.ranks import OF_SCIKIT_LEARN, RanksEnded, require_variables, run_ranks
 from calib.foundation.errors import FileError, InputError, MachineError, MeasurementError
 
 # called as `python fake.py N python -m calib ARGUMENTS`
@@ -90,7 +91,12 @@ def test_ranks_have_the_environment_of_the_shell_and_what_was_asked_for(
 ours = {name: value for name, value in os.environ.items() if not name.startswith("CALIB_")}
 print(event(event="session", variables=ours, asked=os.environ["CALIB_SET"]))
 """
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    for name in OF_SCIKIT_LEARN:
+        monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
+    import_module("sklearn")
+    assert OF_SCIKIT_LEARN.items() <= os.environ.items()
     launch.run(body)
     launch.run(body, variables={"MALLOC_TRIM_THRESHOLD_": "9", "B": "two words"})
     plain, asked = (
