@@ -12,6 +12,7 @@ from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.oracle import oracle
 from benchmarks.pipelines import pipelines
+from benchmarks.plain import plain_programs
 from benchmarks.reports import reports
 from benchmarks.searching import layerwise
 from benchmarks.start_up import start_up
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "layerwise": layerwise,
     "oracle": oracle,
     "pipelines": pipelines,
+    "plain_programs": plain_programs,
     "reports": reports,
     "training": training,
 }

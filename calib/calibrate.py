@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
@@ -79,6 +79,7 @@ def calibrate(
     device: DeviceName | None = None,
     libraries: Sequence[str] | None = None,
     executions: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
     quiet: bool = False,
     strategies: Sequence[str] | None = None,
 ) -> dict[str, Any]:
@@ -112,6 +113,8 @@ def calibrate(
     executions
         How layers run (foundation/execution.py): each is measured, predicted and trained; by default
         float32 alone.
+    variables
+        Environment variables that the ranks are started with, on purpose.
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
     strategies
@@ -151,6 +154,7 @@ def calibrate(
         device=device,
         libraries=libraries,
         executions=executions,
+        variables=dict(variables or {}),
         batch_per_rank=batch_per_rank,
         seed=seed,
     )
@@ -185,7 +189,12 @@ def calibrate(
         for point, reason in missing.items():
             say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
-        settings = Settings(backend=backend_on(device), iterations=effort.iterations, seed=seed)
+        settings = Settings(
+            backend=backend_on(device),
+            iterations=effort.iterations,
+            seed=seed,
+            variables=request.variables,
+        )
         todo = [x for x in points if x not in missing and entry_of(x.model) is not None]
         failed = _train(run, todo, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from calib.foundation.division import Gradients, Schedule
+from calib.foundation.environment import checked
 from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layers import Shape
@@ -52,6 +53,15 @@ Across = Annotated[
     bool, typer.Option("--across", help="Also where they are of different clusters.")
 ]
 
+VariablesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="A variable that the ranks are started with; repeatable. Without it nothing is set, and "
+        "they run in the environment of this shell.",
+    ),
+]
 ExecutionOption = Annotated[
     str,
     typer.Option(
@@ -241,6 +251,22 @@ def sample_shape(text: str) -> Shape:
     if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
         raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
     return tuple(map(int, words))
+
+
+def variables_of(words: Sequence[str] | None) -> dict[str, str]:
+    """The variables in words NAME=VALUE. Raises InputError."""
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"--env {word!r} is not NAME=VALUE")
+        if name in found:
+            raise InputError(f"--env sets {name} twice")
+        found[name] = value
+    try:
+        return checked(found)
+    except ValueError as error:
+        raise InputError(f"--env: {error}") from error
 
 
 def word_list(text: str | None) -> tuple[str, ...] | None:

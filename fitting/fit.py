@@ -24,6 +24,7 @@ from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
 from calib.fitting.sections.structural import structural_fits
 from calib.fitting.sections.work_laws import work_models
+from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE
@@ -42,7 +43,8 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
     A run on fewer hosts counts as of the same machine if these equal the largest run's. Warm-up rows
     and oversubscribed rows never feed a parameter. Raises InputError when the runs are of different
-    clusters, ran on different kinds of device (cpu, cuda), or nothing is left to fit.
+    clusters, ran on different kinds of device (cpu, cuda) or in different environments, or nothing is
+    left to fit.
     """
     measured = [read_run(run) for run in runs]
     if not measured:
@@ -146,6 +148,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             measured_until=max((ln.finished or ln.started for ln in launches), default="unknown"),
             seed=seed,
             launches=min(Counter(launch.ranks for launch in launches).values(), default=0),
+            environments=one_of_each(launch.environment for launch in launches),
             notes=notes,
         ),
         **device,

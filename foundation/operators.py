@@ -203,7 +203,7 @@ class Operator(BaseModel):
     @cached_property
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
-        content = self.model_dump(mode="json", exclude=FOUND, exclude_defaults=True)
+        content = self.model_dump(mode="json", exclude=set(FOUND), exclude_defaults=True)
         text = json.dumps(content, separators=(",", ":"), sort_keys=True)
         return text.replace("|", "\\u007c")  # which divides the parts of a layer's key
 
@@ -268,11 +268,12 @@ def _is_argument(given: Any, depth: int = 0) -> bool:
     ((what, value),) = given.items()
     if what in (*TENSORS, "batch"):
         return type(value) is int
-    return {
+    fits: dict[str, bool] = {
         "dtype": isinstance(value, str),
         "memory_format": value in MEMORY_FORMATS,
         "device": value == "",
-    }.get(what, False)
+    }
+    return fits.get(what, False)
 
 
 def terms_in(given: Any) -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Divided
+from calib.foundation.environment import Variables
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
@@ -373,6 +374,7 @@ class Plan(BaseModel):
     target_half_width: Ratio = Field(
         default=0.025, gt=0, description="of the 95% interval of the median, relative"
     )
+    variables: Variables = {}
 
     @property
     def sizes(self) -> list[int]:

@@ -62,10 +62,7 @@ class Device(Protocol):
         """Where PyTorch has this device's tensors."""
 
     def arithmetic(self, dtype: str) -> AbstractContextManager[None]:
-        """Items of `dtype` are computed as calibrations and trainings do, while it is entered.
-
-        TF32 is allowed for "tf32" alone, and cuDNN takes the fastest kernel that it finds.
-        """
+        """Items of `dtype` are computed as it says while it is entered: in TF32 for "tf32" alone."""
 
     def synchronize(self) -> None:
         """Return when everything queued is done."""

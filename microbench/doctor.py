@@ -101,7 +101,7 @@ def cores(ranks: int) -> DoctorFinding:
         return _warn(
             "cores", found, "one core runs one rank: only serial training can be calibrated here"
         )
-    return _ok("cores", found, "one rank per core, pinned")
+    return _ok("cores", found, "a core for each rank at least")
 
 
 def cpu_quota() -> float | None:

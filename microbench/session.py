@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    SparseCase,
+    TensorsCase,
+)
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator
@@ -57,10 +65,24 @@ Runner = Callable[[Control, Any, int, float, float], Repetitions]
 
 
 def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
-    """The cases of one launch: tier by tier, each shuffled by the plan's seed and the launch."""
+    """The cases of one launch, tier by tier; in each models in place come first.
+
+    What is alike is shuffled by the plan's seed and the launch.
+    """
     cases = plan.cases_for(ranks)
     random.Random(f"{plan.seed}-{ranks}-{launch}").shuffle(cases)
-    return sorted(cases, key=lambda case: case.tier)
+    return sorted(cases, key=_turn)
+
+
+def _turn(case: Case) -> tuple[int, bool, int]:
+    """Of the models the smallest comes first: so each has about the heap of a program of its own.
+
+    glibc gives less memory back to the system the larger what a process has freed so far: after the
+    layers of others an iteration has no fresh pages, where a program has thousands.
+    """
+    if isinstance(case, InPlaceCase) and not case.is_overlap:
+        return case.tier, False, case.activation_bytes + case.gradient_bytes
+    return case.tier, True, 0
 
 
 def case_seed(plan: Plan, case: Case) -> int:
@@ -336,7 +358,7 @@ def run_session(
     if any(map(needs_torch, todo)):
         import torch
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(placement.environment.threads)
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
         # torch would load it with the first optimizer, for seconds, in the middle of a case
         import torch._dynamo
@@ -351,7 +373,7 @@ def run_session(
         oversubscribed=placement.oversubscribed,
         timer=timer.as_dict(),
         clocks=synchroniser.records(),
-        allocator=placement.allocator,
+        environment=placement.environment,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         software=software_of(communicator),
         boards=boards_of(communicator, placement),

@@ -117,6 +117,7 @@ def _possible(
     limit = chosen.limit(model, division)
     return Projection(
         **_about(model, asked, form, optimizer),
+        environment=parameters.environment_on(division.p),
         split_ends_after=last_split(model, division),
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),

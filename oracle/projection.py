@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.division import Divided
+from calib.foundation.environment import Environment
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.names import ModelName, OptimizerName
 from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, WholeBytes
@@ -92,6 +93,9 @@ class Projection(Divided):
     )
     optimizer: OptimizerName = "momentum"
     execution: ExecutionName = USUAL
+    environment: Environment = Field(
+        default_factory=Environment, description="what it holds for: that of the measurements"
+    )
     split_ends_after: str = Field(default="", description="the last layer that is split")
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = Field(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.division import Division
+from calib.foundation.environment import Variables
 from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.files import read_record, write_json
@@ -28,6 +29,8 @@ HANG_SECONDS = 20.0
 class Settings:
     """The settings of a run, beside model and division. `precision`: a share of the median, or None.
 
+    `variables` are environment variables that its ranks are started with.
+
     Raises InputError for an unknown backend, execution or optimizer, and for an execution that the
     backend's device, the optimizer or a training function of one's own has not.
     """
@@ -42,6 +45,7 @@ class Settings:
     seed: int = 0
     hang_s: float = HANG_SECONDS
     own: Own | None = None
+    variables: Variables = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = {

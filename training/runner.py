@@ -130,7 +130,7 @@ def train(
     with device.arithmetic(dtype), watching(control.rank, report, START_FACTOR * limit):
         beat()
         placement = place(control, gpu=device.identity)
-        torch.set_num_threads(1)
+        torch.set_num_threads(placement.environment.threads)
         order = machine_order(placement)
         teams = teams_of(control, job.division, job.backend, order)
         step = TrainingStep(job.about, job.division, job.seed, teams, job.options)
@@ -313,7 +313,6 @@ def header_of(
         cores=placement.cores,
         gpus=[gpu and gpu.name for gpu in placement.gpus] if on_gpu else [],
         order=list(order),
-        threads_per_rank=1,
         # ranks that share a GPU count as more ranks than cores
         oversubscribed=placement.oversubscribed or (on_gpu and placement.ranks_share_gpus),
         cluster_fingerprint=job.fingerprint,
@@ -321,7 +320,7 @@ def header_of(
         versions=versions(),
         launch=job.command,
         gradient_difference=difference,
-        allocator=placement.allocator,
+        environment=placement.environment,
         notes=[*notes, *([GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [])],
     )
 

@@ -25,8 +25,10 @@ from calib.options import (
     Libraries,
     Models,
     RanksOption,
+    VariablesOption,
     execution_list,
     model_list,
+    variables_of,
     word_list,
 )
 from calib.planning.request import FULL, QUICK, seconds_of
@@ -48,6 +50,7 @@ def command(
     ranks: RanksOption = None,
     device: DeviceOption = None,
     launcher: Launcher = "local",
+    env: VariablesOption = None,
     budget: Budget = None,
     execution: Executions = None,
     libraries: Libraries = None,
@@ -80,6 +83,7 @@ def command(
         device,
         libraries=word_list(libraries),
         executions=execution_list(execution),
+        variables=variables_of(env),
         quiet=as_json,
         strategies=word_list(strategies),
     )

@@ -30,9 +30,11 @@ from calib.options import (
     Quick,
     RanksOption,
     Seed,
+    VariablesOption,
     execution_list,
     model_list,
     numbers,
+    variables_of,
 )
 from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 from calib.terminal.measured import show
@@ -56,6 +58,7 @@ def command(
     device: DeviceOption = None,
     execution: Executions = None,
     launcher: Launcher = "local",
+    env: VariablesOption = None,
     budget: Budget = None,
     seed: Seed = None,
     quick: Quick = False,
@@ -69,6 +72,7 @@ def command(
         "-p": p,
         "--device": device,
         "--execution": execution,
+        "--env": env,
         "--seed": seed,
         "--quick": quick or None,
     }
@@ -94,6 +98,7 @@ def command(
             ranks=ranks or started,
             device=kind,
             executions=execution_list(execution),
+            variables=variables_of(env),
             batch_per_rank=batch_per_rank,
             budget_s=budget_s,
             seed=seed,

@@ -163,6 +163,8 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
             typer.echo()
     if legend(found):
         say(legend(found))
+    for words in dict.fromkeys(x.environment.words for x in found if x.total):
+        say(f"environment: {words}")
     notes = like_notes(found)
     for note in notes[:MOST_NOTES]:
         say(f"note: {note}")

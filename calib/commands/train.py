@@ -37,7 +37,9 @@ from calib.options import (
     Segments,
     Sharded,
     SplitUntil,
+    VariablesOption,
     share_of,
+    variables_of,
 )
 from calib.predicting.choices import templates
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
@@ -129,6 +131,7 @@ def command(
         ),
     ] = None,
     launcher: Launcher = "local",
+    env: VariablesOption = None,
     hang_seconds: HangSeconds = HANG_SECONDS,
     as_json: Json = False,
     job: Annotated[Path | None, typer.Option(hidden=True)] = None,
@@ -152,6 +155,7 @@ def command(
         seed,
         hang_seconds,
         own,
+        variables_of(env),
     )
     layout: dict[str, Any] = {
         "inner": [inner] if inner else [],

@@ -116,6 +116,7 @@ class Launches:
             going_on,
             self.hang_s,
             [self.lock],
+            self.plan.variables,
         )
 
     def _blame(self, case: Case, launch: int, current: Current, error: Exception) -> None:

@@ -12,7 +12,7 @@ from calib.driver.defaults import default_ranks, require_device
 from calib.driver.launches import Launches
 from calib.driver.lock import only_driver
 from calib.driver.probe import probe
-from calib.driver.ranks import driven, emit, join_ranks
+from calib.driver.ranks import driven, emit, join_ranks, require_variables
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import ensure_directory, sha256_of
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
@@ -131,6 +131,7 @@ def measure_as_rank(
             launch = next_launch(run, plan, communicator.size) if launch is None else launch
         text, racks, launch = communicator.broadcast_object([text, cluster.racks, launch])
         plan = Plan.model_validate_json(text)
+        require_variables(plan.variables)
         manifest = Manifest(
             program_version=__version__,
             cluster_name=cluster.name,

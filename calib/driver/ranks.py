@@ -9,19 +9,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from traceback import walk_tb
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from calib.driver.listen import PREFIX, RankEvent, listen, stuck_reason, who_died
-from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
+from calib.foundation.errors import (
+    FileError,
+    InputError,
+    Interrupted,
+    MachineError,
+    MeasurementError,
+)
 from calib.foundation.files import ensure_directory, open_own
-from calib.microbench.machine.launchers import launch_line
-from calib.microbench.machine.placement import RANK_VARIABLES, launched
+from calib.microbench.machine.launchers import RANK_VARIABLES, SET_VARIABLE, launch_line, launched
 from calib.microbench.timing.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
@@ -29,8 +35,8 @@ if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
-# one thread a rank: the cores belong to the ranks
-RANK_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+# scikit-learn sets these when it is imported, as for a fit; a plain program does not have them
+OF_SCIKIT_LEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 STOP_SECONDS = 3.0
 FIRST_WORD_SECONDS = 1.0
 LAST_WORD_SECONDS = 0.3
@@ -79,6 +85,16 @@ def join_ranks() -> MpiCommunicator:
             "both (MPI=system, MPI4PY_LIBMPI)"
         )
     return communicator
+
+
+def require_variables(variables: Mapping[str, str]) -> None:
+    """Raise InputError where this rank was started without a variable that it is to run with."""
+    words = [f"{k}={shlex.quote(v)}" for k, v in variables.items() if os.environ.get(k) != v]
+    if words:
+        raise InputError(
+            f"the ranks were started without {' '.join(words)}: export that, and let the launcher pass "
+            "it on"
+        )
 
 
 def emit(event: RankEvent, to: TextIO | None = None) -> None:
@@ -170,12 +186,14 @@ def run_ranks(
     going_on: str | Callable[[], str],
     hang_s: float | None = None,
     keep: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Start `ranks` ranks of `calib ARGUMENTS` and pass their events on until they end.
 
     With `hang_s`, ranks without progress for so many seconds end themselves
     (microbench/timing/watchdog.py), and are ended when rank 0 falls silent. The ranks inherit the file
-    descriptors `keep`: a lock stays held until the last of them has ended.
+    descriptors `keep`: a lock stays held until the last of them has ended. They have the environment of
+    this process, and `variables`, which somebody asked for; nothing else that changes times is set.
 
     Raises MeasurementError with the error that a rank reported, RanksEnded when they died or hung,
     MachineError when they cannot be started, and Interrupted by the user. RanksEnded and Interrupted
@@ -186,7 +204,10 @@ def run_ranks(
         return going_on if isinstance(going_on, str) else going_on()
 
     line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
-    environment = {**os.environ, **RANK_ENVIRONMENT, EVENTS_VARIABLE: "1"}
+    variables = variables or {}
+    inherited = {k: v for k, v in os.environ.items() if OF_SCIKIT_LEARN.get(k) != v}
+    environment = {**inherited, **variables, EVENTS_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
+    environment[SET_VARIABLE] = " ".join(variables)
     environment[RANKS_VARIABLE] = str(ranks)
     environment["CALIB_COMMAND"] = " ".join(line)
     if hang_s is not None:

@@ -26,9 +26,17 @@ LAUNCHES = 2
 CheckResult = tuple[list[Check], list[Missing]]
 
 
-def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
+def check_plan(
+    cases: Sequence[Case], budget_s: float, seed: int, variables: Mapping[str, str]
+) -> Plan:
     """The plan of the check: each case in two launches of the ranks, `budget_s` in all."""
-    return Plan(cases=tuple(cases), launches=LAUNCHES, budget_seconds=budget_s, seed=seed)
+    return Plan(
+        cases=tuple(cases),
+        launches=LAUNCHES,
+        budget_seconds=budget_s,
+        seed=seed,
+        variables=dict(variables),
+    )
 
 
 def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
@@ -42,13 +50,19 @@ def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
 def read_checks(run: Path, known: Known) -> CheckResult:
     """The checks that the rows of a check directory give, and the cases without one.
 
-    Whatever ended the measurement, a case counts when each of its launches has rows.
+    Whatever ended the measurement, a case counts when each of its launches has rows. Where a launch ran
+    in another environment than was calibrated, no case does.
     """
     consolidate(run)
     plan = read_plan(run)
     rows = read_samples(run) if (run / SAMPLES_FILE).exists() else NO_SAMPLES
-    ends = Manifest.read(run).cases if (run / MANIFEST_FILE).exists() else []
-    return checks_of(plan, rows, ends, known)
+    manifest = Manifest.read(run) if (run / MANIFEST_FILE).exists() else None
+    for launch in manifest.launches if manifest else ():
+        calibrated = known.parameters.environment_on(launch.environment.ranks)
+        if other := calibrated.differs_in(launch.environment):
+            why = f"ran in another environment than was calibrated: {other}"
+            return [], [Missing(what="the check", why=why)]
+    return checks_of(plan, rows, manifest.cases if manifest else (), known)
 
 
 def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> CheckResult:

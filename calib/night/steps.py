@@ -89,7 +89,8 @@ def plan_check(
         why = "the parameters hold no measured case of these points"
         return [Missing(what="the check", why=why)]
     settled = options.settled
-    begin(run / CHECK, check_plan(cases, settled.check_budget_s, settled.seed), cluster)
+    check = check_plan(cases, settled.check_budget_s, settled.seed, parameters.variables)
+    begin(run / CHECK, check, cluster)
     return []
 
 
@@ -147,6 +148,7 @@ def _train(begun: Begun, point: NightPoint) -> str:
             iterations=night.iterations,
             seed=night.seed,
             hang_s=night.hang_s,
+            variables=begun.parameters.variables,
         ),
         fingerprint=begun.cluster.fingerprint,
     )

@@ -58,6 +58,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
         budget_seconds=request.budget_s,
         seed=request.seed,
         target_half_width=request.target,
+        variables=request.variables,
     )
     unbuilt = [why for model in specs.values() if (why := why_not_built(model))]
     return Draft(plan, len(cases) - len(unique), left_out + unbuilt + unsent)

@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.collectives import Operation
+from calib.foundation.environment import Variables
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import read_bytes, wording, write_whole
@@ -231,6 +232,7 @@ class Request(BaseModel):
     target: float = Field(
         default=0.025, gt=0, lt=1, description="half-width of the median's 95% interval, relative"
     )
+    variables: Variables = {}
 
     @field_validator(
         "models", "strategies", "p", "libraries", "collectives", "executions", "optimizers"

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from calib.driver.ranks import emit
+from calib.driver.ranks import emit, require_variables
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.rundir import prepare_training
 from calib.training.job import TrainingJob
@@ -24,6 +24,7 @@ def run_as_rank(
 ) -> None:
     """SPMD: one run, written to `path`; `quiet` sends its progress to stderr."""
     settings, division = job.settings, job.division
+    require_variables(settings.variables)
     if communicator.rank == 0:
         prepare_training(path)
     what = Job(

@@ -93,7 +93,16 @@ def train(path: Path, job: TrainingJob, launcher: str = "local") -> TrainingRun:
                 f"the iterations so far are kept in {path}" if there else "nothing was measured yet"
             )
 
-        run_ranks(launcher, p, arguments, log, on_event, kept, hang_s=settings.hang_s)
+        run_ranks(
+            launcher,
+            p,
+            arguments,
+            log,
+            on_event,
+            kept,
+            hang_s=settings.hang_s,
+            variables=settings.variables,
+        )
     if not written():
         raise MeasurementError(f"the ranks ended before they had measured anything; see {log}")
     return whole_run(path, f"; see {log}")

@@ -125,6 +125,10 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
     ):
         if a != b:
             notes.append(f"{name}: {a} in the first file, {b} in the second")
+    for mine in one.environments:
+        other = next((each for each in two.environments if each.ranks == mine.ranks), mine)
+        if differing := mine.differs_in(other):
+            notes.append(f"environment of {mine.ranks} ranks: {differing}")
     for which, source in (("first", one), ("second", two)):
         if source.edited:
             notes.append(f"the {which} file was edited by hand after its fit")

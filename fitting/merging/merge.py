@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 
 from calib.fitting.merging.mixed import MERGED, Taken, mixed, short
@@ -24,6 +25,7 @@ from calib.fitting.parameters.file import (
 )
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import SECTIONS, LawKey, key_of, label_of, laws_of
+from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.records import Record
 
@@ -116,9 +118,9 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     Raises
     ------
     InputError
-        Fewer than two files; the same content twice; files of a CPU and a GPU; different clusters or
-        machines without `across`; laws that differ without `prefer`; newest where the files do not
-        say which that is.
+        Fewer than two files; the same content twice; files of a CPU and a GPU; different clusters,
+        machines or environments without `across`; laws that differ without `prefer`; newest where the
+        files do not say which that is.
     """
     _refuse(files, across)
     taken = {section: _section(files, section, prefer) for section in SECTIONS}
@@ -132,7 +134,7 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     content: dict[str, Any] = {
         section: [law for each in found for law in each.laws] for section, found in taken.items()
     }
-    source = _provenance(files, counts, notes)
+    source = _provenance(files, counts, notes, across)
     parameters = Parameters(format_version=FORMAT_VERSION, provenance=source, **machine, **content)
     return Merged(parameters, counts, notes)
 
@@ -291,7 +293,7 @@ def _counts(taken: dict[str, list[Taken]], i: int) -> dict[str, Counts]:
 
 
 def _provenance(
-    files: Sequence[Signed], counts: list[dict[str, Counts]], notes: list[str]
+    files: Sequence[Signed], counts: list[dict[str, Counts]], notes: list[str], across: bool
 ) -> Provenance:
     whole = [each.parameters.provenance for each in files]
     gave = [any(x.taken or x.same for x in parts.values()) for parts in counts]
@@ -313,6 +315,7 @@ def _provenance(
             is_merged=bool(source.merged),
         )
         merged.setdefault(each.sha256, entry)
+    environments = [source.environments for source in sources if source.environments]
     unknown = sources[0].measured_from, sources[0].measured_until
     begun = [(time, x.measured_from) for x in sources if (time := time_of(x.measured_from))]
     ended = [(time, x.measured_until) for x in sources if (time := time_of(x.measured_until))]
@@ -327,6 +330,7 @@ def _provenance(
         measured_until=max(ended)[1] if ended else unknown[1],
         seed=sources[0].seed,
         launches=min((x.launches for x in sources if x.launches), default=0),
+        environments=one_of_each(chain.from_iterable(environments[:1] if across else environments)),
         notes=list(dict.fromkeys([*(note for x in sources for note in x.notes), *notes])),
         edited=any(x.edited for x in whole),  # what the machine has may be of any
         merged=list(merged.values()),

@@ -24,6 +24,7 @@ from calib.fitting.parameters.signature import (
     read_value,
     with_signature,
 )
+from calib.foundation.environment import SEVERAL, Environment, environment_on
 from calib.foundation.errors import FileError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
@@ -270,6 +271,10 @@ class Provenance(Record):
     launches: CountOrNone = Field(
         default=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
     )
+    environments: list[Environment] = Field(
+        default_factory=list,
+        description="what the ranks ran in, by their number on a machine; empty: not known",
+    )
     notes: list[str] = Field(default_factory=list, description="what a reader must know")
     edited: bool = Field(
         default=False,
@@ -343,6 +348,16 @@ class Parameters(Record):
             found.update(law.execution for law in laws)
         found = found or {execution_in(time.key) for time in self.layers}
         return tuple(sorted(found - {""}, key=lambda name: (name != USUAL, name)))
+
+    def environment_on(self, p: int) -> Environment:
+        """What a prediction for p ranks holds for."""
+        return environment_on(min(p, self.ranks_per_node), self.provenance.environments)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that all its ranks had, and others need to run as they did."""
+        found = {k: v for each in self.provenance.environments for k, v in each.variables.items()}
+        return {name: value for name, value in found.items() if SEVERAL not in value}
 
     def of_execution(self, name: str) -> Parameters:
         """The laws of one execution, and those that have none, such as those of links."""

@@ -50,17 +50,16 @@ class CudaDevice:
 
     @contextmanager
     def arithmetic(self, dtype: str) -> Iterator[None]:
-        """TF32 is allowed or not, and cuDNN tries its kernels out. Put back afterwards."""
+        """TF32 is allowed or not. Put back afterwards."""
         cudnn: Any = torch.backends.cudnn
         matmul, conv = torch.backends.cuda.matmul, cudnn.conv
-        before = cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision
+        before = matmul.fp32_precision, conv.fp32_precision
         precision = "tf32" if dtype == "tf32" else "ieee"
         try:
-            cudnn.benchmark = True
             matmul.fp32_precision = conv.fp32_precision = precision
             yield
         finally:
-            cudnn.benchmark, matmul.fp32_precision, conv.fp32_precision = before
+            matmul.fp32_precision, conv.fp32_precision = before
 
     def synchronize(self) -> None:
         """Return when all streams are done."""

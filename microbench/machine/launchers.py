@@ -10,11 +10,21 @@ from pathlib import Path
 
 from calib.foundation.errors import InputError, MachineError
 
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
+SET_VARIABLE = "CALIB_SET"  # in a rank: names of the variables that it was started with on purpose
 PROFILES = {
     "local": "mpiexec -n {n}",
     # pmi2 is what the mpich wheel speaks; -K ends the ranks that are left when one has died
     "slurm": "srun --mpi=pmi2 -K -n {n}",
 }
+
+
+def launched() -> bool:
+    """Whether a launcher (mpiexec, srun --mpi=...) started this process as a rank.
+
+    SLURM_PROCID is no sign of it: it also stands in the environment of sbatch scripts and shells.
+    """
+    return any(name in os.environ for name in RANK_VARIABLES)
 
 
 def find_mpiexec() -> str | None:

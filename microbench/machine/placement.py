@@ -1,31 +1,21 @@
-"""Where ranks run: hosts, cores, allocator, oversubscription; for measuring and training."""
+"""Where ranks run: hosts, cores, environment, oversubscription; for measuring and training."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calib.foundation.environment import SEVERAL, Environment
 from calib.microbench.control import Control
-from calib.microbench.machine.allocator import hold_still
-from calib.microbench.machine.telemetry import cores_near
+from calib.microbench.machine.environment import environment_here, threads_of
 
 if TYPE_CHECKING:
     from calib.microbench.records.manifest import GpuIdentity
-
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
-
-
-def launched() -> bool:
-    """Whether a launcher (mpiexec, srun --mpi=...) started this process as a rank.
-
-    SLURM_PROCID is no sign of it: it also stands in the environment of sbatch scripts and shells.
-    """
-    return any(name in os.environ for name in RANK_VARIABLES)
 
 
 def usable_cores() -> list[int]:
@@ -82,16 +72,16 @@ def rack_of_this_host() -> str:
 class Placement:
     """Where every rank of a launch runs.
 
-    `racks` hold "", `numa` None where nothing is known, `gpus` None for ranks without one.
-    `local_ranks` count the ranks of a machine, whatever host names they have: ranks take its cores
-    and GPUs in that order.
+    `racks` hold "", `numa` None where nothing is known or cores are of several nodes, `gpus` None for
+    ranks without one. `local_ranks` count the ranks of a machine, whatever host names they have: ranks
+    take its GPUs in that order.
     """
 
     hosts: list[str]
     cores: list[list[int]]
     ranks_per_node: int
     oversubscribed: bool
-    allocator: str = "unknown"
+    environment: Environment = field(default_factory=Environment)
     racks: list[str] = field(default_factory=list)
     numa: list[int | None] = field(default_factory=list)
     gpus: list[GpuIdentity | None] = field(default_factory=list)
@@ -118,49 +108,40 @@ class Placement:
 
 
 def place(
-    communicator: Control,
-    threads: int = 1,
-    racks: Mapping[str, str] | None = None,
-    gpu: GpuIdentity | None = None,
+    communicator: Control, racks: Mapping[str, str] | None = None, gpu: GpuIdentity | None = None
 ) -> Placement:
-    """Pin this rank to cores of its machine, hold its allocator still, say where all are.
+    """Say where all ranks are, and what they run in. Ranks stay where their launcher put them.
 
-    Ranks that may run on the same cores share them out; a rank that a launcher has bound to cores
-    of its own stays there. More ranks than physical cores of a machine is oversubscription, also
-    where the ranks have several host names (network namespaces) or each a hardware thread: they
-    share cores and every row says so.
+    More ranks than physical cores of a machine is oversubscription, also where the ranks have several
+    host names (network namespaces) or each a hardware thread: they share cores and every row says so.
 
     Parameters
     ----------
     communicator
         Connects the ranks; collective.
-    threads
-        Cores of a rank without a GPU.
     racks
         Host -> rack where Slurm does not say.
     gpu
-        The GPU of this rank. It gets its share of the cores near that GPU: NCCL's threads and the
-        waiting host need more than one.
+        The GPU of this rank.
     """
     host = socket.gethostname()
     cores = distinct_cores(usable_cores())
     rack = (racks or {}).get(host, "") or rack_of_this_host()
     physical = [physical_core(core) for core in cores]
-    near = cores if gpu is None else cores_near(gpu.uuid, cores)
-    others = communicator.allgather_object([host, machine_id(), rack, cores, physical, near])
+    others = communicator.allgather_object([host, machine_id(), rack, physical])
     local = [rank for rank, other in enumerate(others) if other[1] == others[communicator.rank][1]]
-    peers = [rank for rank in local if others[rank][3] == cores]
-    if (len(peers) > 1 or len(local) == 1) and hasattr(os, "sched_setaffinity"):
-        if gpu is None:
-            start = peers.index(communicator.rank) * threads
-            cores = [cores[(start + i) % len(cores)] for i in range(min(threads, len(cores)))]
-        else:
-            sharers = [rank for rank in peers if others[rank][5] == near]
-            cores = share_of(near, sharers.index(communicator.rank), len(sharers))
-        os.sched_setaffinity(0, cores)
-    crowded = _crowded([others[rank][4] for rank in local], threads)
-    mine = local.index(communicator.rank)
-    about = [cores, numa_node(cores[0]), gpu and gpu.model_dump(), mine, crowded]
+    allowed = [others[rank][3] for rank in local]
+    sharers = sum(not set(physical).isdisjoint(each) for each in allowed)
+    mine = environment_here(len(local), threads_of(len(cores), sharers), len(cores))
+    numa = {numa_node(core) for core in cores}
+    about = [
+        cores,
+        numa.pop() if len(numa) == 1 else None,
+        gpu and gpu.model_dump(),
+        local.index(communicator.rank),
+        _crowded(allowed),
+        mine.model_dump(),
+    ]
     everywhere = communicator.allgather_object(about)
     names = [other[0] for other in others]
     return Placement(
@@ -168,11 +149,27 @@ def place(
         cores=[each[0] for each in everywhere],
         ranks_per_node=max(names.count(name) for name in set(names)),
         oversubscribed=any(each[4] for each in everywhere),
-        allocator=hold_still(),
+        environment=_of_all([Environment.model_validate(each[5]) for each in everywhere]),
         racks=[other[2] for other in others],
         numa=[each[1] for each in everywhere],
         gpus=[each[2] and identity_of(each[2]) for each in everywhere],
         local_ranks=[each[3] for each in everywhere],
+    )
+
+
+def _of_all(found: Sequence[Environment]) -> Environment:
+    """The environment of a launch; of what differs from rank to rank all values."""
+    values: dict[str, dict[str, None]] = {}
+    for each in found:
+        for name, value in each.variables.items():
+            values.setdefault(name, {})[value] = None
+    return Environment(
+        ranks=max(each.ranks for each in found),
+        threads=min(each.threads for each in found),
+        cores=min(each.cores for each in found),
+        allocator=SEVERAL.join(dict.fromkeys(each.allocator for each in found)),
+        variables={name: SEVERAL.join(of) for name, of in sorted(values.items())},
+        on_purpose=found[0].on_purpose,
     )
 
 
@@ -184,21 +181,11 @@ def identity_of(content: Mapping[str, str]) -> GpuIdentity:
     return GpuIdentity.model_validate(content)
 
 
-def share_of(cores: list[int], index: int, sharers: int) -> list[int]:
-    """The cores of one of `sharers` that divide `cores`; where they are too few, one in turn."""
-    if len(cores) < sharers:
-        return [cores[index % len(cores)]]
-    return cores[index * len(cores) // sharers : (index + 1) * len(cores) // sharers]
-
-
-def _crowded(allowed: list[list[int]], threads: int) -> bool:
+def _crowded(allowed: list[list[int]]) -> bool:
     """Whether ranks have too few physical cores: all of a machine, or those bound alike.
 
     `allowed` are the physical cores that each rank of the machine may run on.
     """
     sets = [frozenset(cores) for cores in allowed]
     everything = frozenset[int]().union(*sets)
-    return any(
-        sum(inner <= outer for inner in sets) * threads > len(outer)
-        for outer in {*sets, everything}
-    )
+    return any(sum(inner <= outer for inner in sets) > len(outer) for outer in {*sets, everything})

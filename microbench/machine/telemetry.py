@@ -7,7 +7,7 @@ driver there are no readings at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -35,7 +35,6 @@ THROTTLED = {
 }
 POWER_CAPPED = {"software_power_cap"}
 THROTTLED_MARK = "throttled"
-CORE_WORDS = 128  # of 64 bits: the 8,192 cores that Linux can count
 
 
 def event_reasons(bits: int) -> list[str]:
@@ -143,23 +142,6 @@ def _board(nvml: Any, device: Any) -> Any:
         return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
     except (nvml.NVMLError, AttributeError):  # a whole board
         return device
-
-
-def cores_near(uuid: str, cores: Sequence[int]) -> list[int]:
-    """Those of `cores` on the GPU's NUMA node; all of them where NVML names none of them."""
-    nvml, board = board_of(uuid)
-    named: set[int] = set()
-    if board is not None:
-        with suppress(nvml.NVMLError, AttributeError):
-            scope = nvml.NVML_AFFINITY_SCOPE_NODE
-            words = nvml.nvmlDeviceGetCpuAffinityWithinScope(board, CORE_WORDS, scope)
-            named = {
-                64 * at + bit
-                for at, word in enumerate(words)
-                for bit in range(64)
-                if word >> bit & 1
-            }
-    return [core for core in cores if core in named] or list(cores)
 
 
 def snapshot(uuid: str, ours: Collection[int] = ()) -> dict[str, Any]:

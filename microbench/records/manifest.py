@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from calib.foundation.environment import Environment
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import ClusterName, Fingerprint, Oversubscribed, ProgramVersion, UtcTime
 from calib.foundation.quantities import (
@@ -136,7 +137,9 @@ class LaunchRecord(BaseModel):
     clocks: list[ClockRecord] = Field(
         default_factory=list, description="each rank's clock beside that of rank 0"
     )
-    allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
+    environment: Environment = Field(
+        default_factory=Environment, description="what the ranks ran in"
+    )
     load_average: Magnitude | None = Field(description="of the first host, before measuring")
     software: list[RankSoftware] = Field(
         default_factory=list, description="libraries as loaded, and environment, of all ranks"

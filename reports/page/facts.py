@@ -45,6 +45,7 @@ def _calibration(parameters: Parameters) -> list[tuple[str, str]]:
         ("Device", f"{parameters.device}, {memory}"),
         ("Ranks per node", str(parameters.ranks_per_node)),
         ("Calibrated (UTC)", f"{source.measured_from} to {source.measured_until}"),
+        *(("Environment", each.words) for each in source.environments),
         ("Program", f"calib {source.program_version}, seed {source.seed}"),
         ("Samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)),
         *(("Note", note) for note in source.notes),

@@ -202,7 +202,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         optimizer=head.optimizer,
         execution=head.execution,
         library=head.library,
-        threads_per_rank=head.threads_per_rank,
+        threads_per_rank=head.environment.threads,
         cluster_fingerprint=head.cluster_fingerprint,
         started=head.started,
         memory=memory_accuracy(projection, run),
@@ -277,6 +277,11 @@ def score_runs(
         elsewhere = run.header.device != device_kind and run.header.origin != "imported"
         if reason is None and device_kind and elsewhere:
             reason = f"ran on {run.header.device}; predicted for {device_kind}"
+        if reason is None and found is not None:
+            other = found.environment.differs_in(run.header.environment)
+            reason = (
+                f"ran in another environment than was predicted for: {other}" if other else None
+            )
         if reason is None and found is not None and found.total is not None:
             scored.append(_scored(found, found.total, run))
         else:

@@ -80,6 +80,7 @@ def provenance(parameters: Parameters) -> Table:
         ["ranks per node", str(parameters.ranks_per_node)],
         ["nodes, of a rack, links of a node", ", ".join(str(n or "unknown") for n in counts)],
         ["measured (UTC)", f"{source.measured_from} to {source.measured_until}"],
+        *(["environment", each.words] for each in source.environments),
         ["fitted by", f"calib {source.program_version}, seed {source.seed}"],
         ["samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)],
         *([["edited", "by hand, after its fit"]] if source.edited else []),

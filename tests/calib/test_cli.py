@@ -35,7 +35,7 @@ plan: --plan --models --strategies -p --ranks --batch-per-rank --batch --segment
     --device --execution --sparse --shares --partitions --budget --quick --seed --cluster --measured
     --output --cases --json
 measure: --output --plan --resume --models --batch-per-rank -p --ranks --launcher --budget
-    --device --execution --seed --quick --hang-seconds --json
+    --device --execution --env --seed --quick --hang-seconds --json
 import: --output --operation --ranks --nodes --device-name --library --cluster --name
     --algorithm --protocol --size-unit --time-unit --keep-going --json
 compare: --across --output --json
@@ -47,6 +47,7 @@ parameters:
 schema: --list --all --output
 export: --to --output --ranks --bytes --nodes --cluster --library --execution --topology
     --calls --list --json
+env: --parameters --ranks --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
     --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
@@ -62,14 +63,14 @@ replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node
 train: --model --strategy -p --batch-per-rank --batch --accumulate --groups --inner --segments --schedule
     --boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan --backend
     --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed --output
-    --launcher --hang-seconds --input --outputs --loss --train-function --json
+    --launcher --env --hang-seconds --input --outputs --loss --train-function --json
 import-run: --output --model --strategy -p --batch --inner --segments --warmup --optimizer
     --execution --library --name --json
 report: --output --parameters --csv --markdown --junit --least-accuracy --history --no-history
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
 calibrate: --output --quick --models --strategies --batch-per-rank --ranks --launcher --budget
-    --iterations --device --libraries --execution --name --seed --json
+    --iterations --device --libraries --execution --env --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node
@@ -84,7 +85,7 @@ HEAVY = set(words_of("torch mpi4py scipy pyarrow plotly pandas numpy jinja2 psut
 
 
 # verbs of one look at a file or a table of predictions: they start in a moment
-LIGHT = set(words_of("show check parameters schema predict sweep search model sbatch"))
+LIGHT = set(words_of("env show check parameters schema predict sweep search model sbatch"))
 # what verbs that measure, fit or report import as a matter of course; scikit-learn imports pandas
 NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy", "pandas"}
 
@@ -274,6 +275,15 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("measure", "-o", "run", "-p", "two"), "'two'"),
         (("measure", "-o", "run", "--budget", "0"), "--budget"),
         (("measure", "-o", "run", "-n", "0"), "--ranks"),
+        (
+            ("measure", "-o", "run", "--env", "OMP_NUM_THREADS"),
+            "'OMP_NUM_THREADS' is not NAME=VALUE",
+        ),
+        (("measure", "-o", "run", "--env", "A B=1"), "'A B' is no name of a variable"),
+        (("calibrate", "--env", "CALIB_RANKS=1"), "'CALIB_RANKS' is no name of a variable"),
+        (("train", "--model", "lenet5", "--env", "A=1", "--env", "A=2"), "sets A twice"),
+        (("env",), "`calib calibrate` makes one"),
+        (("env", "--parameters", "parameters.json"), "does not say in which environment"),
         (("train", "--model", "nosuch"), "unknown model"),
         (("train", "--model", "vgg16-mini", "--batch-per-rank", "0"), "--batch-per-rank"),
         (("train", "--model", "vgg16-mini", "-p", "0"), "-p"),

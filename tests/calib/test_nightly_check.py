@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -14,11 +15,12 @@ from tests.helpers import filled
 from tests.helpers.rows import as_samples, rows_of
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.environment import Environment
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest
 from calib.microbench.records.samples import Sample
 from calib.night.cases import Known, chosen, few, planned_cases
-from calib.night.check import check_plan, checks_of
+from calib.night.check import begin, check_plan, checks_of, read_checks
 from calib.planning.plan import specs_of
 from calib.planning.request import Request
 from calib.reports.night import Check
@@ -173,7 +175,7 @@ def end(case: Case, launch: int, stopped_by: str, repetitions: int = 3) -> CaseE
 def check(
     cases: Sequence[Case], measured: Sequence[Sample], ends: Sequence[CaseEnd] = ()
 ) -> tuple[list[Check], list[Missing]]:
-    plan: Plan = check_plan(cases, 60.0, 0)
+    plan: Plan = check_plan(cases, 60.0, 0, {})
     assert plan.launches == 2
     return checks_of(plan, as_samples(measured), ends, Known(parameters()))
 
@@ -230,7 +232,7 @@ def test_a_layer_in_bfloat16_is_of_a_series_of_its_own() -> None:
     measured = [
         row for launch in (0, 1) for row in rows(case, "forward", launch, [1.0, 2.0], [1.0, 2.0])
     ]
-    ((found,), _) = checks_of(check_plan([case], 60.0, 0), as_samples(measured), (), both)
+    ((found,), _) = checks_of(check_plan([case], 60.0, 0, {}), as_samples(measured), (), both)
     assert found.what == f"{case.layer.kind} layers, bfloat16, p=2"
     assert found.case == f"{case.key}, forward" and "|bfloat16" in found.case
 
@@ -293,3 +295,41 @@ def test_what_is_unchecked_says_of_which_kind_it_is() -> None:
     kinds = {CollectiveCase: "network", LayerCase: "kernels", TensorsCase: "memory"}
     assert not checks and [each.kind for each in missing] == [kinds[type(c)] for c in cases]
     assert {each.kind for each in missing} == set(kinds.values())
+
+
+def test_a_check_in_another_environment_compares_nothing(tmp_path: Path) -> None:
+    """The manifest of the check says in which one its ranks ran."""
+    here_then = Environment(ranks=2, threads=1, cores=2)
+    source = parameters().provenance.model_copy(update={"environments": [here_then]})
+    known = Known(parameters().model_copy(update={"provenance": source}))
+    cases = [next(c for c in choose() if isinstance(c, CollectiveCase))]
+    begin(tmp_path, check_plan(cases, 1.0, 0, {}), CLUSTER)
+    manifest = Manifest(
+        program_version="",
+        cluster_name=CLUSTER.name,
+        cluster_fingerprint=CLUSTER.fingerprint,
+        seed=0,
+        target_half_width=0.1,
+        launches=[launch_in(here_then), launch_in(here_then.model_copy(update={"cores": 1}))],
+    )
+    manifest.write(tmp_path)
+    why = "ran in another environment than was calibrated: cores: 2 and 1"
+    assert read_checks(tmp_path, known) == ([], [Missing(what="the check", why=why)])
+    manifest.launches.pop()
+    manifest.write(tmp_path)
+    _, (missing,) = read_checks(tmp_path, known)
+    assert missing.why == "measured in 0 of 2 launches"
+
+
+def launch_in(environment: Environment) -> LaunchRecord:
+    return LaunchRecord(
+        launch=0,
+        ranks=2,
+        command="",
+        started="",
+        places=[],
+        oversubscribed=False,
+        timer={},
+        load_average=None,
+        environment=environment,
+    )

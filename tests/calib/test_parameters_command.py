@@ -17,7 +17,7 @@ from tests.oracle.handmade import machine, mlp
 from calib.driver.ranks import EVENTS_VARIABLE, speaks
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import digest
-from calib.microbench.machine.placement import RANK_VARIABLES
+from calib.microbench.machine.launchers import RANK_VARIABLES
 
 NETWORK = ("collectives", "structural", "contention")
 

@@ -22,6 +22,7 @@ from tests.microbench.importers import logs as made
 from calib.fitting.fit import LAUNCHES_PER_RUN, fit, fit_runs
 from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.environment import Environment
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
@@ -463,3 +464,19 @@ def test_a_cluster_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     found = fit_runs([directory])
     assert (found.device_kind, found.device, found.device_memory_bytes) == ("cpu", "unknown", 0)
+
+
+def in_environments(first: Environment, second: Environment) -> MeasuredRun:
+    measured = run(rows())
+    for launch, environment in zip(measured.manifest.launches, (first, second), strict=True):
+        launch.environment = environment
+    return measured
+
+
+def test_parameters_say_in_which_environment_they_were_measured() -> None:
+    one, two = (Environment(ranks=n, threads=2 // n, cores=2, allocator="a") for n in (1, 2))
+    assert fit([in_environments(two, one)]).provenance.environments == [one, two]
+    assert fit([run(rows())]).provenance.environments == []
+    other = two.model_copy(update={"variables": {"UCX_TLS": "shm"}})
+    with pytest.raises(InputError, match=r"launches of 2 ranks .*: UCX_TLS: not set and shm; "):
+        fit([in_environments(two, other)])

@@ -28,7 +28,8 @@ from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices import take_device
-from calib.microbench.machine.placement import launched, place
+from calib.microbench.machine.launchers import launched
+from calib.microbench.machine.placement import place
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import measure_timer
 
@@ -127,6 +128,7 @@ def placement(comm: MpiCommunicator) -> dict[str, Any]:
         "oversubscribed": found.oversubscribed,
         "level": found.level,
         "ranks_per_node": found.ranks_per_node,
+        "environment": found.environment.model_dump(include={"ranks", "threads", "cores"}),
     }
 
 

@@ -39,8 +39,6 @@ class Board:
     name: str = "Made-up GPU"
     memory_bytes: int = 2**36
     used_bytes: int = 2**30
-    cores: Sequence[int] = ()
-    """Of its NUMA node; NVML does not say where there are none."""
     clock_mhz: int = 1980
     clock_max_mhz: int = 1980
     power_w: float = 300.0
@@ -97,12 +95,6 @@ def refused(condition: bool, error: str = "Not Supported") -> None:
         raise NVMLError(error)
 
 
-def named_cores(board: Board, words: int, scope: int) -> list[int]:
-    refused(not board.cores)
-    mask = sum(1 << core for core in board.cores)
-    return [mask >> 64 * at & (1 << 64) - 1 for at in range(words)]
-
-
 def link_of(board: Board, link: int) -> int:
     refused(link >= len(board.nvlinks), "Invalid Argument")
     return board.nvlinks[link]
@@ -128,7 +120,6 @@ QUERIES: dict[str, Callable[..., Any]] = {
     "UUID": lambda board: board.uuid,
     "MemoryInfo": lambda b: SimpleNamespace(total=b.memory_bytes, used=b.used_bytes),
     "ComputeRunningProcesses": lambda b: [SimpleNamespace(pid=pid) for pid in b.processes],
-    "CpuAffinityWithinScope": named_cores,
     "ClockInfo": lambda board, kind: board.clock_mhz,
     "MaxClockInfo": lambda board, kind: board.clock_max_mhz,
     "PowerUsage": lambda board: round(board.power_w * 1e3),
@@ -242,7 +233,6 @@ def nvml(
         NVML_CLOCK_SM=1,
         NVML_CLOCK_MEM=2,
         NVML_TEMPERATURE_GPU=0,
-        NVML_AFFINITY_SCOPE_NODE=0,
         NVML_NVLINK_MAX_LINKS=36,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,

@@ -27,6 +27,7 @@ from tests.helpers.year import (
 from tests.reports.records import parameters
 
 from calib.fitting.parameters.signature import with_signature
+from calib.foundation.environment import Environment
 from calib.foundation.files import sha256_of, write_json
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
@@ -149,7 +150,7 @@ def headers() -> list[RunHeader]:
             warmup=1,
             library="torch_mpi",
             hosts=["one"] * point.p,
-            threads_per_rank=1,
+            environment=Environment(ranks=point.p, threads=1, cores=point.p),
             gradient_difference=2e-7,
             started="",
             **divided(

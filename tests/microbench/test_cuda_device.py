@@ -157,14 +157,14 @@ def test_calls_that_wait_for_the_device_have_no_time() -> None:
 def test_precision_is_set_and_put_back(tf32: bool) -> None:
     cudnn: Any = torch.backends.cudnn
 
-    def now() -> tuple[bool, str, str]:
+    def now() -> tuple[str, str, bool]:
         precision = torch.backends.cuda.matmul.fp32_precision
-        return cudnn.benchmark, precision, cudnn.conv.fp32_precision
+        return precision, cudnn.conv.fp32_precision, cudnn.benchmark
 
     before = now()
     word = "tf32" if tf32 else "ieee"
     # what a device is does not matter here: a machine without one has none to make
     with pytest.raises(KeyError), CudaDevice.arithmetic(cast(Any, None), word):
-        assert now() == (True, word, word)
+        assert now() == (word, word, before[2])
         raise KeyError
     assert now() == before

@@ -69,12 +69,14 @@ def test_three_ranks_on_two_cores_are_oversubscribed() -> None:
     assert found[0]["ranks_per_node"] == 3 and found[0]["level"] == "node"
 
 
-def test_two_ranks_on_two_cores_have_one_each() -> None:
+def test_two_ranks_on_two_cores_stay_on_both() -> None:
+    """As a plain program's: a launcher that binds none gives each rank all cores."""
     needs_cores(2)
     found = found_on(2)["placement"]
     assert found[0]["oversubscribed"] is False
-    (first,), (second,) = found[0]["cores"]
-    assert first != second
+    first, second = found[0]["cores"]
+    assert first == second and len(first) == 2
+    assert found[0]["environment"] == {"ranks": 2, "threads": 1, "cores": 2}
 
 
 def test_words_among_a_part_and_barriers_that_do_not_block() -> None:

@@ -101,7 +101,7 @@ def run(
         "warmup": 1,
         "library": "mpi",
         "hosts": ["host"] * p,
-        "threads_per_rank": 1,
+        "environment": {"ranks": p, "threads": 1, "cores": p},
         "oversubscribed": False,
         "cluster_fingerprint": FINGERPRINT,
         "started": "2026-11-03T10:00:00Z",

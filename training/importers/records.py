@@ -180,7 +180,6 @@ def run_of(
             device=about.device,
             hosts=list(about.hosts),
             gpus=list(about.gpus),
-            threads_per_rank=0,
             oversubscribed=False,
             started=about.started,
             launch=about.source,

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_whole
+from calib.microbench.machine.environment import environment_here
+from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.records.manifest import utc_now
 from calib.training.importers.records import ImportedCase, division_of
@@ -97,7 +99,11 @@ def header_of(
         device=str(device.type),
         hosts=hosts,
         gpus=[name or None for name in gpus],
-        threads_per_rank=torch.get_num_threads(),
+        environment=environment_here(
+            max(Counter(hosts).values(), default=1),
+            min(ranks.numbers(torch.get_num_threads())),
+            min(ranks.numbers(len(distinct_cores(usable_cores())))),
+        ),
         oversubscribed=max(Counter(hosts).values(), default=1) > (os.cpu_count() or 1),
         started=utc_now(),
         launch="calib_recorder",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.division import Divided, Division
+from calib.foundation.environment import Environment
 from calib.foundation.errors import MeasurementError
 from calib.foundation.execution import ExecutionLabel, unusual
 from calib.foundation.names import (
@@ -89,7 +90,9 @@ class RunHeader(Divided):
     order: list[KnownRanks] = Field(
         default_factory=list, description="the ranks in the order of the machine"
     )
-    threads_per_rank: KnownRanks = Field(description="0: not known")
+    environment: Environment = Field(
+        default_factory=Environment, description="what the ranks ran in"
+    )
     oversubscribed: Oversubscribed
     cluster_fingerprint: Fingerprint = ""
     started: UtcTime
@@ -99,7 +102,6 @@ class RunHeader(Divided):
         default=None,
         description="largest |exchanged - serial| / max |serial| over the tensors, before timing",
     )
-    allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
     notes: list[str] = Field(default_factory=list, description="what a reader must know")
 
     @property

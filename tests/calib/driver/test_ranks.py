@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from calib.driver import listen
 from calib.driver.listen import RankEvent
-from calib.driver.ranks import RanksEnded, run_ranks
+from calib.driver.ranks import OF_SCIKIT_LEARN, RanksEnded, require_variables, run_ranks
 from calib.foundation.errors import FileError, InputError, MachineError, MeasurementError
 
 # called as `python fake.py N python -m calib ARGUMENTS`
@@ -37,10 +39,20 @@ class Launch:
         ranks: int = 2,
         arguments: tuple[str, ...] = ("measure",),
         hang_s: float | None = None,
+        variables: dict[str, str] | None = None,
     ) -> Any:
         self.script.write_text(HEAD + body)
         launcher = f"{sys.executable} {self.script} {{n}}"
-        return run_ranks(launcher, ranks, arguments, self.log, self.events.append, "KEPT", hang_s)
+        return run_ranks(
+            launcher,
+            ranks,
+            arguments,
+            self.log,
+            self.events.append,
+            "KEPT",
+            hang_s,
+            variables=variables,
+        )
 
 
 @pytest.fixture
@@ -54,19 +66,54 @@ def test_events_are_passed_on_and_the_rest_goes_to_the_log(launch: Launch) -> No
 print(event(event="case", n=n, arguments=arguments))
 print("a warning of some library")
 print("complaint", file=sys.stderr)
-print(event(event="session", threads=os.environ["OMP_NUM_THREADS"]))
+print(event(event="session"))
 """,
         ranks=3,
         arguments=("measure", "-o", "a b"),
     )
     assert launch.events == [
         {"event": "case", "n": 3, "arguments": ["measure", "-o", "a b"]},
-        {"event": "session", "threads": "1"},
+        {"event": "session"},
     ]
     log = launch.log.read_text()
     assert log.startswith("$ ") and "fake.py 3" in log.splitlines()[0]
     assert "a warning of some library" in log and "complaint" in log
     assert "calib-event" not in log
+
+
+def test_ranks_have_the_environment_of_the_shell_and_what_was_asked_for(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plain program of the launcher's: no threads, no allocator, nothing set by itself."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    body = """
+ours = {name: value for name, value in os.environ.items() if not name.startswith("CALIB_")}
+print(event(event="session", variables=ours, asked=os.environ["CALIB_SET"]))
+"""
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    for name in OF_SCIKIT_LEARN:
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    import_module("sklearn")
+    assert OF_SCIKIT_LEARN.items() <= os.environ.items()
+    launch.run(body)
+    launch.run(body, variables={"MALLOC_TRIM_THRESHOLD_": "9", "B": "two words"})
+    plain, asked = (
+        {k: v for k, v in e["variables"].items() if k != "LC_CTYPE"} for e in launch.events
+    )
+    assert plain == before | {"PYTHONUNBUFFERED": "1"}
+    assert asked == plain | {"MALLOC_TRIM_THRESHOLD_": "9", "B": "two words"}
+    assert [each["asked"] for each in launch.events] == ["", "MALLOC_TRIM_THRESHOLD_ B"]
+
+
+def test_a_rank_without_its_variables_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that passes nothing on, or a person who started the ranks."""
+    monkeypatch.setenv("A", "1")
+    require_variables({"A": "1"})
+    monkeypatch.delenv("B", raising=False)
+    with pytest.raises(InputError, match="started without A=2 B='x y': export that"):
+        require_variables({"A": "2", "B": "x y"})
 
 
 TAGGED = """

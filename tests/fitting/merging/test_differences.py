@@ -10,6 +10,7 @@ from tests.helpers import filled as f
 
 from calib.fitting.merging.differences import differences, quantities
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 
@@ -127,3 +128,14 @@ def test_circumstances_that_changed_are_noted() -> None:
         "ranks per node: 8 in the first file, 4 in the second",
         "calib: 0.1.0 in the first file, 0.2.0 in the second",
     ]
+
+
+def test_environments_that_differ_are_noted() -> None:
+    """Of the same number of ranks; where one is not known, nothing is said."""
+    one, two = (Environment(ranks=n, threads=1, cores=2) for n in (1, 2))
+    wide = two.model_copy(update={"threads": 2})
+    first = elsewhere(f.filled(), environments=[one, two])
+    assert differences(first, elsewhere(f.filled(), environments=[wide])).notes[1:] == [
+        "environment of 2 ranks: threads: 1 and 2"
+    ]
+    assert len(differences(first, f.filled()).notes) == 0

@@ -17,6 +17,7 @@ from calib.fitting.parameters.file import Parameters, Signed
 from calib.fitting.parameters.findings import Finding
 from calib.fitting.parameters.signature import digest
 from calib.fitting.review.review import review
+from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError
 from calib.oracle.costs.collective_laws import library_of
 
@@ -572,3 +573,16 @@ def test_a_union_is_one(a: list[int], b: list[int], c: list[int]) -> None:
     assert Parameters.parse(found.signed(), "the merged file") == found
     counts = sum(sum(x.parts.values()) for x in found.provenance.merged)
     assert counts == len({*a, *b, *c})
+
+
+def test_files_of_two_environments_are_refused() -> None:
+    """Of the same, or where one does not say, they are merged; across machines the first counts."""
+    one, two = (Environment(ranks=n, threads=1, cores=2) for n in (1, 2))
+    wide = two.model_copy(update={"threads": 2})
+    first = a_file("a", {"environments": [one, two]}, layers=[f.layer()])
+    silent = a_file("b", collectives=[f.collective()])
+    other = a_file("c", {"environments": [wide]}, collectives=[f.collective()])
+    assert merge([silent, first]).parameters.provenance.environments == [one, two]
+    with pytest.raises(InputError, match=r"launches of 2 ranks .* threads: 1 and 2"):
+        merge([first, other])
+    assert merge([other, first], across=True).parameters.provenance.environments == [wide]

@@ -17,7 +17,6 @@ import calib.microbench.machine.telemetry
 from calib.microbench.machine.telemetry import (
     answered,
     board_of,
-    cores_near,
     event_reasons,
     marks,
     mean_power_w,
@@ -144,9 +143,9 @@ def test_processes_that_are_not_ours(seen: list[int], ours: set[int], others: in
 
 
 BOARDS = [
-    Board("GPU-11", "first on the bus", power_w=100.0, cores=[0, 63, 64, 130]),
+    Board("GPU-11", "first on the bus", power_w=100.0),
     Board("GPU-22", "fastest, so CUDA's first", power_w=200.0, processes=[os.getpid(), 7]),
-    Board("GPU-33", "cut in two", power_w=300.0, cores=[2], slices=["MIG-44", "MIG-55"]),
+    Board("GPU-33", "cut in two", power_w=300.0, slices=["MIG-44", "MIG-55"]),
 ]
 
 
@@ -182,15 +181,6 @@ def test_a_device_of_cuda_is_found_in_nvml_by_its_uuid(uuid: str, board: int | N
 def test_processes_of_other_sessions_are_counted() -> None:
     assert snapshot("22")["other_processes"] == 1
     assert snapshot("22", ours=[7])["other_processes"] == 0
-
-
-@pytest.mark.usefixtures("boards")
-def test_cores_near_a_gpu() -> None:
-    assert cores_near("11", [0, 1, 63, 64, 65, 130]) == [0, 63, 64, 130]
-    assert cores_near("44", [1, 2, 3]) == [2], "a MIG device is near what its board is near"
-    assert cores_near("11", [5, 6]) == [5, 6], "none of them is near"
-    assert cores_near("22", [5, 6]) == [5, 6], "NVML does not say"
-    assert cores_near("66", [5, 6]) == [5, 6]
 
 
 def test_without_pynvml_there_is_no_board(monkeypatch: pytest.MonkeyPatch) -> None:

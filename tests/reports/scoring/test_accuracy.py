@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.reports.records import iteration, projection, run
 
+from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
 from calib.oracle.projection import PhaseTime, Projection
@@ -416,3 +417,18 @@ def test_a_run_is_known_by_its_header() -> None:
     assert run_id(first) == run_id(copy) != run_id(other)
     assert len(run_id(first)) == 16 and int(run_id(first), 16) >= 0
     assert pair(projection(1.0), run([1.0] * 8)).run_id == run_id(first)
+
+
+def test_a_run_in_another_environment_is_not_scored() -> None:
+    """One line says what differs; where one of the two is not known, it is scored."""
+    here = Environment(ranks=2, threads=1, cores=2, allocator="glibc (thresholds adapt)")
+    still = here.model_copy(update={"allocator": "glibc (trim_threshold=9)", "threads": 2})
+    runs = [run([1.0] * 6, environment=x.model_dump()) for x in (here, still, Environment())]
+    scored, left_out = scored_and_not([projection(1.0, environment=here)], runs)
+    assert [x.run_id for x in scored] == [run_id(runs[0].header), run_id(runs[2].header)]
+    (line,) = left_out
+    assert line.endswith(
+        "ran in another environment than was predicted for: threads: 1 and 2; "
+        "allocator: glibc (thresholds adapt) and glibc (trim_threshold=9)"
+    )
+    assert len(scored_and_not([projection(1.0)], runs)[0]) == 3

@@ -87,7 +87,7 @@ def test_the_pick_of_two_that_are_predicted_alike_is_the_slower_one() -> None:
         {"batch_per_rank": 16},
         {"optimizer": "adam"},
         {"library": "torch"},
-        {"threads_per_rank": 2},
+        {"environment": {"ranks": 2, "threads": 2, "cores": 2}},
         {"cluster_fingerprint": "another"},
         {"oversubscribed": True},
     ],

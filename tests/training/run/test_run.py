@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib.foundation.division import Division
+from calib.foundation.environment import Environment
 from calib.foundation.errors import FileError
 from calib.training.run.lines import (
     RUN_FORMAT,
@@ -34,7 +35,7 @@ HEADER = RunHeader(
     warmup=1,
     library="mpi",
     hosts=["a", "a"],
-    threads_per_rank=1,
+    environment=Environment(ranks=2, threads=1, cores=2),
     oversubscribed=False,
     started="2026-11-21T00:00:00+00:00",
     versions={"torch": "2.9"},

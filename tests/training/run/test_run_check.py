@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.helpers.divided import FIELDS, divided
 
+from calib.foundation.environment import Environment
 from calib.foundation.errors import FileError
 from calib.training.importers.records import (
     Circumstances,
@@ -40,7 +41,7 @@ def header(p: int, **more: Any) -> RunHeader:
         "hosts": ["a"] * p,
         "cores": [[k] for k in range(p)],
         "order": list(range(p)),
-        "threads_per_rank": 1,
+        "environment": Environment(ranks=p, threads=1, cores=p),
         "oversubscribed": False,
         "started": "2026-11-21T00:00:00+00:00",
         "gradient_difference": 1e-9 if p > 1 else None,

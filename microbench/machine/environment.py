@@ -1,0 +1,92 @@
+"""What this process runs in: the C allocator, and the variables that change times.
+
+glibc's malloc adapts its thresholds to what a process has freed, and returns memory to the kernel when
+the top of the heap is free; large buffers are then of fresh pages, each of which costs a fault. Fixed
+thresholds avoid that (docs/measuring.md), but a plain program does not fix them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from calib.foundation.environment import THREADS_VARIABLE, Environment
+from calib.microbench.machine.launchers import SET_VARIABLE
+
+# threads, kernels, allocators, networks; not what is only said or differs from rank to rank
+PREFIXES = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_"),
+    *("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTORCH_", "TORCH_NCCL_", "NVIDIA_TF32"),
+    *("NCCL_", "UCX_", "FI_", "MPIR_CVAR_", "GLOO_", "CUDA_LAUNCH_BLOCKING"),
+)
+SPEECH = ("NCCL_DEBUG", "OMP_DISPLAY", "UCX_LOG", "MKL_VERBOSE", "DNNL_VERBOSE", "ONEDNN_VERBOSE")
+MALLOC, TUNABLE = "MALLOC_", "glibc.malloc."
+
+
+def environment_here(ranks: int, threads: int, cores: int) -> Environment:
+    """The environment of this process, one of `ranks` on its machine."""
+    names = os.environ.get(SET_VARIABLE, "").split()
+    on_purpose = [name for name in names if name in os.environ]
+    timed = {n for n in os.environ if n.startswith(PREFIXES) and not n.startswith(SPEECH)}
+    return Environment(
+        ranks=ranks,
+        threads=threads,
+        cores=cores,
+        allocator=allocator(os.environ),
+        variables={name: os.environ[name] for name in sorted(timed | set(on_purpose))},
+        on_purpose=on_purpose,
+    )
+
+
+def threads_of(cores: int, sharers: int) -> int:
+    """Threads of a rank: OMP_NUM_THREADS where that is set, else its share of the cores.
+
+    The share is what every guide tells users to export, and of one rank what PyTorch takes by itself.
+    """
+    asked = os.environ.get(THREADS_VARIABLE, "").split(",")[0].strip()
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return max(1, cores // sharers)
+
+
+def allocator(environment: Mapping[str, str]) -> str:
+    """Whose malloc this process has, and what `environment` fixes of it if that is glibc's."""
+    library = _library_of_malloc()
+    if not library.startswith("libc.") or platform.libc_ver()[0] != "glibc":
+        return library
+    fixed = {}
+    for word in environment.get("GLIBC_TUNABLES", "").split(":"):
+        name, _, value = word.partition("=")
+        if name.startswith(TUNABLE):
+            fixed[name.removeprefix(TUNABLE)] = value
+    for name, value in environment.items():
+        if name.startswith(MALLOC):
+            fixed[name.removeprefix(MALLOC).rstrip("_").lower()] = value
+    words = [f"{name}={value}" for name, value in sorted(fixed.items())]
+    return f"glibc ({', '.join(words) or 'thresholds adapt'})"
+
+
+class _Symbol(ctypes.Structure):
+    """Dl_info of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _library_of_malloc() -> str:
+    """The file that malloc is in: that of glibc, or of a preloaded allocator; "" where unknown."""
+    found = _Symbol()
+    try:
+        program = ctypes.CDLL(None)
+        address = ctypes.cast(program.malloc, ctypes.c_void_p)
+        known = program.dladdr(address, ctypes.byref(found))
+    except (AttributeError, OSError, TypeError):
+        return ""
+    return Path(os.fsdecode(found.file)).name if known and found.file else ""
