@@ -33,6 +33,7 @@ def _named(is_one: Callable[[StrategyTraits], bool]) -> tuple[str, ...]:
 PARALLEL = _named(lambda of: of.parallel)
 SPATIAL = _named(lambda of: of.cuts == "image")
 STAGED = _named(lambda of: of.stages)
+SHARDED = _named(lambda of: of.shards)
 SHARED = _named(lambda of: of.cuts in ("filters", "channels"))
 
 
@@ -111,10 +112,15 @@ def _gradient_exchange(found: Evidence) -> Answer:
     if share < MATTERS:
         return None
     why = "gradients are summed over the ranks that hold the same weights"
-    if found.division.shards:
-        why = "every rank gathers all weights, forward and backward, and gradients are reduced to shards"
     part = pack / (exchange + pack)
     return share, why + (f"; {part:.0%} of it is packing and unpacking" if part >= MATTERS else "")
+
+
+def _layerwise(found: Evidence) -> Answer:
+    why = "ranks that share a layer join its output or sum its gradients"
+    if found.division.shards:
+        why = "every rank gathers all weights, and their gradients are reduced to shards"
+    return _of_time("layer-wise", why)(found)
 
 
 def _congestion(found: Evidence) -> Answer:
@@ -195,15 +201,10 @@ TABLE = (
     Table6Row(
         "gradient exchange",
         "L",
-        _named(lambda of: of.replicas or of.replicated),
+        _named(lambda of: (of.replicas and not of.shards) or of.replicated),
         _gradient_exchange,
     ),
-    Table6Row(
-        "layer-wise communication",
-        "L",
-        (*SHARED, *SPATIAL),
-        _of_time("layer-wise", "ranks that share a layer join its output or sum its gradients"),
-    ),
+    Table6Row("layer-wise communication", "L", (*SHARED, *SPATIAL, *SHARDED), _layerwise),
     Table6Row(
         "peer-to-peer communication",
         "B",

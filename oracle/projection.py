@@ -19,7 +19,8 @@ BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapol
 Form = Literal["paper", "measured"]
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
 # layerwise: outputs and input gradients sent between ranks (filter, channel, pipeline, and the end of a
-# spatial split); pack: packing, unpacking, split, concat; exchange: of weight gradients, and of weights
+# spatial split; also units of weights, fully sharded); pack: packing, unpacking, split, concat;
+# exchange: of weight gradients
 PHASES: tuple[Phase, ...] = (
     "forward",
     "backward",

@@ -13,7 +13,7 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
 from calib.oracle.layout.shards import Shard, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
-from calib.oracle.layout.traffic import layer_flows
+from calib.oracle.layout.traffic import layer_flows, messages
 from calib.oracle.layout.workload import FREE, workload
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.spec import tensors_key
@@ -104,9 +104,18 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     """Whole iterations of the models that can be built, as a rank of each point runs them.
 
     With momentum, training's default; with others where memory is accounted for, which they change.
-    Of fully sharded training those of data parallelism, whose layers and passes a rank runs as well.
+    Of fully sharded training those of data parallelism, whose layers and passes a rank runs as well, and
+    on a CPU how its ranks meet.
     """
-    return [
+    met: list[Case] = [
+        in_place_case(point, "momentum", request.device)
+        for point in points
+        if point.division.shards
+        and point.division.p == point.launch
+        and entry_of(point.model) is not None
+        and request.device == "cpu"
+    ]
+    return met + [
         in_place_case(_replicated(point), optimizer, request.device)
         for point in points
         for optimizer in request.optimizers
@@ -184,7 +193,7 @@ def in_place_case(
         gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
-        layer_names=tuple(model.layers[place].name for place in places),
+        layer_names=() if division.shards else tuple(model.layers[place].name for place in places),
         own=model.own,
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages
@@ -195,7 +204,10 @@ def in_place_case(
 
 
 def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:
-    """How often the ranks that share layers meet, by phase and operation."""
+    """How often the ranks that share layers, or gather them, meet, by phase and operation."""
+    if point.division.shards:
+        sent = Counter(of.operation for of in messages(point.model, point.division))
+        return tuple(("layerwise", *of) for of in sorted(sent.items()))
     if point.division.parts == 1:
         return ()
     counts = Counter((f.phase, f.operation) for f in layer_flows(point.model, point.division))

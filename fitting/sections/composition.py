@@ -74,7 +74,8 @@ def compositions(
             continue
         total, count, nbytes = parts
         typical = of_first_rank if phase in MET else of_slowest_rank
-        how = "" if case.division.traits.whole else case.strategy
+        shared = not case.division.traits.whole or case.division.shards
+        how = case.strategy if shared else ""
         about = " ".join(filter(None, [case.model, how, "x", str(case.batch)]))
         found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
@@ -159,7 +160,7 @@ def _meetings(
     seconds, count = 0.0, 0
     for of, operation, n in case.meetings:
         if of == phase:
-            parts = case.division.parts
+            parts = case.division.p if case.division.shards else case.division.parts
             fits = of_training(collectives, operation, parts, active_ranks, case.device)
             if not fits:
                 return None

@@ -73,17 +73,17 @@ def _passes(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term
 
 
 def _collectives(model: ModelSpec, division: Division, costs: Costs) -> Iterable[Term]:
-    """All allgathers, then all reduce-scatters; each is half an allreduce to the caches."""
+    """All allgathers, then all reduce-scatters: calls in which ranks meet while layers run."""
     messages = Counter(m._replace(why="") for m in unit_messages(model, division))
     for operation, what in SENT:
         of = {m: n for m, n in messages.items() if m.operation == operation}
         nbytes, calls = sum(n * m.nbytes for m, n in of.items()), sum(of.values())
         alone = counted([(costs.sent(m, model.items.weight_bytes), n) for m, n in of.items()])
         yield Term(
-            "exchange",
-            "gradient exchange",
+            "layerwise",
+            "layer-wise",
             f"{operation} of {what}, {calls} calls",
-            costs.tensors.exchanging(alone, nbytes / 2),
+            costs.tensors.meeting("layerwise", alone, calls),
             f"sum of {operation}(p, w_u) over units",
             {"p": division.p, "calls": calls, "bytes": nbytes},
         )
@@ -104,7 +104,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         values = {"p": p, "calls": len(of), "bytes": sum(of), **link.values}
         formula = "(p-1) (calls alpha + bytes beta / p)"
         terms.append(
-            Term("exchange", "gradient exchange", f"{operation} of {what}", cost, formula, values)
+            Term("layerwise", "layer-wise", f"{operation} of {what}", cost, formula, values)
         )
     return terms
 

@@ -22,8 +22,10 @@ ALL = {"data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+
 SPATIAL = {"spatial", "data+spatial"}
 SHARED = {"filter", "channel", "data+filter"}
 COLUMNS = {
-    "gradient exchange": {"data", "fully_sharded", "spatial", "data+filter", "data+spatial"},
-    "layer-wise communication": SHARED | SPATIAL,  # of spatial the allgather where the split ends
+    "gradient exchange": {"data", "spatial", "data+filter", "data+spatial"},
+    "layer-wise communication": SHARED
+    | SPATIAL
+    | {"fully_sharded"},  # of spatial the allgather where the split ends
     "peer-to-peer communication": {"spatial", "pipeline", "data+spatial"},
     "network congestion": ALL,
     "memory redundancy": ALL,

@@ -130,7 +130,7 @@ def test_weights_are_those_of_data_parallelism(about: ModelEntry, optimizer: str
 
 @pytest.mark.parametrize("p", [2, 3])
 def test_messages_are_those_of_the_oracle(p: int) -> None:
-    """Operations and bytes, in the phase exchange: two allgathers and a reduce-scatter of each unit."""
+    """Operations and bytes, in the phase layerwise: two allgathers and a reduce-scatter of each unit."""
 
     def program(teams: Teams) -> list[tuple[str, str, int]]:
         sent: list[tuple[str, str, int]] = []
@@ -147,7 +147,7 @@ def test_messages_are_those_of_the_oracle(p: int) -> None:
         step.iterate()
         sent.clear()
         seconds, _ = step.iterate()
-        assert all(seconds[name] > 0 for name in ("exchange", "pack", "unpack", "update"))
+        assert all(seconds[name] > 0 for name in ("layerwise", "pack", "unpack", "update"))
         return sent
 
     model = trace(Blocks(), BLOCKS.input_shape, BLOCKS.name, BLOCKS.loss)
@@ -162,7 +162,7 @@ def test_messages_are_those_of_the_oracle(p: int) -> None:
     assert expected == sorted(by_hand)
     for sent in on_ranks(division_of(p), program):
         assert sorted((operation, nbytes) for operation, _, nbytes in sent) == expected
-        assert {phase for _, phase, _ in sent} == {"exchange"}
+        assert {phase for _, phase, _ in sent} == {"layerwise"}
 
 
 def test_a_rank_has_shards_and_two_units() -> None:

@@ -92,6 +92,18 @@ def test_phases_and_layers(
             assert kept.abs().max() > 0, "there was a gradient"
 
 
+def test_of_fully_sharded_training_there_is_how_its_ranks_meet(
+    steps: list[tuple[TrainingStep, list[Tensor]]],
+) -> None:
+    """Twice for the weights of each unit but the root, once for its gradients; layers are data's."""
+    case = case_of("fully_sharded", 2)
+    assert case.meetings == (("layerwise", "allgather", 1), ("layerwise", "reduce_scatter", 1))
+    assert phases_of(case) == ["layerwise"] and not case.layer_names
+    for found in measured(case):
+        assert set(found.ranks) == {"layerwise"} and not found.memory
+        assert min(min(row) for row in found.ranks["layerwise"]) > 0
+
+
 def test_groups_of_one_kind_exchange_as_that_does() -> None:
     """One group of filter has nobody to sum its gradients with; one group of spatial has."""
     assert not FLAT & set(phases_of(model_case("m", 4, strategy="data+filter", inner=4)))

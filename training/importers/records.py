@@ -45,7 +45,7 @@ SYNONYMS = {
 ABSENT = {
     "serial": ("halo", "layerwise", "pack", "exchange", "unpack"),
     "data": ("halo", "layerwise"),
-    "fully_sharded": ("halo", "layerwise"),
+    "fully_sharded": ("halo", "exchange"),
     "filter": ("halo",),
     "channel": ("halo",),
     "pipeline": ("halo", "pack", "exchange", "unpack"),

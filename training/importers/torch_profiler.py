@@ -33,7 +33,7 @@ LOADING = "loading"
 COMMUNICATION = {
     "serial": "exchange",
     "data": "exchange",
-    "fully_sharded": "exchange",
+    "fully_sharded": "layerwise",
     "filter": "layerwise",
     "channel": "layerwise",
     "pipeline": "layerwise",

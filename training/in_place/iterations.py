@@ -73,15 +73,16 @@ def measure_in_place(
         step = TrainingStep(entry(case.model, case.own), division, seed % 2**31, teams, options)
         step.hold_weights()  # gradients are wrong without the exchange
         block = in_place_block(step, phases_of(case))
-        share = 0.0 if execution.cuda_graph else LAYERS_SHARE
+        by_layers = not (execution.cuda_graph or division.shards)
+        share = LAYERS_SHARE if by_layers else 0.0
         result = repeat(control, block, budget_s * (1.0 - share), target)
         if step.device.events is not None:
             result.resolution_s = step.device.events.resolution_s
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        if not execution.cuda_graph:
+        if by_layers:
             modules = modules_of(step.worker.module, case.layer_names)
             result.ranks |= layer_rows(control, step, modules, result)
-        if division.traits.whole:
+        if division.traits.whole and not division.shards:
             memory = control.allgather_object(step_memory(step))
             result.memory = max(memory, key=lambda found: int(found["peak_live"]))
         step.close()
@@ -108,7 +109,8 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
 def phases_of(case: InPlaceCase) -> list[str]:
     """The phases in which the ranks of a case have work.
 
-    For a pipeline only what each stage computes: waiting belongs to the schedule. On GPUs messages
+    For a pipeline only what each stage computes: waiting belongs to the schedule. Fully sharded only how
+    ranks meet, as all else is that of data parallelism. On GPUs messages
     travel whole, so a meeting is no phase, and the exchange of all gradients is one.
     """
     division = case.division
@@ -116,6 +118,8 @@ def phases_of(case: InPlaceCase) -> list[str]:
         return list(COMPUTED)
     queued = case.device == "cuda"
     met = [] if queued else sorted({phase for phase, _, _ in case.meetings})
+    if division.shards:
+        return met
     copies = [COPIES] if case.copies else []
     exchanges = division.replicas > 1 or (division.p > 1 and division.traits.replicated)
     sent = ["exchange"] if queued and exchanges and division.traits.whole else []

@@ -125,7 +125,7 @@ class FullyShardedWorker(Worker):
 
     def gather(self, unit: UnitShard) -> None:
         """Its weights in its buffer; collective."""
-        with self.clock.of("exchange"):
+        with self.clock.of("layerwise"):
             self._team.allgather(unit.shard.detach(), unit.whole)
 
     def _arrived(self, unit: UnitShard, _: Tensor) -> None:
@@ -141,7 +141,7 @@ class FullyShardedWorker(Worker):
         for parameter in unit.parameters:
             parameter.grad = None
         del found
-        self.clock.switch("exchange")
+        self.clock.switch("layerwise")
         received = self._received[: len(unit.gradient)]
         self._team.reduce_scatter(flat, received)
         self.clock.switch("unpack")

@@ -786,7 +786,7 @@ def test_batch_of() -> None:
 
 
 def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
-    """Its collectives, packed units and shards, and the update of these; in place as data is."""
+    """Its collectives, packed units and shards, their update; in place data's and meetings."""
     made = {
         names: vgg(cluster(2), specs, (2,), strategies=names).plan
         for names in (("data",), ("fully_sharded",), ("data", "fully_sharded"))
@@ -801,10 +801,13 @@ def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
     assert ("update", shards) in passes
     for unit in model_units(model):
         assert {("pack", unit.shapes), ("pack", ((unit.shard_items(2),),))} <= passes
-    in_place = [
-        {case.id for case in cases(plan, InPlaceCase, is_overlap=False)} for plan in made.values()
-    ]
-    assert in_place[0] == in_place[1] == in_place[2]
+    data, sharded, both = (
+        {case.id: case for case in cases(plan, InPlaceCase, is_overlap=False)}
+        for plan in made.values()
+    )
+    (met,) = [case for name, case in sharded.items() if name not in data]
+    assert data.keys() < sharded.keys() == both.keys()
+    assert met.meetings == (("layerwise", "allgather", 32), ("layerwise", "reduce_scatter", 16))
 
 
 def test_a_model_that_says_how_it_is_built_is_run_in_place() -> None:
