@@ -51,7 +51,7 @@ VIEWS = _names(
     "view_as numpy_T mT T reshape contiguous"
 )
 # fields that follow from the others, by running it
-FOUND = frozenset(("saved", "is_view", "has_gradient"))
+FOUND = {"saved", "is_view", "has_gradient"}
 TENSORS = ("input", "parameter", "constant")
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
@@ -250,11 +250,11 @@ def _is_argument(given: Any, depth: int = 0) -> bool:
     ((what, value),) = given.items()
     if what in (*TENSORS, "batch"):
         return type(value) is int
-    return {
-        "dtype": isinstance(value, str),
-        "memory_format": value in MEMORY_FORMATS,
-        "device": value == "",
-    }.get(what, False)
+    if what == "dtype":
+        return isinstance(value, str)
+    return value in (
+        ("",) if what == "device" else MEMORY_FORMATS if what == "memory_format" else ()
+    )
 
 
 def terms_in(given: Any) -> Iterator[tuple[str, Any]]:

@@ -125,7 +125,8 @@ def _pass(shape: LayerShape, batch: int, device: torch.device) -> _Pass:
         forward = watch.peak - watch.live
         made = set(storages(tree_leaves(result)))
         beside = {place: of for place, of in kept.items() if place not in given | made}
-        outputs, passed, backward = differentiable(result), (), 0
+        outputs, backward = differentiable(result), 0
+        passed: tuple[int, ...] = ()
         sources = [each for each in (*leaves, *parameters) if each.requires_grad]
         if outputs and sources:
             gradients = [torch.ones_like(each) for each in outputs]
