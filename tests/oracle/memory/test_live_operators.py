@@ -17,11 +17,10 @@ from calib.oracle.memory.live_layers import kept_by
 from calib.oracle.model.spec import ModelSpec
 
 BATCH = 5
-# how far the count may be off: a user's own variables hold scores longer than the graph; torch.export
-# takes attention's output for contiguous, and PyTorch's kernel has it transposed
-NOT_EXACT = {"language": 0.11, "vit": 0.04}
+# how far the count may be off: a user's own variables hold the scores longer than the graph does
+NOT_EXACT = {"language": 0.11}
 # attention with dropout is written out in float32 where items are narrow; PyTorch casts some operators
-NARROW = {"vit, dropout in attention": 0.25, "scripted": 0.1, "next": 0.02}
+NARROW = {"vit": 0.03, "vit, dropout in attention": 0.25, "scripted": 0.1, "next": 0.02}
 
 
 def batch_of(model: ModelSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
