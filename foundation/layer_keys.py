@@ -50,7 +50,7 @@ def parse(key: str) -> NamedLayer | None:
             {
                 "kind": found["kind"],
                 "input_shapes": _shapes(found["inputs"]),
-                "output_shape": _dims(found["output"]),
+                "output_shape": _shape(found["output"]),
                 "parameter_shapes": _shapes(found["parameters"]),
                 "attributes": {} if called else _attributes(found["attributes"]),
                 "operator": json.loads(found["attributes"]) if called else None,
@@ -63,14 +63,16 @@ def parse(key: str) -> NamedLayer | None:
     return layer if again == key else None
 
 
+def _shape(text: str) -> Shape:
+    return () if text == "0" else _dims(text)  # "0": an operator's number for each sample
+
+
 def _dims(text: str) -> Shape:
-    if text == "0":  # of an operator: a number for each sample
-        return ()
     return tuple(map(int, text.split("x")))
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
-    return () if text == "-" else tuple(map(_dims, text.split("+")))
+    return () if text == "-" else tuple(map(_shape, text.split("+")))
 
 
 def _attributes(text: str) -> dict[str, Attribute]:

@@ -53,7 +53,7 @@ VIEWS = _names(
 # the name of a whole module whose operators are not known: it cannot be run again by its name
 WHOLE = "module"
 # fields that follow from the others, by running it
-FOUND = frozenset(("saved", "is_view", "has_gradient"))
+FOUND = {"saved", "is_view", "has_gradient"}
 TENSORS = ("input", "parameter", "constant")
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
@@ -203,7 +203,7 @@ class Operator(BaseModel):
     @cached_property
     def key(self) -> str:
         """What tells it from other operators of the same shapes, as JSON without blanks."""
-        content = self.model_dump(mode="json", exclude=set(FOUND), exclude_defaults=True)
+        content = self.model_dump(mode="json", exclude=FOUND, exclude_defaults=True)
         text = json.dumps(content, separators=(",", ":"), sort_keys=True)
         return text.replace("|", "\\u007c")  # which divides the parts of a layer's key
 
@@ -268,12 +268,11 @@ def _is_argument(given: Any, depth: int = 0) -> bool:
     ((what, value),) = given.items()
     if what in (*TENSORS, "batch"):
         return type(value) is int
-    fits: dict[str, bool] = {
-        "dtype": isinstance(value, str),
-        "memory_format": value in MEMORY_FORMATS,
-        "device": value == "",
-    }
-    return fits.get(what, False)
+    if what == "dtype":
+        return isinstance(value, str)
+    return value in (
+        ("",) if what == "device" else MEMORY_FORMATS if what == "memory_format" else ()
+    )
 
 
 def terms_in(given: Any) -> Iterator[tuple[str, Any]]:

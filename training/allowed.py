@@ -56,6 +56,10 @@ def why_not_trained(
         Of one sample; the kind of device. Empty where they need not be known.
     """
     how = execution_of(execution)
+    if model is not None and division.p > 1 and not (division.traits.whole or division.faults):
+        undivided = _of_layers(model)
+        if undivided:
+            return [undivided]
     if isinstance(division, LayerwiseDivision):
         found = division.faults if model is None else why_not_cut(model, division)
         if how.items.mixed or how.channels_last or how.cuda_graph or synchronized or ddp:
@@ -83,6 +87,18 @@ def why_no_execution(
     """Why no rank of a division runs so; arguments as those of `why_not_trained`."""
     of_division = _of_execution(division, how, synchronized, input_shape)
     return [*of_division, *_of_items(how, model, device)]
+
+
+def _of_layers(model: ModelSpec) -> str:
+    """Why no strategy that divides layers trains the model: it takes them one by one, by torch.fx."""
+    whole = f"train it under {' or '.join(WHOLE)}, in which a rank runs the whole module"
+    if model.tied:
+        return f"{model.tied}, which training does not divide: {whole}"
+    for layer in model.layers:
+        if layer.shape.operator is not None:
+            what = f"{layer.name} of {model.name} ({layer.shape.operator.name})"
+            return f"{what} is a layer that training does not divide: {whole}"
+    return ""
 
 
 def _of_settings(division: Division, ddp: bool) -> Iterator[str]:

@@ -145,7 +145,7 @@ def targets(model: ModelSpec) -> ByteLine:
 
 
 def buffers(shapes: Iterable[LayerShape], item_bytes: int) -> ByteLine:
-    """What layers read beside weights: of batch norms running means, variances and a count of batches."""
+    """What layers read beside weights: means, variances and counts of batch norms, constants."""
     nbytes = 0
     for shape in shapes:
         if shape.kind == "batch_norm":

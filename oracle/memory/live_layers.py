@@ -69,12 +69,13 @@ def kept_by(shape: LayerShape, items: ItemType = DTYPES[USUAL]) -> Kept:
     output = run_layer(tape, shape, inputs)
     tape.end_autocast()
     is_view = any(output.tensor == value.tensor for value in inputs)
-    for value in (*inputs, output):
+    for value in (*inputs, output, *output.more):
         ledger.drop(value.tensor)
     held = [ledger.is_held(value.tensor) for value in (*inputs, output)]
     beside = ledger.live
-    for value, is_held in zip((*inputs, output), held, strict=True):
-        beside = beside.plus(value.size, -float(is_held))
+    kept = {value.tensor: value.size for value in (output, *inputs)}  # a view is its input
+    for tensor, size in kept.items():
+        beside = beside.plus(size, -float(ledger.is_held(tensor)))
     return Kept(tuple(held[:-1]), held[-1], beside, is_view)
 
 

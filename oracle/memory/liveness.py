@@ -244,24 +244,11 @@ class Tape:
         for number in range(len(self._nodes) - 1, -1, -1):
             if number not in arrived:
                 continue
-            node, gradients = self._nodes[number], arrived.pop(number)
-            back = node.back
-            if not (node.parents or back.weights):
-                leaves.append(self._own(gradients[0], node.sizes[0]))
+            node, came = self._nodes[number], arrived.pop(number)
+            if not (node.parents or node.back.weights):
+                leaves.append(self._own(came[0], node.sizes[0]))
                 continue
-            # where no gradient came, autograd makes zeros
-            zeros = [of for at, of in enumerate(node.sizes) if at not in gradients]
-            first = [ledger.make(of) for of in (*zeros, *back.first)]
-            made: list[tuple[HeldTensor, int]] = []
-            for parent, size in zip(node.parents, back.gradients, strict=True):
-                if parent.node is not None:
-                    came = next(iter(gradients.values()))
-                    made.append((parent, ledger.hold(came) if size is None else ledger.make(size)))
-            for tensor in first:
-                ledger.drop(tensor)
-            weights = [ledger.make(ByteLine(0.0, n)) for n in back.casts or back.weights]
-            for tensor in (*gradients.values(), *node.saved):
-                ledger.drop(tensor)
+            made, weights = self._run_back(node, came)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
             self._keep(number, weights, again, shared)
@@ -289,6 +276,26 @@ class Tape:
         if unit is not None and number == next(n for n, of in self._units.items() if of == unit):
             for tensor in self._waiting.pop(unit, []):
                 ledger.drop(tensor)
+
+    def _run_back(
+        self, node: _Node, came: dict[int, int]
+    ) -> tuple[list[tuple[HeldTensor, int]], list[int]]:
+        """The gradients of a node's inputs, and of its weights as it makes them."""
+        ledger, back = self.ledger, node.back
+        # where no gradient came, autograd makes zeros
+        zeros = [of for at, of in enumerate(node.sizes) if at not in came]
+        first = [ledger.make(of) for of in (*zeros, *back.first)]
+        made = [
+            (parent, ledger.hold(next(iter(came.values()))) if size is None else ledger.make(size))
+            for parent, size in zip(node.parents, back.gradients, strict=True)
+            if parent.node is not None
+        ]
+        for tensor in first:
+            ledger.drop(tensor)
+        weights = [ledger.make(ByteLine(0.0, n)) for n in back.casts or back.weights]
+        for tensor in (*came.values(), *node.saved):
+            ledger.drop(tensor)
+        return made, weights
 
     def _own(self, gradient: int, size: ByteLine) -> int:
         """A leaf's gradient, copied if others hold it (accumulate_grad.h)."""

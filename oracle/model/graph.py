@@ -66,8 +66,8 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
                 held.get(owner, ())
             ):
                 raise InputError(
-                    f"the layer {layer.name!r} shares its parameter {at} with {owner!r}: no layer before "
-                    "it of that name has such a parameter"
+                    f"the layer {layer.name!r} shares its parameter {at} with {owner!r}: no layer "
+                    "before it of that name has such a parameter"
                 )
         held[layer.name] = layer.own_parameters
         outputs |= layer.outputs

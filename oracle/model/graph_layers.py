@@ -36,6 +36,7 @@ def why_impossible(shape: LayerShape) -> str:
     if shape.operator is not None:
         return (
             _why_not_sizes(shape)
+            or _why_not_counts(shape, shape.operator)
             or _why_not_operands(shape, shape.operator)
             or _why_not_arguments(shape, shape.operator)
         )
@@ -86,19 +87,27 @@ def _why_not_sizes(shape: LayerShape) -> str:
     return ""
 
 
-def _why_not_operands(shape: LayerShape, of: Operator) -> str:
-    """What it says of its tensors fits them."""
-    shapes = (*shape.input_shapes, shape.output_shape, *of.outputs)
-    inputs = range(len(shape.input_shapes))
+def _why_not_counts(shape: LayerShape, of: Operator) -> str:
+    """It says of each tensor what it says of one, and names inputs that it has."""
     if shape.attributes:
         return "an operator has arguments and no attributes"
+    inputs = len(shape.input_shapes)
+    tensors = inputs + 1 + len(of.outputs)
     for words, found, wanted in (
-        ("axes", len(of.axes), len(shapes)),
-        ("item types", len(of.types), len(shapes)),
-        ("orders", len(of.orders), len(inputs)),
+        ("axes", len(of.axes), tensors),
+        ("item types", len(of.types), tensors),
+        ("orders", len(of.orders), inputs),
     ):
         if found not in (0, wanted):
             return f"its {words} are {found}, and it has {wanted} such tensors"
+    named = (*of.fixed, *of.saved.inputs, *of.saved.passed)
+    wrong = [number for number in named if not 0 <= number < inputs]
+    return f"it has no input {wrong[0]}" if wrong else ""
+
+
+def _why_not_operands(shape: LayerShape, of: Operator) -> str:
+    """What it says of its tensors fits them."""
+    shapes = (*shape.input_shapes, shape.output_shape, *of.outputs)
     for size, axis in zip(shapes, of.axes, strict=False):
         if axis is not None and not -1 <= axis < len(size):
             return f"the batch is at dimension {axis} of {size_text(size)}"
@@ -109,9 +118,6 @@ def _why_not_operands(shape: LayerShape, of: Operator) -> str:
     for item in (*of.types, *(item for _, item in of.constants)):
         if item and item not in ITEM_TYPES:
             return f"the unknown item type {item!r}"
-    for number in (*of.fixed, *of.saved.inputs, *of.saved.passed):
-        if number not in inputs:
-            return f"it has no input {number}"
     return ""
 
 

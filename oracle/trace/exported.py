@@ -8,6 +8,7 @@ that are a kind of layer of their own become that; all others keep their name an
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
@@ -349,17 +351,20 @@ def quiet() -> Iterator[None]:
 def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
     """torch.export's program of a module on tensors without data, in train mode.
 
-    What its forward makes on a device of its own (torch.zeros without one) is made without data where
-    it does not fit else: that costs a third of the time more.
+    They are as on a CPU, because how an operator lays out its result depends on its kernel.
     """
     with quiet():
-        try:
-            return torch.export.export(module, tuple(samples))
-        except RuntimeError as error:
-            if "device" not in str(error):
-                raise
-        with torch.device("meta"):
-            return torch.export.export(module, tuple(samples))
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            given = tuple(map(_like, samples))
+            memo: dict[int, Any] = {
+                id(of): nn.Parameter(_like(of), of.requires_grad) for of in module.parameters()
+            }
+            memo |= {id(of): _like(of) for of in module.buffers()}
+        return torch.export.export(copy.deepcopy(module, memo), given)
+
+
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
 
 
 def layers_of(program: Any, layers: LayerList) -> tuple[str, ...]:

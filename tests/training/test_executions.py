@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.tensor_ranks import on_ranks
+from tests.oracle.operator_models import traced
 from tests.training.launching import needs_mpiexec, python, said
 from torch import Tensor, nn
 
@@ -348,3 +349,18 @@ def test_a_run_says_its_execution(tmp_path: Path, execution: str) -> None:
     assert run["summary"]["execution"] == run["header"]["execution"] == execution
     assert all(math.isfinite(of["loss"]) for of in run["iterations"])
     assert run["header"]["gradient_difference"] < 1e-10
+
+
+def test_operators_and_shared_weights_are_trained_whole() -> None:
+    """No strategy that divides layers runs them; each says in one line why, and what does."""
+    for division in (
+        Division("filter", 2, 8),
+        Division("spatial", 2, 8, grid=(2,)),
+        Division("pipeline", 2, 8, segments=2),
+    ):
+        (why,) = why_not_trained(division, traced("vit"))
+        assert "flatten of vit (aten.flatten.using_ints)" in why and "serial or data" in why
+        (why,) = why_not_trained(division, traced("language"))
+        assert "table and head of language share weights" in why
+    for division in (Division("serial", 1, 8), Division("data", 2, 8), Division("filter", 1, 8)):
+        assert not why_not_trained(division, traced("vit"))
