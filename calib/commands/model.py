@@ -84,7 +84,7 @@ def trace_module(
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
     # late: it imports PyTorch
-    from calib.training.own.check import traced
+    from calib.training.checks.own import traced
 
     default = module.partition(":")[0].rpartition(".")[2]
     found = traced(module, shape, default if name is None else name, loss)
