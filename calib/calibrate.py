@@ -31,6 +31,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
+from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
 from calib.planning.points import batch_of
 from calib.planning.request import FULL, Effort, request_of
@@ -45,7 +46,7 @@ from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
 from calib.training.allowed import WHOLE, why_no_execution
 from calib.training.job import Settings, TrainingJob
-from calib.training.models.specs import entry_of, named, require_built, why_not_built
+from calib.training.models.specs import entry_of, named, why_not_built
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import backend_on
 from calib.training_runs.train import train

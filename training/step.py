@@ -13,7 +13,7 @@ from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import GRADIENTS, PhaseClock
 from calib.training.models import ModelEntry, built
-from calib.training.own.function import OwnLoss
+from calib.training.models.own import OwnLoss
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Task, WorkerOptions

@@ -122,10 +122,10 @@ def _write(
     as_json: bool,
 ) -> None:
     """Make the ModelSpec of a user's module, write it, and say what it is."""
+    from calib.training.checks.own import traced  # late: it imports PyTorch
+
     shape = sample_shape(input_)
     default = module.partition(":")[0].rpartition(".")[2]
-    from calib.training.own.check import traced  # late: it imports PyTorch
-
     found = traced(module, shape, default if name is None else name, loss, make)
     found.write(destination(file_of(output, "-o")))
     if as_json:

@@ -16,7 +16,7 @@ from calib.driver.ranks import as_rank
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import USUAL, execution_of
-from calib.foundation.own import Loss
+from calib.foundation.own import Loss, is_own
 from calib.microbench.machine.launchers import launch_line
 from calib.options import (
     MOST,
@@ -44,9 +44,11 @@ from calib.options import (
 from calib.predicting.choices import templates
 from calib.training.job import HANG_SECONDS, Settings, TrainingJob
 from calib.training.models import entry
+from calib.training.models.specs import keep_models, named
 from calib.training_runs.options import MAX_SEED, asked_model, batch_of_all, in_groups
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import TrainingRequest
+from calib.training_runs.stages import parameters_around
 from calib.training_runs.table import show
 from calib.training_runs.train import train_as_rank, train_job, trained
 
@@ -143,7 +145,10 @@ def command(
     model = model or (found_plan.plan.model if found_plan else "")
     if not model:
         raise InputError("give a --model, or a --plan of one")
-    model, own = asked_model(model, input_, loss, outputs, train_function)
+    word = model
+    model, own = asked_model(word, input_, loss, outputs, train_function)
+    if not is_own(word) and not as_rank() and (known := parameters_around(output)):
+        keep_models(known.parent, named([word]).values())
     settings = Settings(
         backend,
         execution_of(execution).name,

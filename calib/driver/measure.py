@@ -24,9 +24,10 @@ from calib.microbench.records.parts import cases_done, consolidate, remove_unfin
 from calib.microbench.records.samples import read_run_table
 from calib.microbench.session import is_on_gpu, run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
+from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
 from calib.planning.request import Request
-from calib.training.models.specs import require_built, spec
+from calib.training.models.specs import spec
 
 
 def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan:

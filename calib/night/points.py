@@ -14,6 +14,7 @@ from calib.foundation.execution import USUAL, unusual
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
+from calib.planning.built import require_built
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
@@ -21,7 +22,7 @@ from calib.rundir import training_path
 from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training.models.specs import named, require_built, why_not_built
+from calib.training.models.specs import named, why_not_built
 from calib.training_runs.options import backend_on, trained_division
 from calib.training_runs.stages import Balance
 

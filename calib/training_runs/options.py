@@ -12,6 +12,7 @@ from calib.options import sample_shape
 from calib.oracle.layout.shards import fitted
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
+from calib.planning.built import require_built
 from calib.predicting.choices import require_taken
 from calib.training.allowed import why_not_trained
 from calib.training.job import Settings
@@ -39,7 +40,7 @@ def asked_model(
         if not shape:
             raise InputError(f"give --input with {word}, one sample's shape as 3x32x32")
         # late: it imports PyTorch, as registered models do when they are built
-        from calib.training.own.check import described
+        from calib.training.checks.own import described
 
         found = described(word, sample_shape(shape), loss or "cross_entropy", outputs, function)
         return own_name(word), found
@@ -55,9 +56,7 @@ def asked_model(
         if function:
             raise InputError(f"--train-function is of a model of your own, and {word!r} is none")
         return model.name, None
-    from calib.training.own.check import require_as_traced
-
-    require_as_traced(model, function)
+    require_built([model], function)
     return model.name, replace(model.own, function=function)
 
 
@@ -66,7 +65,7 @@ def model_layers(name: str, own: Own | None = None, strategy: str = "this strate
     if own is None:
         return spec(name)
     # late: as above
-    from calib.training.own.check import own_layers
+    from calib.training.checks.own import own_layers
 
     return own_layers(name, own, strategy)
 

@@ -26,7 +26,7 @@ class Balance:
     @classmethod
     def by(cls, output: Path | None, device: str) -> Balance:
         """By the parameter file of the run directory that `output` is in, else by runs/latest."""
-        path = _parameters_around(output) or LATEST_PARAMETERS
+        path = parameters_around(output) or LATEST_PARAMETERS
         if not path.exists():
             return cls(None, f"there is no {path}")
         try:
@@ -60,7 +60,7 @@ def _line(model: ModelSpec, division: Division, by: str) -> str:
     return f"{model.name} {division.strategy} p={division.p}: {stages}, balanced by {by}"
 
 
-def _parameters_around(output: Path | None) -> Path | None:
+def parameters_around(output: Path | None) -> Path | None:
     """The parameter file of the run directory that a run's file or directory is in."""
     if output is None:
         return None

@@ -60,7 +60,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert traced.returncode == 0, traced.stderr
     model = ModelSpec.read(path / "net.json")
     model.model_copy(update={"name": "hand", "built_by": ""}).write(path / "hand.json")
-    effort = ("--quick", "--budget", "6s", "--iterations", "6", "-n", str(SIZES[-1]))
+    effort = ("--quick", "--budget", "10s", "--iterations", "6", "-n", str(SIZES[-1]))
     models = ("--models", "net.json,hand.json", "--batch-per-rank", "4")
     done = calib(path, "calibrate", *effort, *models, "-o", "run")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -75,7 +75,10 @@ def test_it_is_run_in_place_trained_and_scored(home: Home) -> None:
     assert in_place == {"tokens"}
     points = {("serial", 1), *(("data", p) for p in SIZES)}
     found = json.loads((home.run / "report.json").read_text())
-    scored = [(row["model"], row["division"]["strategy"], row["p"]) for row in found["accuracies"]]
+    scored = [
+        (row["model"], row["division"]["strategy"], row["division"]["p"])
+        for row in found["accuracies"]
+    ]
     assert sorted(scored) == sorted(("tokens", *point) for point in points)
     predicted = json.loads((home.run / "predictions.json").read_text())["projections"]
     assert {(x["model"], x["division"]["p"]) for x in predicted} == {
@@ -99,7 +102,7 @@ def test_a_report_needs_the_run_directory_alone(home: Home, tmp_path: Path) -> N
 
 @pytest.mark.skipif(SIZES == [1], reason="one usable core")
 def test_it_is_trained_by_its_record(home: Home, tmp_path: Path) -> None:
-    """In another run directory, which keeps the record; the strategy divides its layers."""
+    """Without --input and --loss, by a strategy that divides its layers."""
     options = ("--strategy", "pipeline", "-p", "2", "--iterations", "6")
     done = calib(
         home.path, "train", "--model", "net.json", *options, "-o", str(tmp_path / "one.jsonl")

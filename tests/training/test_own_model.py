@@ -16,8 +16,8 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.own import Own, is_own, own_name
 from calib.training.checks.gradients import gradient_difference
+from calib.training.checks.own import described, own_layers, require_as_traced, traced
 from calib.training.models import ModelEntry, built, entry
-from calib.training.own.check import described, own_layers, require_as_traced, traced
 from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.worker import WorkerOptions

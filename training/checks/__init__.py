@@ -1,1 +1,1 @@
-"""Gradients against those of serial training, before a run."""
+"""What is checked before a run: a user's own module; gradients, against those of serial training."""

@@ -148,7 +148,7 @@ def _entry_of(name: str, own: Own) -> ModelEntry:
     def build_model() -> nn.Module:
         # late: they import PyTorch
         from calib.oracle.trace.user_module import build_module
-        from calib.training.own.function import ToCall
+        from calib.training.models.own import ToCall
 
         module = build_module(own.built_by)
         return ToCall(module) if own.function else module

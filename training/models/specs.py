@@ -81,17 +81,6 @@ def named(words: Iterable[str]) -> dict[str, ModelSpec]:
     return found
 
 
-def require_built(models: Iterable[ModelSpec]) -> None:
-    """Raise InputError unless users' code still builds their models, before ranks are started."""
-    for model in models:
-        if model.own is not None:
-            require_torch(f"building {model.name}")
-            # late: it imports PyTorch, and only users' models need it here
-            from calib.training.own.check import require_as_traced
-
-            require_as_traced(model)
-
-
 def keep_models(run: Path, models: Iterable[ModelSpec]) -> None:
     """Write the models that are not registered into a run directory, for its reports.
 

@@ -1,1 +1,0 @@
-"""A user's own module as a model to train."""
