@@ -14,11 +14,11 @@ from calib.fitting.parameters.file import LayerTime, TensorLoop, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.sections.composition import compositions
 from calib.fitting.sections.compute import layer_times
-from calib.fitting.sections.work_laws import work_models
 from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses, naive_bytes
 from calib.fitting.sections.overlap import overlaps
+from calib.fitting.sections.work_laws import work_models
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import InPlaceCase, LayerCase, TensorsCase
