@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date
@@ -132,16 +132,8 @@ def calibrate(
         Where a step cannot be done: InputError for what was asked, MachineError and MeasurementError
         for what the machine does not do, FileError for files.
     """
-    specs = named(models)
-    if all(unbuilt := list(map(why_not_built, specs.values()))):
-        raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
-    require_built(specs.values())
-    strategies = CALIBRATED if strategies is None else strategies
-    for strategy in strategies:
-        if not traits_of(strategy).whole:
-            raise InputError(
-                f"a calibration trains {WHOLE}, not {strategy}: plan, measure and train others"
-            )
+    specs, strategies = named(models), CALIBRATED if strategies is None else strategies
+    _require_trainable(specs.values(), strategies)
     device = device or default_device()
     require_device(device, launcher)
     ranks = ranks or default_ranks(launcher, device)
@@ -215,6 +207,18 @@ def calibrate(
         "projections": [projection.model_dump() for projection in projections],
         **as_dict(made.findings),
     }
+
+
+def _require_trainable(specs: Collection[ModelSpec], strategies: Sequence[str]) -> None:
+    """Raise InputError where no model can be built, one has changed, or a strategy divides layers."""
+    if all(unbuilt := list(map(why_not_built, specs))):
+        raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
+    require_built(specs)
+    for strategy in strategies:
+        if not traits_of(strategy).whole:
+            raise InputError(
+                f"a calibration trains {WHOLE}, not {strategy}: plan, measure and train others"
+            )
 
 
 def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:

@@ -89,13 +89,14 @@ def checked(
         raise InputError(f"{len(names)} names for {len(t)} rows")
     order = np.lexsort((weight, t, launch, *x.T[::-1]))
     x, t, weight, launch = x[order], t[order], weight[order], launch[order]
-    known, of = np.unique(["" for _ in t] if names is None else list(names), return_inverse=True)
-    keyed, inverse = np.unique(np.column_stack([x, of[order]]), axis=0, return_inverse=True)
-    points, point = keyed[:, :-1], inverse.reshape(-1)
-    named = [str(index).zfill(9) for index in range(len(points))]
-    if names is not None:
-        named = known[keyed[:, -1].astype(int)].tolist()
-    return CheckedRows(x, t, weight, launch, points, point, named)
+    if names is None:
+        points, inverse = np.unique(x, axis=0, return_inverse=True)
+        named = [str(index).zfill(9) for index in range(len(points))]
+    else:
+        known, of = np.unique(list(names), return_inverse=True)
+        keyed, inverse = np.unique(np.column_stack([x, of[order]]), axis=0, return_inverse=True)
+        points, named = keyed[:, :-1], known[keyed[:, -1].astype(int)].tolist()
+    return CheckedRows(x, t, weight, launch, points, inverse.reshape(-1), named)
 
 
 def medians(rows: CheckedRows) -> tuple[Floats, Floats]:

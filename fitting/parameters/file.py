@@ -160,7 +160,8 @@ class WorkModel(Record):
     n_layers: Count = Field(description="layers that were fitted")
     n_kinds: Count = Field(
         default=1,
-        description="kinds of these layers; several: those that were left out are whole kinds",
+        description="kinds of layers whose prices these are; several: of a family or of all, which a "
+        "kind of few layers scales",
     )
     n: CountOrNone = Field(default=0, description="rows: medians of a layer in a launch")
     score: Ratio = Field(default=0.0, description="typical log error of layers that were left out")

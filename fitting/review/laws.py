@@ -97,7 +97,8 @@ def _layers(layers: list[LayerTime]) -> Iterator[Remark]:
 
 def _work(laws: list[WorkModel]) -> Iterator[Remark]:
     """`laws` are all of one kind of layer."""
-    thin = [law for law in laws if law.n_layers < MIN_LAYERS]
+    # a law with the prices of many kinds is checked on these
+    thin = [law for law in laws if law.n_layers < MIN_LAYERS and law.n_kinds == 1]
     if thin:
         yield warning(
             GAPS,

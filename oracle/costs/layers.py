@@ -197,8 +197,8 @@ class LayerCosts:
         output = "x".join(map(str, shape.output_shape)) or "1"
         run = "" if self._kernels == USUAL else f" in {self._kernels}"
         return (
-            f"the parameters hold no {direction} time{run} of {_words(shape)} layers (such as {inputs} -> "
-            f"{output}) with {self.active_ranks} active rank(s) per node"
+            f"the parameters hold no {direction} time{run} of {_words(shape)} layers (such as "
+            f"{inputs} -> {output}) with {self.active_ranks} active rank(s) per node"
         )
 
 

@@ -147,6 +147,7 @@ def work(parameters: Parameters) -> Table:
             "fresh GB/s": rate(law.s_per_fresh_byte),
             "error": factor(law.error_factor),
             "layers": str(law.n_layers),
+            "kinds": str(law.n_kinds),
             "off": percent(law.score or None),
             "runner-up off": _runner_up(law),
         }
@@ -155,10 +156,11 @@ def work(parameters: Parameters) -> Table:
     remarks = [
         "time of a call = call + bytes of fresh pages + form(operations, bytes, bytes of weights, "
         "bytes of patches); a dash costs nothing. form: sum, the slowest alone (max), or norm2 between "
-        "them; fresh: results over 32 MiB, in pages that the system gives anew; any: kinds without a "
-        "law of their own",
+        "them; fresh: results over 32 MiB, in pages that the system gives anew; any, products, norms, "
+        "arithmetic, functions, copies: of kinds that were never measured",
         "error x1.3: 95% of the layers that were left out lie between 1/1.3 and 1.3 times the law; "
-        "off: a typical one of them; runner-up: the next best form",
+        "off: a typical one of them; runner-up: the next best form; kinds over 1: whole kinds were left "
+        "out (of a kind of few layers, which is that much dearer or cheaper than all: these)",
     ]
     title = "Work laws: layers that were not measured"
     return Table(title, *in_columns(rows), remarks=remarks)

@@ -82,7 +82,6 @@ LAYERS = {
     "embedding": EMBEDDING,
     "flatten": layer("flatten", ((3, 4),), (12,)),
     "dropout": layer("dropout", ((50,),), (50,), probability=0.5),
-    "group_norm": GROUP_NORM,
     "cross_entropy": layer("cross_entropy", ((7,),), ()),
     "mse": layer("mse", ((4,),), ()),
 }

@@ -37,7 +37,9 @@ HERE = torch.device("cpu")
 
 def test_every_kind_is_measured_below() -> None:
     kinds = LayerShape.model_fields["kind"].annotation.__args__
-    assert {shape.kind for shape in LAYERS.values()} == set(kinds)
+    assert {shape.kind for shape in LAYERS.values()} == {*kinds} - {
+        "operator"
+    }  # test_operator_layers
 
 
 def measure(case: LayerCase, ranks: int = 1) -> list[Repetitions]:

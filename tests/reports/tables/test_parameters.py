@@ -191,7 +191,7 @@ def test_a_run_of_sizes_with_one_algorithm_is_one_row() -> None:
 def test_prices_are_rates() -> None:
     row = section(f.filled(), "Work laws").rows[0]
     assert row[:7] == ["conv", "forward", "2", "sum", "10.0", "10.0", "5.00"]
-    assert row[-3:] == ["12", "8.0%", "flop 10.0%"]
+    assert row[-4:] == ["12", "1", "8.0%", "flop 10.0%"]
 
 
 HALF, GRAPH = "bfloat16-mixed+channels_last", "bfloat16-mixed+channels_last+cuda_graph"
