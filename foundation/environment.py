@@ -29,9 +29,15 @@ def checked(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
         if not NAME.fullmatch(name) or name.startswith(OURS):
             raise ValueError(f"{name!r} is no name of a variable for ranks")
-        if not value.isprintable():
-            raise ValueError(f"{name}: {value!r} is not one line of text")
+        one_line(value)
     return variables
+
+
+def one_line(text: str) -> str:
+    """The text, which a shell may be given in a comment. Raises ValueError."""
+    if not text.isprintable():
+        raise ValueError(f"{text!r} is not one line of text")
+    return text
 
 
 Variables = Annotated[
@@ -51,8 +57,10 @@ class Environment(Record):
     cores: KnownRanks = Field(
         default=0, description="physical cores that a rank may run on, the fewest"
     )
-    allocator: str = Field(default="", description="malloc: its library, and what is fixed of it")
-    variables: dict[str, str] = Field(
+    allocator: Annotated[str, AfterValidator(one_line)] = Field(
+        default="", description="malloc: its library, and what is fixed of it"
+    )
+    variables: Annotated[dict[str, str], AfterValidator(checked)] = Field(
         default_factory=dict, description="environment variables that change times, where set"
     )
     on_purpose: list[str] = Field(

@@ -16,7 +16,7 @@ import torch
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import execution_of
-from calib.foundation.files import ensure_directory, open_own
+from calib.foundation.files import ensure_directory, open_own, read_bytes, write_whole
 from calib.foundation.statistics import median
 from calib.microbench.control import Control
 from calib.microbench.devices import take_device
@@ -94,8 +94,8 @@ def train(
 ) -> None:
     """Train: the first iteration, the warm-up and the timed ones, written to `path` as they come.
 
-    Collective over all ranks of `control`. Before it, gradients are compared with serial ones (up to
-    GRADIENT_RANKS ranks).
+    Collective over all ranks of `control`. Then gradients are compared with serial ones (up to
+    GRADIENT_RANKS ranks): of wrong ones no time is kept.
 
     Parameters
     ----------
@@ -135,9 +135,7 @@ def train(
         teams = teams_of(control, job.division, job.backend, order)
         step = TrainingStep(job.about, job.division, job.seed, teams, job.options)
         beat()
-        difference, notes = checked_gradients(job, teams)
-        beat()
-        header = header_of(job, teams, placement, order, difference, notes)
+        header = header_of(job, teams, placement, order)
         writer = Writer(path, header) if control.rank == 0 else None
         run = TimedRun(control, job, step, report, writer)
         control.barrier()
@@ -146,6 +144,10 @@ def train(
     with device.arithmetic(dtype), watching(control.rank, report, patience_s):
         beat()
         run.go_on()
+    with device.arithmetic(dtype), watching(control.rank, report, START_FACTOR * limit):
+        beat()
+        run.check(teams)
+        beat()
         run.end()
         step.close()
         teams.close()
@@ -166,6 +168,7 @@ class Writer:
 
     def __init__(self, path: Path, header: RunHeader) -> None:
         ensure_directory(path.absolute().parent)
+        self._path, self._header = path, header
         self._stream: IO[str] = os.fdopen(open_own(path, fresh=True), "w")
         self.write(header)
 
@@ -173,6 +176,20 @@ class Writer:
         """One more record."""
         self._stream.write(json.dumps(record.model_dump()) + "\n")
         self._stream.flush()
+
+    def checked(self, difference: float | None, notes: list[str]) -> None:
+        """Put the header, which now says how gradients compare, in place of the first one."""
+        of = {"gradient_difference": difference, "notes": [*notes, *self._header.notes]}
+        first = json.dumps(self._header.model_copy(update=of).model_dump())
+        self._stream.close()
+        rest = read_bytes(self._path, "training run").partition(b"\n")[2]
+        write_whole(self._path, first.encode() + b"\n" + rest)
+        self._stream = os.fdopen(open_own(self._path, append=True), "a")
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._stream.close()
+        self._path.unlink(missing_ok=True)
 
 
 class TimedRun:
@@ -258,6 +275,21 @@ class TimedRun:
             }
         )
 
+    def check(self, teams: Teams) -> None:
+        """Compare gradients with serial ones. Raises MeasurementError, and then keeps no time.
+
+        After the timed iterations: its float64 buffers would change how glibc's malloc gives back
+        memory in them (microbench/session.py), and a plain program makes no such check.
+        """
+        try:
+            difference, notes = checked_gradients(self._job, teams)
+        except MeasurementError:
+            if self._writer is not None:
+                self._writer.discard()
+            raise
+        if self._writer is not None:
+            self._writer.checked(difference, notes)
+
     def end(self) -> None:
         """One more iteration to count bytes; then the last line."""
         mine = [
@@ -282,14 +314,7 @@ class TimedRun:
         )
 
 
-def header_of(
-    job: Job,
-    teams: Teams,
-    placement: Placement,
-    order: Sequence[int],
-    difference: float | None,
-    notes: list[str],
-) -> RunHeader:
+def header_of(job: Job, teams: Teams, placement: Placement, order: Sequence[int]) -> RunHeader:
     """The header of `job` on these ranks; `order` is the rank that is rank 0, 1, ..."""
     division, options, stopping = job.division, job.options, job.stopping
     on_gpu = teams.world.device.kind == "cuda"
@@ -319,9 +344,8 @@ def header_of(
         started=utc_now(),
         versions=versions(),
         launch=job.command,
-        gradient_difference=difference,
         environment=placement.environment,
-        notes=[*notes, *([GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [])],
+        notes=[GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [],
     )
 
 

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from calib.foundation.environment import THREADS_VARIABLE, Environment
+from calib.foundation.environment import NAME, THREADS_VARIABLE, Environment
 from calib.microbench.machine.launchers import SET_VARIABLE
 
 # threads, kernels, allocators, networks; not what is only said or differs from rank to rank
@@ -28,15 +28,16 @@ MALLOC, TUNABLE = "MALLOC_", "glibc.malloc."
 
 def environment_here(ranks: int, threads: int, cores: int) -> Environment:
     """The environment of this process, one of `ranks` on its machine."""
-    names = os.environ.get(SET_VARIABLE, "").split()
-    on_purpose = [name for name in names if name in os.environ]
-    timed = {n for n in os.environ if n.startswith(PREFIXES) and not n.startswith(SPEECH)}
+    # what is no line of text cannot be kept, nor printed for a shell
+    known = {k: v for k, v in os.environ.items() if NAME.fullmatch(k) and v.isprintable()}
+    on_purpose = [name for name in os.environ.get(SET_VARIABLE, "").split() if name in known]
+    timed = {n for n in known if n.startswith(PREFIXES) and not n.startswith(SPEECH)}
     return Environment(
         ranks=ranks,
         threads=threads,
         cores=cores,
-        allocator=allocator(os.environ),
-        variables={name: os.environ[name] for name in sorted(timed | set(on_purpose))},
+        allocator=allocator(known),
+        variables={name: known[name] for name in sorted(timed | set(on_purpose))},
         on_purpose=on_purpose,
     )
 

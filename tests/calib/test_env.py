@@ -67,6 +67,31 @@ def test_a_prediction_names_its_environment(here: Path) -> None:
     assert [Environment.model_validate(x["environment"]) for x in found] == KNOWN
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"variables": {"A=1; touch here; B": "1"}},
+        {"variables": {"A": "1\ntouch here"}},
+        {"allocator": "glibc\ntouch here"},
+        {"threads": -1},
+    ],
+)
+def test_no_file_puts_a_command_into_the_lines(here: Path, wrong: dict[str, object]) -> None:
+    """A shell evaluates them, and the file may be of others."""
+    content = json.loads((here / "parameters.json").read_text())
+    for each in content["provenance"]["environments"]:
+        each.update(wrong)
+    (here / "parameters.json").write_text(json.dumps(content))
+    done = inside.calib(here, "env", "--parameters", "parameters.json")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "provenance.environments" in inside_line(done.stderr)
+
+
+def inside_line(text: str) -> str:
+    (line,) = [each for each in text.splitlines() if "error" in each]
+    return line
+
+
 def test_a_machine_that_says_nothing() -> None:
     found = project(mlp([12, 8, 3]), Division("data", 2, 8), machine())
     assert found.environment == Environment()

@@ -64,5 +64,5 @@ def test_launches_in_two_environments_are_refused() -> None:
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a variable"):
         checked({name: "1"})
-    with pytest.raises(ValueError, match="not one line"):
+    with pytest.raises(ValueError, match="is not one line"):
         checked({"A": "1\n2"})

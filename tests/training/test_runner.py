@@ -29,7 +29,7 @@ from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.execution import execution_of
 from calib.microbench.devices.cpu import CpuDevice
 from calib.microbench.item_types import weight_type
-from calib.training import clock
+from calib.training import clock, runner
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
@@ -156,7 +156,7 @@ def header(job: Job, control: ThreadCommunicator) -> Any:
 
     teams: Any = OneTeam()
     placement = Placement(["a", "b"], [[0], [0]], 1, False)
-    return header_of(job, teams, placement, [0, 1], None, [])
+    return header_of(job, teams, placement, [0, 1])
 
 
 def test_the_loss_is_the_mean_over_the_ranks_that_have_one(tmp_path: Path) -> None:
@@ -406,3 +406,20 @@ def test_a_run_is_in_the_arithmetic_of_its_items(
     run = threads(job, tmp_path / "run.jsonl")
     assert run.complete and run.header.execution == dtype
     assert device.seen == [dtype] and device.now_in == []
+
+
+def test_of_wrong_gradients_no_time_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are compared after the timed iterations: the float64 of the check would change the heap."""
+    path = tmp_path / "run.jsonl"
+    seen: list[int] = []
+
+    def wrong(*_: Any) -> float:
+        seen.append(len(TrainingRun.read(path).timed))
+        raise MeasurementError("gradients differ")
+
+    monkeypatch.setattr(runner, "gradient_difference", wrong)
+    with pytest.raises(MeasurementError, match="gradients differ"):
+        threads(Job(ABOUT, Division("data", 2, 8), stopping=Stopping(6)), path)
+    assert seen[0] == 6 and not path.exists()

@@ -96,7 +96,7 @@ def gradient_difference(
     if not difference <= GRADIENT_TOLERANCE:
         raise MeasurementError(
             f"{about.name} under {division.strategy} on {division.p} ranks: gradients differ from the "
-            f"serial ones by {difference:.1e} (limit {GRADIENT_TOLERANCE:.0e}); nothing was timed"
+            f"serial ones by {difference:.1e} (limit {GRADIENT_TOLERANCE:.0e}); no time is kept"
         )
     return difference
 

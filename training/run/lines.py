@@ -100,7 +100,7 @@ class RunHeader(Divided):
     launch: str = Field(default="", description="the command that started the ranks")
     gradient_difference: float | None = Field(
         default=None,
-        description="largest |exchanged - serial| / max |serial| over the tensors, before timing",
+        description="largest |exchanged - serial| / max |serial| over the tensors, untimed",
     )
     notes: list[str] = Field(default_factory=list, description="what a reader must know")
 

@@ -99,9 +99,10 @@ def test_what_changes_times_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         "HOME": "/h",
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("UCX_LINES", "1\n2")  # which no shell could be told
     monkeypatch.setenv(SET_VARIABLE, "MY_OWN LOST")  # LOST did not arrive
     found = environment_here(2, 1, 4)
     assert found.variables["UCX_TLS"] == "shm" and found.variables["MY_OWN"] == "1"
-    assert not {"NCCL_DEBUG", "HOME", "LOST"} & found.variables.keys()
+    assert not {"NCCL_DEBUG", "HOME", "LOST", "UCX_LINES"} & found.variables.keys()
     assert found.on_purpose == ["MY_OWN"]
     assert (found.ranks, found.threads, found.cores) == (2, 1, 4)

@@ -165,7 +165,7 @@ def refused(about: ModelEntry, division: Division) -> None:
         )
     for outcome in outcomes:
         assert isinstance(outcome, MeasurementError), f"passed as {outcome}"
-        for word in (about.name, division.strategy, "limit 1e-05", "nothing was timed"):
+        for word in (about.name, division.strategy, "limit 1e-05", "no time is kept"):
             assert word in str(outcome)
 
 
