@@ -148,7 +148,7 @@ class ExportedLayers:
             return self._part(self._argument(part), given, not enabled)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise InputError(
-                f"{node.target} is no ATen operator: `calib model profile` measures such a model whole"
+                f"{node.target} is no ATen operator: profile the model as one layer instead"
             )
         base = node.target._schema.name.split("::")[-1]
         if base in CHECKS or base.startswith(("sym_", "_assert")):
