@@ -123,6 +123,11 @@ class Operator(BaseModel):
         return name.rstrip("_") or name
 
     @property
+    def family(self) -> Family | Literal[""]:
+        """Whose law prices it where nothing of its name was measured; "" for that of all."""
+        return family_of(self.base)
+
+    @property
     def is_free(self) -> bool:
         """Whether no kernel runs, neither forward nor backward."""
         return self.is_view and self.base in VIEWS
@@ -136,10 +141,9 @@ class Operator(BaseModel):
     @cached_property
     def contents(self) -> tuple[object, ...]:
         """All that it says, quick to hash and compare: a deep model calls it ten thousand times."""
-        said = self.name, self.arguments, self.options, self.fixed, self.constants
-        tensors = self.axes, self.types, self.orders, self.outputs, self.flops, self.is_view
-        kept = self.saved
-        return *said, *tensors, kept.inputs, kept.output, kept.sample_bytes, kept.fixed_bytes
+        own = self.__dict__  # which has cached properties, too
+        said = [own[name] for name in type(self).model_fields if name != "saved"]
+        return *said, *self.saved.__dict__.values()
 
     @cached_property
     def key(self) -> str:
