@@ -181,6 +181,11 @@ class Operator(BaseModel):
         return self.name == WHOLE
 
     @property
+    def family(self) -> Family | Literal[""]:
+        """Whose law prices it where nothing of its name was measured; "" for that of all."""
+        return family_of(self.base)
+
+    @property
     def is_free(self) -> bool:
         """Whether no kernel runs, neither forward nor backward."""
         return self.is_view and self.base in VIEWS
@@ -196,9 +201,9 @@ class Operator(BaseModel):
     @cached_property
     def contents(self) -> tuple[object, ...]:
         """All that it says, quick to hash and compare: a deep model calls it ten thousand times."""
-        return tuple(
-            self.__dict__[name] for name in type(self).model_fields if name != "saved"
-        ) + tuple(self.saved.__dict__[name] for name in Saved.model_fields)
+        own = self.__dict__  # which has cached properties, too
+        said = [own[name] for name in type(self).model_fields if name != "saved"]
+        return *said, *self.saved.__dict__.values()
 
     @cached_property
     def key(self) -> str:

@@ -32,7 +32,7 @@ from calib.oracle.projection import Basis
 # cached pairs of batch and direction: strategies at one p share a few
 RECENT = 16
 FROM_LAW = "some layers were not measured at this shape and batch: their times are of a regression"
-BY_OTHERS = "never measured, and priced by a law over other kinds of layers: "
+BY_OTHERS = "without a law of their kind, and priced by one over several kinds of layers: "
 MOST_NAMES = 6
 UNPRICED = (
     f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh pages each "
@@ -159,7 +159,9 @@ class LayerCosts:
         if found is None:
             raise MissingParameter(self._lacks(shape, direction))
         law, source = found
-        about = self._from_law if law.kind == shape.name else self._by_others(shape.name)
+        is_call = shape.is_view and direction == "forward"
+        own = is_call or law.kind == shape.name
+        about = self._from_law if own else self._by_others(shape.name)
         work = piece.work.at(batch, direction)
         seconds, factor, outside = price_of(law, work)
         down, up = seconds - seconds / factor, seconds * factor - seconds
@@ -182,7 +184,7 @@ class LayerCosts:
             return None
         if direction == "backward" and not needs:
             # a first layer computes no dL/dx: the law of dL/dw alone, where that was measured
-            law = self._laws.get((law.kind, "backward_weight"), law)
+            law = self._laws.get((name, "backward_weight"), law)
         # what a law over kinds is off by is a matter of the kind
         of = "" if law.kind == name else f" for {name}"
         return law, f"{law.kind} {law.direction} law{of}"
@@ -203,7 +205,7 @@ class LayerCosts:
 
 
 def merged(notes: Sequence[str]) -> list[str]:
-    """Notes with those on kinds of layers that were never measured as one."""
+    """Notes, with those on kinds of layers without a law of their own as one."""
     names = sorted(note.removeprefix(BY_OTHERS) for note in notes if note.startswith(BY_OTHERS))
     if not names:
         return list(notes)

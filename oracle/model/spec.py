@@ -153,7 +153,7 @@ class ModelSpec(BaseModel):
     def rows(self) -> int:
         """Below which the integers of its input are: rows of the embeddings that look it up; else 0."""
         first = [layer.shape for layer in self.layers if INPUT in layer.inputs]
-        tables = [x.parameter_shapes[0][0] for x in first if x.kind == "embedding"]
+        tables = [x.parameter_shapes[0][0] for x in first if x.name == "embedding"]
         return min(tables, default=0)
 
     def forward_flops(self, batch: int = 1) -> float:

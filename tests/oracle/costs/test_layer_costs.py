@@ -220,7 +220,7 @@ def test_any_kind_stands_in_for_cheap_layers_only_when_measured() -> None:
     layer = relu("relu", "fc", 5)
     cost = cost_of(machine(), layer, 1, "forward")
     assert cost.seconds > 0 and sources(cost) == ["any forward law for relu"]
-    assert cost.notes[-1].endswith("over other kinds of layers: relu")
+    assert cost.notes[-1].endswith("over several kinds of layers: relu")
     only_linear = machine(work=[work_model("linear", "forward", 2)])
     with pytest.raises(MissingParameter, match=r"no forward time of relu layers"):
         cost_of(only_linear, layer, 1, "forward")

@@ -94,11 +94,12 @@ def test_indices_have_no_backward() -> None:
 def test_a_view_takes_a_call() -> None:
     layer = operator("chunk", is_view=True)
     law = work_model("any", "forward", 2)
-    assert cost_of(("any",), layer).seconds == pytest.approx(1e-6)
+    cost = cost_of(("any",), layer)
+    assert cost.seconds == pytest.approx(1e-6) and cost.notes == (FROM_LAW,)
     assert law.s_per_byte > 0
 
 
-def test_operators_that_were_never_measured_are_one_note() -> None:
+def test_kinds_without_a_law_are_one_note() -> None:
     notes = ["first", *(f"{BY_OTHERS}{name}" for name in "hgfedcba"), "last"]
     assert merged(notes) == ["first", "last", f"{BY_OTHERS}a, b, c, d, e, f and 2 more"]
     assert merged(["first", "last"]) == ["first", "last"]
