@@ -193,7 +193,7 @@ def in_place_case(
         gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
-        layer_names=() if division.shards else tuple(model.layers[place].name for place in places),
+        layer_names=tuple(model.layers[place].name for place in places),
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages
         else (),
