@@ -13,7 +13,7 @@ from calib.foundation.division import STRATEGIES, Division
 from calib.microbench.cases import CollectiveCase, InPlaceCase
 from calib.oracle.layout.shards import rank_shards
 from calib.oracle.layout.stages import with_boundaries
-from calib.oracle.layout.traffic import gradient_messages, layer_flows
+from calib.oracle.layout.traffic import gradient_messages, layer_flows, messages
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.planning.layers import in_place_case
 from calib.planning.plan import draft, specs_of
@@ -59,8 +59,11 @@ def test_layers_are_the_first_parts_of_a_rank(vgg: ModelSpec, strategy: str, p: 
     assert (case.batch, case.ranks) == (division.local_batch, p)
     assert case.division == with_boundaries(vgg, division)
     counts = Counter((f.phase, f.operation) for f in layer_flows(vgg, division))
+    if division.shards:
+        counts = Counter(("layerwise", m.operation) for m in messages(vgg, division))
     assert {(phase, operation): n for phase, operation, n in case.meetings} == counts
-    assert bool(case.meetings) == bool(case.copies) == (division.parts > 1)
+    assert bool(case.meetings) == (division.parts > 1 or division.shards)
+    assert bool(case.copies) == (division.parts > 1)
 
 
 def test_filter_by_hand() -> None:
@@ -127,7 +130,7 @@ def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     request = Request(models=(VGG,), strategies=tuple(STRATEGIES), p=(1, 2, 4))
     plan = draft(request, cluster(4), {VGG: vgg}).plan
     found = cases(plan, InPlaceCase, is_overlap=False)
-    both = ["data", "channel", "filter", "pipeline", "spatial"]
+    both = ["data", "fully_sharded", "channel", "filter", "pipeline", "spatial"]
     expected = [("serial", 1), *((s, p) for p in (2, 4) for s in both)]
     expected += [("data+filter", 4), ("data+spatial", 4)]
     assert sorted((case.strategy, case.ranks) for case in found) == sorted(expected)

@@ -150,7 +150,9 @@ def overlap_s(case: InPlaceCase) -> dict[str, float]:
 
 
 def in_place_s(case: InPlaceCase) -> dict[str, float]:
-    """The phases of an iteration, and each layer in it."""
+    """The phases of an iteration, and each layer in it; fully sharded the meetings alone."""
+    if case.division.shards:
+        return {"layerwise": MEETING_S * sum(count for _, _, count in case.meetings)}
     each = {}
     for name, key in zip(case.layer_names, case.layer_keys, strict=True):
         found = parse(key)
@@ -176,7 +178,7 @@ def in_place_s(case: InPlaceCase) -> dict[str, float]:
 
 def peaks(case: InPlaceCase) -> dict[str, int]:
     """Bytes of an iteration as microbench/memory.py accounts for them."""
-    if not case.division.traits.whole or case.is_overlap:
+    if not case.division.traits.whole or case.division.shards or case.is_overlap:
         return {}
     naive = naive_bytes(case).total
     on_a_gpu = {"peak_reserved": round(0.8 * naive), "device_used": naive, "outside": 2**28}
