@@ -193,12 +193,8 @@ def in_place_case(
         gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
-<<<<<<< HEAD
-        layer_names=() if division.shards else tuple(model.layers[place].name for place in places),
-        own=model.own,
-=======
         layer_names=tuple(model.layers[place].name for place in places),
->>>>>>> fsdp
+        own=model.own,
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages
         else (),
