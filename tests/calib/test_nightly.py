@@ -246,7 +246,7 @@ def test_a_partial_night_says_what_is_missing(known: Path, tmp_path: Path) -> No
     made_report, remembered = report_on(begun, Judging(least_accuracy=0.01))
     findings = made_report.findings
     assert remembered and findings.verdict is not None and findings.verdict.code == 2
-    assert [(a.model, a.strategy) for a in findings.accuracies] == [(whole.model, "serial")]
+    assert [(a.model, a.strategy) for a in findings.accuracies] == [(whole.model.name, "serial")]
     lines = "\n".join(each.line for each in findings.missing)
     assert len(findings.missing) == 5
     assert "rank 1 on n2 died" in lines and "was not run" in lines

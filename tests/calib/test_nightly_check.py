@@ -37,9 +37,8 @@ def parameters() -> Parameters:
 
 
 def choose(content: Parameters | None = None, asked: Request = ASKED) -> list[Case]:
-    specs = specs_of(asked)
     known = Known(content or parameters())
-    return chosen(planned_cases(asked, CLUSTER, specs), known_points(asked, 2), known, specs)
+    return chosen(planned_cases(asked, CLUSTER), known_points(asked, 2), known)
 
 
 def allreduces(*sizes: int) -> list[CollectiveCase]:
@@ -197,9 +196,7 @@ def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:
 def test_a_layer_is_of_the_slowest_rank_not_of_each_repetition_s() -> None:
     case = next(c for c in choose() if isinstance(c, LayerCase) and c.ranks == 2)
     stored = [
-        c
-        for c in planned_cases(ASKED, CLUSTER, specs_of(ASKED))
-        if isinstance(c, LayerCase) and c.passes == "whole"
+        c for c in planned_cases(ASKED, CLUSTER) if isinstance(c, LayerCase) and c.passes == "whole"
     ]
     slow, other = [1.0, 4.0, 2.0], [3.0, 1.0, 1.0]  # medians 2 and 1; of the maxima it were 3
     measured = [
