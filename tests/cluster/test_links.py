@@ -89,14 +89,13 @@ def test_levels_and_nodes_of_the_rows(samples: list[Sample], megabits: int) -> N
 
 
 def test_hosts_share_the_cores_of_their_machine(run: Path) -> None:
-    """Four host names, one machine: its cores are shared out, and four are too many for two."""
+    """Four host names, one machine: all ranks may run on its cores, and four are too many for two."""
     (record,) = Manifest.read(run).launches
     assert [place.host for place in record.places] == list(HOSTS)
     assert [place.rack for place in record.places] == list(RACKS.values())
     usable = len(distinct_cores(usable_cores()))
-    used = [tuple(place.cores) for place in record.places]
-    assert len(set(used)) == min(4, usable)
-    assert all(len(cores) == 1 for cores in used)
+    assert all(len(place.cores) == usable for place in record.places)
+    assert (record.environment.ranks, record.environment.cores) == (4, usable)
     assert record.oversubscribed == (usable < 4)
     rows = rows_in(run)
     assert {row.oversubscribed for row in rows} == {record.oversubscribed}

@@ -64,6 +64,7 @@ def everything() -> Request:
         launches=3,
         seed=7,
         target=0.01,
+        variables={"UCX_TLS": "shm, self", "B": '"'},
     )
 
 
@@ -128,6 +129,8 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ("p = [1]\nbudget = 4", "unknown key budget; did you mean budget_s\\?"),
         ("p = [1]\nzzz = 4", "unknown key zzz$"),
         ("p = [1]\nsparse = 3", "sparse = 3: must have named fields$"),
+        ('p = [1]\n[variables]\n"A B" = "1"', "variables: 'A B' is no name of a variable"),
+        ("p = [1]\n[variables]\nA = 1", "variables.A = 1: must be text"),
         ("p = [1]\n[sparse]\nrow = 4", "unknown key sparse.row; did you mean rows\\?"),
         ("p = [1]\n[sparse]\nshares = [0]", "sparse.shares = 0: must be greater than 0"),
         ("p = [1]\n[sparse]\npartitions = [1, 2, 3, 3]", "sparse: four different numbers of part"),
