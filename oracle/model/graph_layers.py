@@ -73,7 +73,8 @@ def _why_not_sizes(shape: LayerShape) -> str:
     found += [("output", size) for size in shape.more_outputs]
     found += [("parameter", size) for size in shape.parameter_shapes]
     if shape.operator is not None:
-        found += [("constant", size) for size, _ in shape.operator.constants]
+        # a cache of keys begins empty
+        found += [("constant", tuple(n or 1 for n in size)) for size, _ in shape.operator.constants]
     for name in ("kernel", "stride", "groups"):
         value = shape.attributes.get(name)
         if isinstance(value, tuple):
