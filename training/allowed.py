@@ -91,7 +91,7 @@ def why_no_execution(
 
 def _of_layers(model: ModelSpec) -> str:
     """Why no strategy that divides layers trains the model: it takes them one by one, by torch.fx."""
-    whole = f"train it under {' or '.join(WHOLE)}, in which a rank runs the whole module"
+    whole = f"{WHOLE} train it whole"
     if model.tied:
         return f"{model.tied}, which training does not divide: {whole}"
     for layer in model.layers:

@@ -9,10 +9,12 @@ that are a kind of layer of their own become that; all others keep their name an
 from __future__ import annotations
 
 import copy
+import io
 import json
+import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -343,9 +345,15 @@ def _words(node: fx.Node) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without torch.export's advice on what it does inside."""
-    with warnings.catch_warnings(), rare_collections():
+    before = logging.root.manager.disable
+    aside = io.StringIO()  # it prints the graph that it cannot follow
+    with warnings.catch_warnings(), rare_collections(), redirect_stderr(aside):
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
 
 
 def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:

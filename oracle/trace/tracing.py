@@ -196,7 +196,7 @@ class _Recorder(fx.Interpreter):
 def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
     """int64 if embeddings look up the model's input, else the default float.
 
-    Raises InputError if the input is both looked up and computed with.
+    Raises UnknownLayer if the input is both looked up and used in another way, as for its length.
     """
     (placeholder,) = (node for node in graph.graph.nodes if node.op == "placeholder")
     looked_up = {
@@ -204,7 +204,7 @@ def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
         for node in placeholder.users
     }
     if looked_up == {True, False}:
-        raise InputError(
+        raise UnknownLayer(
             f"cannot trace the model {name} ({root}): its input is looked up by an embedding and "
             "used in another way, and cannot be integers and numbers at once"
         )

@@ -29,7 +29,7 @@ def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:
 
 def test_strategies_by_name(tmp_path: Path) -> None:
     """Fully sharded training on more ranks than one; what divides layers is refused beforehand."""
-    found = points_of(["vgg16-mini"], 4, [1, 2], True, strategies=("serial", "fully_sharded"))
+    found = points_of([VGG], 4, [1, 2], True, strategies=("serial", "fully_sharded"))
     assert [point.division for point in found] == [
         Division("serial", 1, 4),
         Division("fully_sharded", 2, 8),

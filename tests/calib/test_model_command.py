@@ -53,6 +53,7 @@ OPTIONS = {
     "list": {"--json"},
     "show": {"--json"},
     "trace": {"--input", "--loss", "--name", "--output", "--json"},
+    "profile": {"--input", "--loss", "--name", "--output", "--json"},
 }
 
 
@@ -212,7 +213,8 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
         ((*TRACE[1:], "-o", "my_pkg/net.py/model.json"), "cannot"),
         ((*TRACE[1:], "--name", ""), "the model's name, '', is empty"),
         (("trace", "my_pkg.net", "--input", "6"), "is not MODULE:FUNCTION"),
-        (("trace", "my_pkg.net:Small", "--input", "3x8x8"), "at my_pkg/net.py, line 11 "),
+        (("trace", "my_pkg.net:Switch", "--input", "6"), "at my_pkg/net.py, line 20 "),
+        (("profile", "my_pkg.net:Switch", "--input", "7"), "at my_pkg/net.py, line 22 "),
     ],
 )
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -225,6 +227,14 @@ def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
     done = model(*arguments)
     assert isinstance(done.exception, CalibError) and said in str(done.exception)
     assert not (here / "model.json").exists()
+
+
+def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
+    done = calib("model", "profile", "my_pkg.net:Switch", "--input", "6", "-o", "switch.json")
+    assert "net: input 6, 2 layers, 0.00 M parameters" in done.stdout
+    spec = ModelSpec.read(Path("switch.json"))
+    assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
+    assert spec.parameter_shapes == ((5, 6), (5,)) and spec.multiply_adds() == 30
 
 
 def test_control_flow_is_one_line_with_the_users_line(here: Path) -> None:

@@ -44,6 +44,7 @@ from calib.reports.tables.predictions import (
 from calib.reports.tables.predictions import refused as refused_because
 from calib.terminal.explained import seconds as in_units
 from calib.terminal.printing import json_text, save
+from calib.training.models.specs import spec
 
 COMMAND = ("predict", "--model", "model.json", "--parameters", "parameters.json")
 
@@ -129,9 +130,9 @@ def test_weak_and_strong_scaling(batch: Batch, p: int, expected: int) -> None:
 
 
 def test_batch_of_the_model_and_of_one_option_only() -> None:
-    assert batches("vgg16-mini", [], [], []) == [Batch(8)]
+    assert batches(spec("vgg16-mini"), [], [], []) == [Batch(8)]
     with pytest.raises(InputError, match="not both"):
-        batches("vgg16-mini", [1], [1], [])
+        batches(spec("vgg16-mini"), [1], [1], [])
 
 
 # strategies

@@ -39,6 +39,13 @@ FREE = {("training", "loss"), ("training", "gradient_difference")} | {
         "classes",
         "shapes",
         "places",
+        "axes",
+        "orders",
+        "fixed",
+        "constants",
+        "outputs",
+        "inputs",
+        "passed",
     )
 }
 READ = [entry for entry in ENTRIES if not entry.written and entry.name != "samples"]

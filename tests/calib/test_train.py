@@ -96,7 +96,7 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
     runs, reasons = asked("all", 4).runs()
     names = {job.division.strategy for job, _ in runs}
     assert names == set(STRATEGIES) - {"serial"} and reasons == []
-    assert len({path for _, path in runs}) == len(runs) == 9  # data in its three variants
+    assert len({path for _, path in runs}) == len(runs) == 10  # data in its three variants
     for job, _ in runs:
         assert isinstance(job.division, Division) and why_impossible(VGG, job.division) == []
     runs, reasons = asked("all", 32, 32).runs()
@@ -254,7 +254,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--execution", "float16", "--optimizer", "adam"), "take bfloat16, or another optimizer"),
         (
             ("--execution", "float32+channels_last", *FILTER),
-            "channels_last is of serial and data, not of filter",
+            "channels_last is of serial, data and fully_sharded, not of filter",
         ),
         (
             ("--execution", "float32+cuda_graph", "--backend", "nccl", *FILTER),

@@ -74,7 +74,7 @@ def kept_steps() -> list[tuple[TrainingStep, list[Tensor]]]:
 
     modules: list[Any] = [in_place, overlap]
     for of in modules:
-        of.TrainingStep, of.entry = Kept, lambda _: ABOUT
+        of.TrainingStep, of.entry = Kept, lambda *_: ABOUT
     return made
 
 

@@ -96,7 +96,7 @@ def another(run: Path, started: str) -> TrainingRun:
     """The same work on another day, 30 ms an iteration."""
     return training_run(
         [0.03] * 8,
-        model=point().model,
+        model=point().model.name,
         strategy="serial",
         p=1,
         batch_per_rank=4,

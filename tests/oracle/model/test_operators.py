@@ -66,7 +66,6 @@ BAD: dict[str, tuple[Callable[[Content], None], list[str]]] = {
     "an endless output": (changed(CHUNK, outputs=[[5, 16], [5, 2**50]]), [CHUNK, "at most 2^40"]),
     "a large output": (changed(CHUNK, outputs=[[5, 16], [2**39, 2**39]]), [CHUNK, "2^63 items"]),
     "an empty output": (shape("select", output_shape=[0]), ["'select'", "output is 0"]),
-    "a constant of no size": (changed("mlp.1", constants=[[[0], ""]]), ["constant is 0"]),
     "what it has not is kept": (changed("mlp.1", saved={"inputs": [1]}), ["no input 1"]),
     "attributes": (shape("mlp.1", attributes={"kernel": 3}), ["no attributes"]),
     "another kind": (shape("mlp.2", kind="operator"), ["'mlp.2'", "no other does"]),

@@ -258,7 +258,7 @@ def test_the_layers_of_a_block_have_the_names_of_its_modules() -> None:
 def test_weights_that_are_used_twice_count_once() -> None:
     module, spec = traced("gpt")
     head = next(layer for layer in spec.layers if layer.name == "head")
-    assert head.shape.parameter_shapes == ((50, 16),) and head.shared_parameters == (0,)
+    assert head.shape.parameter_shapes == ((50, 16),) and head.shared_parameters == {0: "tokens"}
     assert head.own_parameters == () and isinstance(module, Gpt)
 
 
