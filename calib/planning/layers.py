@@ -33,9 +33,14 @@ LARGE_BYTES = (48 * 2**20, 128 * 2**20)
 
 
 def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Forward and backward of every layer that a rank of a point runs; the costly ones first."""
+    """Forward and backward of every layer that a rank of a point runs; the costly ones first.
+
+    A module that was not traced cannot be run by itself: it is measured in place.
+    """
     cases: list[Case] = []
     for point in points:
+        if point.model.is_profiled:
+            continue
         for tier, shard in ranked(rank_shards(point.model, point.division)):
             cases += _variants(request, point, shard, tier)
     return cases + _large_cases(request, points)

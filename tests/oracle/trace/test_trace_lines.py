@@ -33,7 +33,6 @@ REFUSED = {
     "while": (["while y.norm() > 1:", "    y = y + y", "return y"], 11, "control flow"),
     "assert": (["z = y + y", "assert (z > 0).all()", "return z"], 12, "control flow"),
     "number": (["n = int(y.sum())", "return y"], 11, "not 'Proxy'"),
-    "library": (["import statistics", "return statistics.mean(y)"], 12, "iterated"),
     "own mistake": (["z = y + y", "return self.nolayer(z)"], 12, "nolayer"),
 }
 
