@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
 from calib.foundation.own import Loss
@@ -88,9 +89,12 @@ def trace_module(
     my_pkg.net:build --input 3x224x224 -o model.json
     """
     require_torch(f"tracing {module}")
-    from calib.oracle.trace.tracing import trace  # late: it imports PyTorch
+    from calib.oracle.trace.tracing import NotByFx, trace  # late: it imports PyTorch
 
-    _write(trace, module, input_, loss, name, output, as_json)
+    try:
+        _write(trace, module, input_, loss, name, output, as_json)
+    except NotByFx as error:
+        raise InputError(f"{error}; `calib model profile` takes it as one layer") from error
 
 
 @app.command("profile")

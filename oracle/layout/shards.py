@@ -67,6 +67,10 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     """Why the model cannot be divided so, with the rank limit; empty if it can."""
     if division.faults:
         return division.faults
+    if model.is_profiled and division.p > 1 and not division.traits.whole:
+        return [
+            f"{division.strategy} of {model.name}: it was profiled as one layer, and has no parts"
+        ]
     if not division.traits.stages:
         return _why_no_parts(model, division)
     if division.p > len(model.layers):

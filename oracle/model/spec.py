@@ -152,6 +152,8 @@ class ModelSpec(BaseModel):
     @cached_property
     def rows(self) -> int:
         """Below which the integers of its input are: rows of the embeddings that look it up; else 0."""
+        if self.is_profiled and (of := self.layers[0].shape.operator):
+            return int(of.named["rows"])
         first = [layer.shape for layer in self.layers if INPUT in layer.inputs]
         tables = [x.parameter_shapes[0][0] for x in first if x.name == "embedding"]
         return min(tables, default=0)

@@ -7,6 +7,7 @@ unknown, so that only strategies that run it whole are predicted.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import torch
@@ -21,17 +22,23 @@ from calib.microbench.memory import LiveBytes, bytes_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.layer_list import LOSS, LayerList
+from calib.oracle.trace.layers import Attributes
 from calib.oracle.trace.lines import at, failed_at, line_of
 
 FEW, MORE = 2, 3  # samples
+ROWS = 2  # dimensions of an output of tokens x vocabulary
 
 
 class Seen(NamedTuple):
-    """One run: the output's size, FLOPs of the forward, bytes that autograd keeps."""
+    """One run: the output's size, FLOPs of the forward, bytes that autograd keeps.
+
+    `rows`: of the smallest table that its input is looked up in; 0 where the input is of numbers.
+    """
 
     output: Shape
     flops: float
     kept_bytes: int
+    rows: int
 
 
 def profile(
@@ -68,14 +75,24 @@ def profile(
     each = float(more.kept_bytes - few.kept_bytes)
     saved = Saved(beside=(max(0.0, each), max(0.0, few.kept_bytes - FEW * each)))
     operator = Operator(
-        name=WHOLE, arguments='[{"input":0}]', flops=more.flops - few.flops, saved=saved
+        name=WHOLE,
+        arguments='[{"input":0}]',
+        options=json.dumps({"rows": few.rows}),
+        flops=more.flops - few.flops,
+        saved=saved,
     )
     layers = LayerList(module, input_shape)
     parameters = layers.parameters(WHOLE, [key for key, _ in module.named_parameters()])
     layers.append(WHOLE, "operator", (INPUT,), shape, parameters, operator=operator)
-    layers.append(LOSS, loss, (WHOLE,), ())
+    rows = loss == "cross_entropy" and len(shape) == ROWS
+    attributes: Attributes = {"classes_last": True} if rows else {}
+    layers.append(LOSS, loss, (WHOLE,), (), attributes=attributes)
     return ModelSpec(
-        name=name, input_shape=input_shape, classes=layers.classes, layers=tuple(layers.layers)
+        name=name,
+        input_shape=input_shape,
+        classes=layers.classes,
+        layers=tuple(layers.layers),
+        built_by=built_by,
     )
 
 
@@ -87,7 +104,7 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
         torch.manual_seed(0)
         try:
             with counter, watch:
-                output = _called(module, (batch, *input_shape))
+                output, rows = _called(module, (batch, *input_shape))
                 kept_bytes = watch.live
             flops = float(counter.get_total_flops())
             _require_output(output, about)
@@ -100,18 +117,18 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
             ) from None
     _require_gradients(module, about)
     module.zero_grad()
-    return Seen(tuple(output.shape), flops, kept_bytes - bytes_of([output]))
+    return Seen(tuple(output.shape), flops, kept_bytes - bytes_of([output]), rows)
 
 
-def _called(module: nn.Module, size: Shape) -> Tensor:
-    """Its output, of numbers or, where it looks these up, of indices."""
+def _called(module: nn.Module, size: Shape) -> tuple[Tensor, int]:
+    """Its output, of numbers or, where it looks these up, of indices; and the rows of their table."""
     try:
-        found: Tensor = module(torch.randn(size))
+        return module(torch.randn(size)), 0
     except (RuntimeError, IndexError) as error:
         if "indices" not in str(error) and "Long" not in str(error):
             raise
-        found = module(torch.zeros(size, dtype=torch.int64))
-    return found
+    tables = [of.num_embeddings for of in module.modules() if isinstance(of, nn.Embedding)]
+    return module(torch.zeros(size, dtype=torch.int64)), min(tables, default=1)
 
 
 def _require_output(output: object, about: str) -> None:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 from tests.oracle.operator_models import MODELS, traced
+from torch import nn
 
-from calib.foundation.division import Division
+from calib.foundation.division import STRATEGIES, Division
 from calib.oracle.layout.shards import rank_parameters, split_layers, why_impossible
 from calib.oracle.layout.stages import crossings, sent_tensors, tensor_graph, weights_of
 from calib.oracle.layout.traffic import messages
 from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.trace.profiled import profile
 
 VIT = traced("vit")
 
@@ -114,3 +116,15 @@ def test_a_rank_of_any_possible_division_has_messages_and_bytes(name: str, strat
     assert messages(model, division)
     found = live_bytes(model, division, "sgd")
     assert 0 < found <= 3 * live_bytes(model, Division("serial", 1, 4), "sgd")
+
+
+def test_a_profiled_model_has_no_parts() -> None:
+    """One layer, whatever is in it: only strategies that run it whole are possible."""
+    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    model = profile(module, (6,), "one", "mse")
+    for strategy, traits in STRATEGIES.items():
+        p = 4 if traits.parallel else 1
+        inner = {"inner": 2} if traits.hybrid else {}
+        why = why_impossible(model, Division(strategy, p, 8, **inner))
+        assert bool(why) != traits.whole, strategy
+        assert traits.whole or "profiled as one layer" in why[0]

@@ -50,7 +50,8 @@ def test_a_module_with_control_flow_is_one_layer() -> None:
 
 def test_a_module_that_looks_its_input_up_gets_indices() -> None:
     module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 2))
-    assert profile(module, (5,), "table", "cross_entropy").classes == 2
+    spec = profile(module, (5,), "table", "cross_entropy", "mine:build")
+    assert (spec.classes, spec.rows, spec.built_by) == (2, 9, "mine:build")
 
 
 class Gives(nn.Module):
