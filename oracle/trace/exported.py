@@ -12,6 +12,7 @@ import copy
 import io
 import json
 import logging
+import operator
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -32,12 +33,10 @@ from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 
 PRIME = 10_007  # no size of a model is a multiple of it
-MOST_CALLS = 200_000
+MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS = "wrap_with_set_grad_enabled"
-CHECKS = frozenset(
-    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"]
-)
-PASSED_ON = frozenset(["lift_fresh_copy", "detach_", "alias", "detach"])
+CHECKS = ("sym_", "_assert")  # how they begin
+PASSED_ON = frozenset(("lift_fresh_copy", "detach_", "alias"))
 LEAVES = "torch.nn.modules."
 CONTAINERS = frozenset(("Sequential", "ModuleList", "ModuleDict", "MultiheadAttention"))
 
@@ -143,7 +142,7 @@ class ExportedLayers:
         return tuple(found)
 
     def _call(self, node: fx.Node) -> Any:
-        if str(node.target).startswith("<built-in function getitem"):
+        if node.target is operator.getitem:
             return self._argument(node.args[0])[node.args[1]]
         if str(node.target) == GRADIENTS:  # torch.no_grad within the forward
             enabled, part, *given = node.args
@@ -153,14 +152,10 @@ class ExportedLayers:
                 f"{node.target} is no ATen operator: profile the model as one layer instead"
             )
         base = node.target._schema.name.split("::")[-1]
-        if base in CHECKS or base.startswith(("sym_", "_assert")):
+        if base.startswith(CHECKS):
             return None
         found = node.meta.get("val")
-        if base.rstrip("_") in PASSED_ON or base in PASSED_ON:
-            source = self._values[node.all_input_nodes[0]]
-            if isinstance(source, Value) and base != "detach":
-                return source
-        if self._changes_buffer(node):
+        if base in PASSED_ON or self._changes_buffer(node):
             return self._values[node.all_input_nodes[0]]
         if not isinstance(found, Tensor | list | tuple):
             raise InputError(f"its result is {type(found).__name__}, not a tensor")
