@@ -24,25 +24,25 @@ SLOW_S = 200e-6  # a host that takes so long for a launch holds the GPU up
 RANK = Path(__file__).with_name("training_rank.py")
 
 
-def said(launch_s: float) -> dict[str, Any]:
+def said(launch_s: float, path: Path) -> dict[str, Any]:
     more = {"STANDIN_LAUNCH_S": str(launch_s), "STANDIN_HOT_FROM_S": "inf", "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, str(RANK)]
+    line = [sys.executable, str(RANK), str(path)]
     call = subprocess.run(
         line, env=environment(**more), capture_output=True, text=True, check=False
     )
     assert call.returncode == 0, call.stderr[-3000:]
-    found: dict[str, Any] = json.loads(call.stdout)
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
 @pytest.fixture(scope="module")
-def fast() -> dict[str, Any]:
-    return said(LAUNCH_S)
+def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return said(LAUNCH_S, tmp_path_factory.mktemp("fast") / "said.json")
 
 
 @pytest.fixture(scope="module")
-def slow() -> dict[str, Any]:
-    return said(SLOW_S)
+def slow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return said(SLOW_S, tmp_path_factory.mktemp("slow") / "said.json")
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

@@ -6,6 +6,8 @@ Started by test_training.py with a slow host (STANDIN_LAUNCH_S) or a fast one.
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,7 +124,7 @@ def main() -> None:
     Worker._keep_gradients = keep  # type: ignore[method-assign]
     found["in place"] = {name: in_place(name) for name in ("bfloat16", "bfloat16-mixed+cuda_graph")}
     found["refused"] = refused(True)
-    print(json.dumps(found))
+    Path(sys.argv[1]).write_text(json.dumps(found))  # MPI may break a line of stdout at 64 KiB
 
 
 if __name__ == "__main__":
