@@ -49,6 +49,7 @@ STAGES = (
     Stage(
         "waiting for ranks or a browser",
         ("-n", "3", "--dist", "loadfile", "--files-marked", "waits", "-m", "waits and not gpu"),
+        (("OMP_NUM_THREADS", "1"),),  # ranks of several files share the cores
     ),
     Stage(
         "ranks alone on the cores",
