@@ -242,7 +242,8 @@ def test_control_flow_is_one_line_with_the_users_line(here: Path) -> None:
     line = refused(calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "6"))
     assert line == (
         "cannot trace the model net (Switch) with torch.fx, at my_pkg/net.py, line 20 "
-        "`if x.sum() > 0:`: symbolically traced variables cannot be used as inputs to control flow"
+        "`if x.sum() > 0:`: symbolically traced variables cannot be used as inputs to control flow; "
+        "`calib model profile` takes it as one layer"
     )
 
 
