@@ -181,11 +181,6 @@ class Operator(BaseModel):
         return self.name == WHOLE
 
     @property
-    def family(self) -> Family | Literal[""]:
-        """Whose law prices it where nothing of its name was measured; "" for that of all."""
-        return family_of(self.base)
-
-    @property
     def is_free(self) -> bool:
         """Whether no kernel runs, neither forward nor backward."""
         return self.is_view and self.base in VIEWS
