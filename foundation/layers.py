@@ -150,6 +150,11 @@ class LayerShape(BaseModel):
         first = len(self.input_shapes)
         return [of.size(at, shape, batch) for at, shape in enumerate(shapes, first)]
 
+    def output_type(self, place: int) -> str:
+        """Item type of an output; "" for the model's."""
+        of = self.operator
+        return "" if of is None else of.type(len(self.input_shapes) + place)
+
     @property
     def is_differentiable(self) -> bool:
         """Whether its output has a gradient: indices and truths have none."""

@@ -56,11 +56,10 @@ def why_not_trained(
         Of one sample; the kind of device. Empty where they need not be known.
     """
     how = execution_of(execution)
-    if model is not None and division.p > 1 and not (division.traits.whole or division.faults):
-        undivided = _of_layers(model)
+    if isinstance(division, LayerwiseDivision):
+        undivided = _of_operators(model) if model is not None and division.p > 1 else ""
         if undivided:
             return [undivided]
-    if isinstance(division, LayerwiseDivision):
         found = division.faults if model is None else why_not_cut(model, division)
         if how.items.mixed or how.channels_last or how.cuda_graph or synchronized or ddp:
             found.append(
@@ -89,15 +88,15 @@ def why_no_execution(
     return [*of_division, *_of_items(how, model, device)]
 
 
-def _of_layers(model: ModelSpec) -> str:
-    """Why no strategy that divides layers trains the model: it takes them one by one, by torch.fx."""
+def _of_operators(model: ModelSpec) -> str:
+    """Why no plan per layer trains the model: it cuts each layer by the rules of its kind."""
     whole = f"{WHOLE} train it whole"
     if model.tied:
-        return f"{model.tied}, which training does not divide: {whole}"
+        return f"{model.tied}, which a plan per layer does not divide: {whole}"
     for layer in model.layers:
         if layer.shape.operator is not None:
             what = f"{layer.name} of {model.name} ({layer.shape.operator.name})"
-            return f"{what} is a layer that training does not divide: {whole}"
+            return f"{what} is a layer that no plan per layer divides: {whole}"
     return ""
 
 

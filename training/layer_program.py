@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import traced
-from calib.oracle.trace.tracing import trace_nodes
+from calib.oracle.trace.tracing import NotByFx, trace_nodes, trace_operators
+from calib.training.exported_graph import exported_graph
 from calib.training.models import ModelEntry
 
 Observer = Callable[[str, Tensor], None]
@@ -101,11 +102,18 @@ class LayerProgram(nn.Module):
         }
 
 
-def layer_program(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """The program of `module`, with the same parameters. Raises InputError as trace does."""
-    spec, layers = trace_nodes(
-        module, about.input_shape, about.name, about.loss, about.auxiliary_weight
-    )
+def layer_program(module: nn.Module, about: ModelEntry, batch: int) -> LayerProgram:
+    """The program of `module`, with the same parameters, for `batch` samples at once.
+
+    As `trace` does it: by torch.fx, whose graph takes any number of samples, else by torch.export.
+    Raises InputError as trace does.
+    """
+    given = about.input_shape, about.name, about.loss, about.auxiliary_weight
+    try:
+        spec, layers = trace_nodes(module, *given)
+    except NotByFx:
+        spec, calls = trace_operators(module, *given)
+        return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch))
     graph = traced(module.train())
     first: dict[str, str] = {}
     for node in graph.graph.nodes:  # an identity's node comes after the layer that it passes on

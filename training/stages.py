@@ -54,7 +54,10 @@ class _Cut:
         self._read_until: dict[fx.Node, int] = {}
         self._shown_in: dict[fx.Node, int] = {}  # views: the first stage that reads them
         index = {
-            layer.name: i for i, layer in enumerate(program.spec.layers) if not layer.shape.is_free
+            name: i
+            for i, layer in enumerate(program.spec.layers)
+            if not layer.shape.is_free
+            for name in layer.outputs
         }
         for node in self._nodes:
             layer = program.layer_of.get(node.name)
@@ -90,6 +93,8 @@ class _Cut:
         module = self._program.module_called(node)
         if module is not None:
             return bool(getattr(module, "inplace", False))
+        if isinstance(node.target, torch._ops.OpOverload):
+            return bool(node.target._schema.is_mutable)
         name = str(getattr(node.target, "__name__", node.target))
         told = any(given is True for given in (node.kwargs.get("inplace"), *node.args))
         return told or name.endswith("_") or name == "iadd"

@@ -66,7 +66,7 @@ class Task:
     def program(self) -> LayerProgram:
         """The module as a program of its layers; it shares the parameters of `module`."""
         if self._program is None:  # Python 3.11's cached_property would deadlock ranks as threads
-            self._program = layer_program(self.module, self.about)
+            self._program = layer_program(self.module, self.about, self.division.local_batch)
         return self._program
 
 

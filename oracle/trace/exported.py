@@ -64,6 +64,7 @@ class ExportedLayers:
         signature = program.graph_signature
         self._no_grad = False  # in a part of the forward that computes no gradients
         self._values: dict[fx.Node, Any] = {}
+        self._constants: dict[str, Tensor] = dict(program.constants)
         self._names = {
             **{name: (held, True) for name, held in signature.inputs_to_parameters.items()},
             **{name: (held, False) for name, held in signature.inputs_to_buffers.items()},
@@ -72,6 +73,28 @@ class ExportedLayers:
         self._user = set(signature.user_inputs)
         self._returned = set(signature.user_outputs)
         self._operators: dict[Any, Operator] = {}
+
+    @property
+    def graph(self) -> fx.GraphModule:
+        """The graph of the calls."""
+        found: fx.GraphModule = self._program
+        return found
+
+    def source_of(self, node: fx.Node) -> str:
+        """The layer or input whose output a node is; "" for what the model holds, or no tensor."""
+        value = self._values.get(node)
+        return value.source if isinstance(value, Value) else ""
+
+    def held(self, node: fx.Node) -> str | Tensor | None:
+        """Of an input of the graph: the name of a parameter or buffer, or a constant; else None."""
+        if node.name in self._user:
+            return None
+        name, _ = self._names.get(node.name, (node.name, False))
+        return self._constants.get(name, name)
+
+    def returned(self, node: fx.Node) -> list[fx.Node]:
+        """What the model returns, of the graph's output: without changed buffers."""
+        return [each for each in node.all_input_nodes if each.name in self._returned]
 
     def record(self) -> tuple[str, ...]:
         """Record every call; the layers whose outputs the model returns. Raises InputError."""
@@ -124,7 +147,7 @@ class ExportedLayers:
 
     def _outputs(self, node: fx.Node) -> tuple[str, ...]:
         found = []
-        returned = [each for each in node.all_input_nodes if each.name in self._returned]
+        returned = self.returned(node)
         if len(returned) != self.layers.n_outputs:
             wanted = "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
             raise InputError(f"a model must return {wanted}, not {len(returned)}")
@@ -155,7 +178,7 @@ class ExportedLayers:
         if base.startswith(CHECKS):
             return None
         found = node.meta.get("val")
-        if base in PASSED_ON or self._changes_buffer(node):
+        if base in PASSED_ON or self.changes_buffer(node):
             return self._values[node.all_input_nodes[0]]
         if not isinstance(found, Tensor | list | tuple):
             raise InputError(f"its result is {type(found).__name__}, not a tensor")
@@ -167,7 +190,7 @@ class ExportedLayers:
     def _argument(self, given: Any) -> Any:
         return self._values.get(given) if isinstance(given, fx.Node) else given
 
-    def _changes_buffer(self, node: fx.Node) -> bool:
+    def changes_buffer(self, node: fx.Node) -> bool:
         """Whether it only changes what the model holds in place, as a counter of batches."""
         target: Any = node.target
         value = self._argument(node.args[0]) if node.args else None
@@ -368,8 +391,3 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
 
 def _like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-
-
-def layers_of(program: Any, layers: LayerList) -> tuple[str, ...]:
-    """Record the layers of an exported program; the layers whose outputs it returns."""
-    return ExportedLayers(program, layers).record()

@@ -30,7 +30,7 @@ from calib.foundation.layers import LayerKind, Shape
 from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.exported import PRIME, exported, layers_of
+from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,
@@ -276,16 +276,16 @@ def trace(
         found = trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
     except NotByFx as refused:
         try:
-            found = _trace_operators(module, input_shape, name, loss, auxiliary_weight)
+            found = trace_operators(module, input_shape, name, loss, auxiliary_weight)[0]
         except InputError as error:
             raise (error if refused.unknown else refused) from None
     return found.model_copy(update={"built_by": built_by})
 
 
-def _trace_operators(
-    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float
-) -> ModelSpec:
-    """By torch.export. Raises InputError."""
+def trace_operators(
+    module: nn.Module, input_shape: Shape, name: str, loss: Loss, auxiliary_weight: float = 0.0
+) -> tuple[ModelSpec, ExportedLayers]:
+    """Trace a module by torch.export (see `trace`), and keep its graph. Raises InputError."""
     about = f"the model {name} ({type(module).__name__})"
     _require_size(input_shape)
     meta = _meta_copy(module, about)
@@ -293,13 +293,15 @@ def _trace_operators(
         _exported(meta, input_shape, about),
         _list(meta, input_shape, auxiliary_weight),
     )
+    graph = ExportedLayers(program, layers)
     try:
-        outputs = layers_of(program, layers)
+        outputs = graph.record()
     except InputError as error:
         raise InputError(f"{about}: {error}") from None
     layers.drop_unused(outputs)
     layers.require_every_parameter(f"{name} ({type(module).__name__})")
-    return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight, about)
+    spec = _spec(layers, outputs, name, input_shape, loss, auxiliary_weight, about)
+    return spec, graph
 
 
 def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:

@@ -42,9 +42,9 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
 
 
 def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """layer_program(module, about), traced without weights at the first call for this name."""
+    """layer_program(module, about, 1), traced without weights at the first call for this name."""
     if about.name not in _TRACED:
-        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about)
+        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about, 1)
     found = _TRACED[about.name]
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))

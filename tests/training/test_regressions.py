@@ -92,7 +92,7 @@ def test_a_stage_that_begins_in_place() -> None:
         2, 3, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
     )
     whole(inputs).sum().backward()
-    first, second = (cut(layer_program(module, about), (1,), number) for number in range(2))
+    first, second = (cut(layer_program(module, about, 1), (1,), number) for number in range(2))
     (sent,) = first.program(inputs)
     received = sent.detach().requires_grad_()
     result = second.program(received)

@@ -191,7 +191,7 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
         synchronized = step.options.synchronized_batch_norm
         cut = division.traits.cuts == "image" and not synchronized
         if cut or isinstance(division, LayerwiseDivision):
-            program = layer_program(module, about)
+            program = layer_program(module, about, division.batch)
             define_norms(program, division, synchronized=False)
             run, chunks = program, 1
         elif synchronized and not division.traits.stages:

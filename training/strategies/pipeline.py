@@ -96,7 +96,11 @@ class PipelineWorker(Worker):
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """What a micro-batch receives and sends, as tensors without memory."""
         first = next(task.module.parameters())
-        layers = {layer.name: layer for layer in program.spec.layers}
+        outputs = {
+            name: (layer, place)
+            for layer in program.spec.layers
+            for place, name in enumerate(layer.outputs)
+        }
         samples, types = self.division.local_batch, {}
         kind = torch.int64 if task.about.rows else first.dtype
         model_input = torch.empty((samples, *task.about.input_shape), dtype=kind, device="meta")
@@ -104,12 +108,14 @@ class PipelineWorker(Worker):
             types = item_types(program, model_input, first.device, self._cast())
 
         def example(name: str) -> Tensor:
-            layer = layers[name]
+            layer, place = outputs[name]
+            item = layer.shape.output_type(place)
+            dtype = getattr(torch, item) if item else types.get(name, first.dtype)
             return torch.empty(
-                (samples, *layer.shape.output_shape),
-                dtype=types.get(name, first.dtype),
+                layer.shape.output_sizes(samples)[place],
+                dtype=dtype,
                 device="meta",
-                requires_grad=layer.has_gradient,
+                requires_grad=layer.has_gradient and dtype.is_floating_point,
             )
 
         received = tuple(map(example, stage.received)) or (model_input,)
