@@ -154,8 +154,14 @@ class ModelSpec(BaseModel):
         """Below which the integers of its input are: rows of the embeddings that look it up; else 0."""
         if self.is_profiled and (of := self.layers[0].shape.operator):
             return int(of.named["rows"])
-        first = [layer.shape for layer in self.layers if INPUT in layer.inputs]
-        tables = [x.parameter_shapes[0][0] for x in first if x.name == "embedding"]
+        indices, tables = {INPUT}, []  # the input, also where it was only given another shape
+        for layer in self.layers:
+            if indices.isdisjoint(layer.inputs):
+                continue
+            if layer.shape.name == "embedding":
+                tables.append(layer.shape.parameter_shapes[0][0])
+            elif layer.shape.is_view:
+                indices.update(layer.outputs)
         return min(tables, default=0)
 
     def forward_flops(self, batch: int = 1) -> float:
