@@ -1,29 +1,26 @@
 """Before a run, gradients and loss must equal the serial ones on a small joint batch.
 
 The step that training runs (TrainingStep: its micro-batches, memory format and graphs too) runs once in
-float64, so that a difference is a mistake and not rounding, with dropout off (its masks differ by
-definition). Rank 0 computes the same samples serially, by plain torch, with batch normalisation as the
-strategy defines it (training/checks/serial.py), and every rank compares the parts of the weights that it
-holds.
+float64, so that a difference is a mistake and not rounding, without dropout and other random numbers
+(which differ by definition). Rank 0 computes the same samples serially, by plain torch, with batch
+normalisation as the strategy defines it (training/checks/serial.py), and every rank compares the parts
+of the weights that it holds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
 from calib.foundation.execution import execution_of
 from calib.microbench.timing.watchdog import beat, idle
+from calib.training.checks.chance import WithoutChance
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
@@ -37,41 +34,6 @@ from calib.training.worker import WorkerOptions
 # share of the largest gradient of all
 NOTHING = 1e-9
 CUT_SAMPLES = 8  # per replica, where parts of images are normalised
-_DROPOUT = (
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-)
-# with dropout inside, by their one positional float or by `dropout_p`
-_DROPOUT_INSIDE = (
-    F.scaled_dot_product_attention,
-    F.multi_head_attention_forward,
-    torch.lstm,
-    torch.gru,
-    torch.rnn_tanh,
-    torch.rnn_relu,
-)
-
-
-class WithoutDropout(TorchFunctionMode):
-    """A context in which dropout, by modules or functions, passes its input on in this thread.
-
-    Also within attention and recurrent layers.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        keywords = dict(kwargs or {})
-        if func in _DROPOUT:
-            return args[0] if args else keywords["input"]
-        if func in _DROPOUT_INSIDE:
-            args = [0.0 if type(given) is float else given for given in args]
-            keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
-        return func(*args, **keywords)
 
 
 def gradient_difference(
@@ -86,7 +48,7 @@ def gradient_difference(
     with torch.random.fork_rng(devices=[]):
         small = _small(about, division)
         # a graph is what runs when it is captured
-        with WithoutDropout() if execution.cuda_graph else nullcontext():
+        with WithoutChance() if execution.cuda_graph else nullcontext():
             options = replace(options, execution=execution.name)
             step = TrainingStep(about, small, seed, teams, options)
         try:
@@ -129,7 +91,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     world = teams.world
     first = world.rank == 0
     step.clock.begin("forward")
-    with WithoutDropout():
+    with WithoutChance():
         loss = step.worker.compute(step.inputs, step.targets)
     step.exchange_gradients()
     step.worker.average_gradients()
@@ -206,7 +168,7 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
     inputs, targets = in_type(inputs, torch.float64), in_type(targets, torch.float64)
     loss_of, total = loss_function(about), 0.0
     for x, t in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True):
-        with WithoutDropout():
+        with WithoutChance():
             loss = loss_of(run(x), t) / chunks
         torch.autograd.backward(loss)
         total += float(loss.detach())

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from calib.training.clock import PhaseClock
 
+# a hook would make it copy a gradient that it takes over without one
 ACCUMULATION = "torch::autograd::AccumulateGrad"
 
 
@@ -29,17 +30,26 @@ def _nodes_of(tensors: Any) -> set[Node]:
     return found
 
 
-def nodes_between(outputs: set[Node], inputs: set[Node]) -> list[Node]:
-    """The nodes from `outputs` back to, and without, `inputs`."""
+def nodes_between(outputs: set[Node], latest: int) -> list[Node]:
+    """The nodes behind `outputs` that were made after the one of number `latest`, accumulations aside.
+
+    Numbers rise as nodes are made. The inputs themselves are no border: a change in place of a view
+    (a dropout after flatten) puts a new node behind the output, beside that of the input.
+    """
     found: dict[Node, None] = {}
-    stack = [node for node in outputs if node not in inputs]
+    stack = list(outputs)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
-            following = [parent for parent, _ in node.next_functions if parent is not None]
-            stack += [parent for parent in following if parent not in inputs]
+        if node in found or node.name() == ACCUMULATION or node._sequence_nr() <= latest:
+            continue
+        found[node] = None
+        stack += [parent for parent, _ in node.next_functions if parent is not None]
     return list(found)
+
+
+def _latest(nodes: set[Node]) -> int:
+    """The number of the last one made, accumulations aside; -1 without any."""
+    return max((of._sequence_nr() for of in nodes if of.name() != ACCUMULATION), default=-1)
 
 
 class LayerTimes:
@@ -78,21 +88,17 @@ class LayerTimes:
 
     def _watch(self, name: str, module: nn.Module) -> None:
         phase = ""
-        inputs: set[Node] = set()
+        latest = -1
 
         def before(_: nn.Module, given: Any) -> None:
-            nonlocal phase, inputs
-            inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
+            nonlocal phase, latest
+            latest = _latest(_nodes_of(given))
             phase = self._clock.switch(f"forward:{name}")
 
         def after(_: nn.Module, given: Any, output: Any) -> None:
-            nonlocal inputs
             self._clock.switch(phase)
-            for node in nodes_between(_nodes_of(output), inputs):
-                # with a hook it would copy the gradient that it takes over without one
-                if node.name() != ACCUMULATION:
-                    self._time(node, f"backward:{name}")
-            inputs = set()  # nodes keep the graph
+            for node in nodes_between(_nodes_of(output), latest):
+                self._time(node, f"backward:{name}")
 
         self._handles.append(module.register_forward_pre_hook(before))
         self._handles.append(module.register_forward_hook(after))

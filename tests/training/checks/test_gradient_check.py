@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
-from calib.training.checks.gradients import WithoutDropout, gradient_difference
+from calib.training.checks.chance import WithoutChance
+from calib.training.checks.gradients import gradient_difference
 from calib.training.checks.serial import PiecewiseNorm, define_norms
 from calib.training.gradients import flat
 from calib.training.layer_program import layer_program
@@ -106,11 +107,22 @@ def test_dropout_of_functions_and_of_modules_is_off() -> None:
 
 def test_without_dropout_all_else_goes_on() -> None:
     x = torch.arange(-3.0, 3.0)
-    with WithoutDropout():
+    with WithoutChance():
         assert torch.equal(F.dropout(input=x, p=0.9), x)
         assert torch.equal(nn.Dropout(0.9)(x), x)
         assert torch.equal(nn.Dropout2d(0.9)(x.view(1, 1, 2, 3)), x.view(1, 1, 2, 3))
         assert torch.equal(F.relu(x), x.clamp(min=0))
+        assert torch.equal(torch.ops.aten.dropout.default(x, 0.9, True), x)
+
+
+def test_stochastic_depth_drops_no_path() -> None:
+    """As torchvision, timm and transformers write it."""
+    keep = 0.75
+    with WithoutChance():
+        assert torch.equal(torch.empty(4, 1).bernoulli_(keep), torch.ones(4, 1))
+        assert torch.equal(torch.floor(keep + torch.rand(4, 1)), torch.ones(4, 1))
+        assert torch.equal(torch.randn_like(torch.ones(3)), torch.zeros(3))
+    assert set(torch.empty(1000).bernoulli_(keep).tolist()) == {0.0, 1.0}, "outside it is as ever"
 
 
 def forgets_to_divide(self: Any, gradients: Any) -> None:

@@ -1,0 +1,65 @@
+"""Forwards without chance, so that the same samples give the same gradients however they are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_DROPOUT = frozenset(
+    (
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "feature_dropout",
+    )
+)
+# with dropout inside, by their one positional float or by `dropout_p`
+_DROPOUT_INSIDE = frozenset(
+    (
+        "scaled_dot_product_attention",
+        "multi_head_attention_forward",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+    )
+)
+# what draws numbers, and what it gives instead: no path is dropped (stochastic depth), no noise is added
+_DRAWN = {
+    "bernoulli": 1.0,
+    "rand": 0.5,
+    "rand_like": 0.5,
+    "uniform": 0.5,
+    "randn": 0.0,
+    "randn_like": 0.0,
+    "normal": 0.0,
+}
+
+
+class WithoutChance(TorchFunctionMode):
+    """A context in which dropout passes its input on, and random numbers are constants, in this thread.
+
+    By modules, functions or operators of ATen, also within attention and recurrent layers.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        name = getattr(func, "__name__", "").split(".")[0].rstrip("_")
+        if name in _DROPOUT:
+            return args[0] if args else keywords["input"]
+        if name in _DROPOUT_INSIDE:
+            args = [0.0 if type(given) is float else given for given in args]
+            keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
+        found = func(*args, **keywords)
+        if name in _DRAWN:
+            with torch.no_grad():
+                found.fill_(_DRAWN[name])
+        return found
