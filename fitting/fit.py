@@ -136,7 +136,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     structural, extended = structural_fits(used, seed)
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends))
-    loops = tensor_loops(used, seed)
+    loops = tensor_loops(used, seed, in_place)
     notes += more + _never_measured(ends)
     return Parameters(
         provenance=Provenance(

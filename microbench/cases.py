@@ -262,6 +262,7 @@ class InPlaceCase(Divided, CaseBase):
     layer_keys: tuple[str, ...] = Field(description="of its layers, one for each use")
     activation_bytes: WholeBytes = Field(description="outputs of all layers for the batch")
     tensors_key: str = Field(description="key of the list of its weights")
+    ntensors: CountOrNone = Field(default=0, description="how many they are")
     gradient_bytes: WholeBytes = Field(description="all gradients, B")
     live_bytes: WholeBytes = Field(
         default=0,

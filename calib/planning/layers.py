@@ -195,6 +195,7 @@ def in_place_case(
         ),
         activation_bytes=items.activation_bytes * batch * work.output_items,
         tensors_key=tensors_key(shapes),
+        ntensors=len(shapes),
         gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),

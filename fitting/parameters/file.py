@@ -205,6 +205,9 @@ class TensorLoop(Record):
     measured: dict[str, TimeEstimate] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
+    in_place: dict[str, TimeEstimate] = Field(
+        default_factory=dict, description="the same within iterations of a model that has them"
+    )
 
     def of_training(self, device_kind: str, execution: str = USUAL) -> bool:
         """Whether it is of such a device, and of an execution (without its graph)."""
@@ -222,7 +225,9 @@ class Composition(Record):
     )
     execution: ExecutionName = USUAL
     active_ranks: ActiveRanks
-    s_per_layer: Seconds = Field(description="s for each layer that runs a kernel")
+    s_per_layer: Seconds = Field(
+        description="s for each layer that runs a kernel; of pack, unpack and update for each tensor"
+    )
     s_per_byte: SecondsPerByte = Field(
         description="s per byte of all activations (forward, backward) or all gradients (the "
         "others)"

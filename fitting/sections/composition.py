@@ -7,7 +7,7 @@ all models and strategies that an execution was measured in place with:
 - forward, backward: n layers and the bytes of their outputs, beside layers alone;
 - copies: n copies of shards and halos, and their bytes, beside these alone;
 - halo, layerwise: n calls in which ranks meet, beside a loop of calls of the smallest message;
-- pack, unpack, update: the bytes, beside the pass alone;
+- pack, unpack, update: n tensors and their bytes, beside the pass alone;
 - exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
 
 A law has at most two numbers for all models, so it cannot memorise the ones that a prediction is
@@ -150,7 +150,7 @@ def sum_of_parts(
         return None if whole is None else (whole, 0, case.gradient_bytes)
     loop = by_operation.get(phase)
     measured = loop.measured.get(case.tensors_key) if loop else None
-    return None if measured is None else (measured.value, 0, case.gradient_bytes)
+    return None if measured is None else (measured.value, case.ntensors, case.gradient_bytes)
 
 
 def _meetings(

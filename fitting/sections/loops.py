@@ -1,33 +1,47 @@
-"""Passes over lists of tensors (update, pack, unpack, ...): seconds by their number and bytes."""
+"""Passes over lists of tensors (update, pack, unpack, ...): seconds by their number and bytes.
+
+In an iteration a pass meets cold caches, and what the framework does around it: lists that a model's
+iterations were timed with have that time, too.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.estimators.affine import AffineInBytes
 from calib.fitting.parameters.file import TensorLoop
 from calib.fitting.sections.compute import of_slowest_rank
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.execution import execution_of
 from calib.foundation.records import Estimate
+from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Samples
 
+IN_PLACE = ("update", "pack", "unpack")
 COEFFICIENTS = ("call_s", "s_per_tensor", "s_per_byte")
 # operation ("update" is momentum's, "update_adam" Adam's), device, execution, active ranks
 Loop = tuple[str, str, str, int]
 
 
-def tensor_loops(samples: Samples, seed: int = 0) -> list[TensorLoop]:
+def tensor_loops(
+    samples: Samples, seed: int = 0, cases: Mapping[str, InPlaceCase] | None = None
+) -> list[TensorLoop]:
     """One TensorLoop for every (operation, device, execution, active ranks), with its lists, sorted.
 
-    Shards (concat, split) count as tensors.
+    Shards (concat, split) count as tensors. `cases` are those of models in place, by case id.
     """
     rows: dict[Loop, list[Samples]] = defaultdict(list)
     tensors = samples.where(kind="tensors").groups("case_id", "operation")
     for (_, operation), repetitions in sorted(tensors.items()):
         first = repetitions.first
         rows[operation, first.device, first.dtype, first.active_ranks].append(repetitions)
-    return [_loop(key, values, seed) for key, values in sorted(rows.items())]
+    in_place = _in_place(samples, cases or {})
+    return [
+        _loop(key, values, seed).model_copy(update={"in_place": in_place.get(key, {})})
+        for key, values in sorted(rows.items())
+    ]
 
 
 def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
@@ -60,3 +74,26 @@ def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
         residual_quantiles=law.residual_quantiles_.tolist(),
         measured=dict(sorted(measured.items())),
     )
+
+
+def _in_place(
+    samples: Samples, cases: Mapping[str, InPlaceCase]
+) -> dict[Loop, dict[str, Estimate]]:
+    """The times of lists in the iterations of models.
+
+    Of a list that several strategies have, that of one whose ranks have the whole model.
+    """
+    found: dict[Loop, dict[str, Estimate]] = defaultdict(dict)
+    groups = samples.where(kind="in_place").groups("case_id", "operation")
+    rows = {row: of for row, of in groups.items() if row[0] in cases and row[1] in IN_PLACE}
+    whole_first = sorted(rows, key=lambda row: (not cases[row[0]].division.traits.whole, row))
+    for case_id, phase in whole_first:
+        case, of = cases[case_id], rows[case_id, phase]
+        run = execution_of(case.execution)
+        if case.is_overlap or case.layer_ranks or run.cuda_graph:
+            continue
+        other = phase == "update" and case.optimizer != "momentum"
+        operation = f"update_{case.optimizer}" if other else phase
+        loop = operation, case.device, run.kernels.name, of.first.active_ranks
+        found[loop].setdefault(case.tensors_key, slowest_rank(of))
+    return {loop: dict(sorted(lists.items())) for loop, lists in found.items()}

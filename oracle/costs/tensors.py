@@ -1,6 +1,7 @@
 """Cost of passes over tensors: weight update, pack and unpack, concat and split.
 
-If the file has the law of a phase in an iteration, that is added to the pass alone.
+A list that a model's iterations were timed with takes what it took there; of others, if the file has
+the law of a phase in an iteration, that is added to the pass alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Literal
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.execution import USUAL, execution_of
+from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost, measured, total, widened
 from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
@@ -62,8 +64,11 @@ class TensorCosts:
         if optimizer not in UPDATES:
             raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(UPDATES)}")
         part = _part(tensors, share)
+        timed = self._in_iterations(UPDATES[optimizer], part)
+        if timed is not None:
+            return timed
         alone = self._update(part, optimizer)
-        extra = self._in_place.extra("update", alone.seconds, 0, part.nbytes)
+        extra = self._in_place.extra("update", alone.seconds, part.ntensors, part.nbytes)
         if optimizer != "momentum" and self._in_place.knows("update"):
             extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
         return total([alone, extra])
@@ -81,8 +86,12 @@ class TensorCosts:
     @once
     def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
         """Copy gradients into one flat buffer, or out of it. Raises MissingParameter."""
+        timed = self._in_iterations(operation, tensors)
+        if timed is not None:
+            return timed
         alone = self._alone(self._loop(operation), tensors)
-        return total([alone, self._in_place.extra(operation, alone.seconds, 0, tensors.nbytes)])
+        count, nbytes = tensors.ntensors, tensors.nbytes
+        return total([alone, self._in_place.extra(operation, alone.seconds, count, nbytes)])
 
     @once
     def cutting(
@@ -153,13 +162,24 @@ class TensorCosts:
             f"node; {how}"
         )
 
+    def _in_iterations(self, operation: str, tensors: Tensors) -> Cost | None:
+        """What a pass took in the iterations of a model that has the list; None where none was timed."""
+        loop = self._loops.get(operation)
+        if loop is None or not loop.in_place or not tensors.named:
+            return None
+        found = loop.in_place.get(tensors.key)
+        return None if found is None else self._measured(found, self._about)
+
+    def _measured(self, found: Estimate, notes: tuple[str, ...]) -> Cost:
+        cost = measured(found, basis="interpolated" if self._about else "measured")
+        return cost.noted(*notes) if notes else cost
+
     def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:
         """One pass alone: measured, else by the law of call, tensors and bytes."""
         nbytes, notes = tensors.nbytes, (*self._about, *notes)
         found = loop.measured.get(tensors.key) if loop.measured and tensors.named else None
         if found is not None:
-            cost = measured(found, basis="interpolated" if self._about else "measured")
-            return cost.noted(*notes) if notes else cost
+            return self._measured(found, notes)
         seconds = loop.call_s + tensors.ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
         factor = loop.error_factor
         basis: Basis = "interpolated"

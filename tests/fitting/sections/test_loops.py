@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.helpers.divided import model_case
 from tests.helpers.rows import as_samples, constant, rows_of
 
 from calib.fitting.estimate import slowest_rank
@@ -116,3 +117,22 @@ def test_operations_and_active_ranks_are_apart() -> None:
     samples = [row for of in cases for row in constant(of, of.operation, 1.0)]
     found = [(loop.operation, loop.active_ranks) for loop in tensor_loops(as_samples(samples))]
     assert found == [("pack", 1), ("pack", 2), ("update", 1), ("update", 2)]
+
+
+def test_lists_of_models_have_their_time_in_iterations_too() -> None:
+    """Of the strategy whose ranks have the whole model, the slowest rank's; not beside an exchange."""
+    data = model_case("a", tensors_key="mine")
+    spatial = model_case("a", strategy="spatial", tensors_key="mine")
+    adam = model_case("a", tensors_key="mine", optimizer="adam")
+    overlapped = model_case("b", tensors_key="other", exchange="torch_mpi")
+    cases = {of.id: of for of in (data, spatial, adam, overlapped)}
+    rows = [row for name in ("pack", "update") for row in noisy(name)]
+    rows += rows_of(case("update", (10,)), "update_adam", [[1e-3, 2e-3]] * 9)
+    rows += constant(data, "update", 3e-3) + constant(spatial, "update", 5e-3)
+    rows += constant(adam, "update", 7e-3) + constant(overlapped, "update", 9e-3)
+    found = {loop.operation: loop.in_place for loop in tensor_loops(as_samples(rows), 0, cases)}
+    assert {name: of["mine"].value for name, of in found.items() if of} == {
+        "update": pytest.approx(3e-3),
+        "update_adam": pytest.approx(7e-3),
+    }
+    assert not found["pack"] and "other" not in found["update"]

@@ -61,6 +61,20 @@ def test_a_measured_list_of_tensors() -> None:
     assert cost.basis == "measured" and cost.errors[0][0] == MACHINE
 
 
+def test_a_list_in_iterations_takes_what_it_took_there() -> None:
+    """Whatever it takes alone, and nothing beside it; a part of it, and other lists, have the law."""
+    alone = tensor_loop("update", 2, {"abc": estimate(2e-3)})
+    timed = alone.model_copy(update={"in_place": {"abc": estimate(3e-3)}})
+    beside = [law("update", 2, s_per_layer=1e-3, error_factor=1.0)]
+    costs = costs_of(timed, composition=beside)
+    cost = costs.update(LIST, "momentum")
+    assert close(cost, 3e-3, 3e-3 * 0.9, 3e-3 * 1.1) and cost.basis == "measured"
+    other = costs.update(Tensors("other", 10, 400), "momentum")
+    assert other.seconds == pytest.approx(by_hand(10, 400) + 10 * 1e-3)
+    half = costs.update(LIST, "momentum", share=2)
+    assert half.seconds == pytest.approx(by_hand(5, 200) + 5 * 1e-3)
+
+
 @pytest.mark.parametrize("operation", ["pack", "unpack"])
 def test_a_list_by_number_and_bytes(operation: Pass) -> None:
     costs = costs_of(*loops("pack", "unpack"))
@@ -165,9 +179,9 @@ def test_a_shared_update_is_of_a_part_and_never_a_measured_list() -> None:
 
 
 def test_passes_have_what_their_phase_adds() -> None:
-    """400 B at 1 us each, and the law's factor on the whole; each operation by its own law."""
+    """10 tensors at 1 us, 400 B at 1 us each, and the law's factor; each operation by its own law."""
     rules = [
-        law(phase, 2, 9.0, number * 1e-6)
+        law(phase, 2, 1e-6, number * 1e-6)
         for number, phase in enumerate(("update", "pack", "unpack"), start=1)
     ]
     found = [tensor_loop(name, 2, {"abc": estimate(1e-3)}) for name in ("update", "pack", "unpack")]
@@ -180,7 +194,7 @@ def test_passes_have_what_their_phase_adds() -> None:
         ),
         start=1,
     ):
-        whole = 1e-3 + 400 * number * 1e-6
+        whole = 1e-3 + 10 * 1e-6 + 400 * number * 1e-6
         low = whole - math.hypot(1e-4, whole * (1 - 1 / 1.3))
         assert close(cost, whole, low, whole + math.hypot(1e-4, whole * 0.3))
         assert cost.basis == "measured" and cost.notes == ()
