@@ -18,15 +18,30 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
-    every group's median, and of few groups more (see `launch_margin`).
+    every group's median, and of few groups more (see `launch_margin`). Stalled groups do not count.
     """
-    lists = [values for values in groups if values]
+    lists = _not_stalled([values for values in groups if values])
     middle = median_of_groups(lists)
     intervals = [median_interval(values) for values in lists]
     margin = max(launch_margin([median(values) for values in lists]), resolution)
     low = min(*(interval[0] for interval in intervals), middle - margin)
     high = max(*(interval[1] for interval in intervals), middle + margin)
     return Estimate(value=middle, low=max(low, 0.0), high=high)
+
+
+# a launch this many times as slow as the typical one was held up: ranks whose threads wait for one another
+# lose whole time slices when another program takes a core
+STALLED = 3.0
+FEWEST_LAUNCHES = 5  # of fewer, nobody can say which is the odd one
+
+
+def _not_stalled(launches: list[list[float]]) -> list[list[float]]:
+    """The launches without those that were held up, where enough others say what is typical."""
+    if len(launches) < FEWEST_LAUNCHES:
+        return launches
+    medians = [median(values) for values in launches]
+    most = STALLED * median(medians)
+    return [values for values, typical in zip(launches, medians, strict=True) if typical <= most]
 
 
 # 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 groups on, the

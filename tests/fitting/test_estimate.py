@@ -53,6 +53,15 @@ def test_hull_of_a_long_and_a_short_launch_holds_its_value() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((1.5, 0.0, 1.5 + 6.353))
 
 
+def test_a_launch_that_was_held_up_does_not_count() -> None:
+    """Of five or more; one that is twice as slow may be the machine. Of four nobody can say."""
+    usual = [[1.0, 1.1, 1.2], [1.1, 1.2, 1.3], [0.9, 1.0, 1.1], [1.0, 1.2, 1.4]]
+    assert hull([*usual, [30.0, 31.0, 32.0]]) == hull(usual)
+    assert hull([*usual, [2.0, 2.1, 2.2]]).high == 2.2
+    assert hull([*usual[:3], [30.0, 31.0, 32.0]]).high > 30.0
+    assert hull([*usual, [0.01, 0.02, 0.03]]).low == 0.01, "the fast one did the same work"
+
+
 def test_slowest_rank_is_a_rank_and_together_the_maximum() -> None:
     """Ranks that take turns at being late: each takes 2 s in the middle, together always 3 s."""
     turns = rows(*[[1.0, 3.0], [3.0, 1.0]] * 4)
