@@ -38,12 +38,33 @@ def without_gradients(call: Callable[..., Any], *given: Any, **options: Any) -> 
         return call(*given, **options)
 
 
+def _is_layer(module: nn.Module, path: str, held: list[Any]) -> bool:
+    """Whether a call of a module is one operator on the parameters `held`, and nothing else."""
+    own = [f"{path}.{name}" for name, _ in module.named_parameters()]
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    padded = getattr(module, "padding_mode", "zeros") != "zeros"
+    return type(module) in LAYERS and held == own and not (hooks or padded)
+
+
+def operator_of(node: fx.Node) -> torch._ops.OpOverload | None:
+    """The ATen operator that a node calls, under no_grad or not; None where it calls none."""
+    called: Any = node.args[0] if node.target is without_gradients else node.target
+    return called if isinstance(called, torch._ops.OpOverload) else None
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node's ATen operator writes into a tensor that it is given."""
+    called = operator_of(node)
+    return called is not None and bool(called._schema.is_mutable)
+
+
 def exported_graph(
     module: nn.Module, layers: ExportedLayers, spec: ModelSpec, batch: int
 ) -> tuple[fx.GraphModule, dict[str, str]]:
     """The graph on the parameters of `module`, for `batch` samples, and the layer of each node."""
     made = _Made(module, layers, {layer.name: layer.shape for layer in spec.layers}, batch)
     made.add(layers.graph)
+    made.drop_what_modules_do()
     for name, constant in made.constants.items():
         module.register_buffer(name, constant, persistent=False)
     try:
@@ -51,7 +72,7 @@ def exported_graph(
     finally:
         for name in made.constants:
             delattr(module, name)
-    graph.graph.eliminate_dead_code()
+    graph.graph.eliminate_dead_code(lambda node: node.is_impure() or writes(node))
     graph.recompile()
     return graph, made.layer_of
 
@@ -68,7 +89,9 @@ class _Made:
         self._layers, self._shapes, self._batch = layers, shapes, batch
         self._device, self._dtype = first.device, first.dtype
         self._new: dict[fx.Node, Any] = {}
+        self._names = {weight: name for name, weight in module.named_parameters()}
         self._called: set[str] = set()  # modules that are called as layers
+        self._counted: list[tuple[str, fx.Node]] = []  # changes of buffers, and their modules
         self._parts: dict[fx.Node, fx.GraphModule] = {}
         self._no_grad = False
         self.constants: dict[str, torch.Tensor] = {}  # of the forward, by name
@@ -95,7 +118,10 @@ class _Made:
             name = f"calib_constant_{len(self.constants)}"
             self.constants[name] = held.to(self._device)
             return self.graph.get_attr(name)
-        return self.graph.get_attr(held) if node.users else None
+        if not node.users:
+            return None
+        weight = dict(self._root.named_parameters(remove_duplicate=False)).get(held)
+        return self.graph.get_attr(held if weight is None else self._names[weight])
 
     def _returned(self, node: fx.Node, is_model: bool) -> Any:
         if not is_model:
@@ -120,14 +146,15 @@ class _Made:
         if target._schema.name.split("::")[-1].startswith(CHECKS):
             return None
         path = innermost(node)[0].partition("@")[0]
-        if self._layers.changes_buffer(node) and path in self._called:
-            return None  # the module does so itself
         called = self._module(node, path)
         if called is not None:
             return called
         arguments = tuple(map(self._argument, node.args))
         options = {name: self._argument(each) for name, each in node.kwargs.items()}
-        return self._named(node, target, arguments, options)
+        new = self._named(node, target, arguments, options)
+        if self._layers.changes_buffer(node) and not self._no_grad:
+            self._counted.append((path, new))
+        return new
 
     def _named(self, node: fx.Node, target: Any, given: tuple[Any, ...], options: Any) -> fx.Node:
         """A call, with the layer whose output it is."""
@@ -142,14 +169,22 @@ class _Made:
         shape = self._shapes.get(self._layers.source_of(node))
         if shape is None or shape.kind == "operator" or not shape.parameter_shapes:
             return None
-        module = self._root.get_submodule(path)
-        if type(module) not in LAYERS:
+        given = [self._new[each] for each in node.all_input_nodes]
+        held = [each.target for each in given if each.target in self._names.values()]
+        if not _is_layer(self._root.get_submodule(path), path, held):
             return None
         (value,) = (each for each in node.all_input_nodes if self._layers.source_of(each))
         self._called.add(path)
         new = self.graph.call_module(path, (self._new[value],))
         self._tell(node, new)
         return new
+
+    def drop_what_modules_do(self) -> None:
+        """Leave out changes of buffers that modules make themselves, as counts of batches."""
+        for path, node in self._counted:
+            if path in self._called:
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                self.graph.erase_node(node)
 
     def _tell(self, node: fx.Node, new: fx.Node) -> None:
         source = self._layers.source_of(node)
