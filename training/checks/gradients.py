@@ -37,6 +37,7 @@ from calib.training.worker import WorkerOptions
 # share of the largest gradient of all
 NOTHING = 1e-9
 CUT_SAMPLES = 8  # per replica, where parts of images are normalised
+_aten: Any = torch.ops.aten
 _DROPOUT = (
     F.dropout,
     F.dropout1d,
@@ -44,6 +45,11 @@ _DROPOUT = (
     F.dropout3d,
     F.alpha_dropout,
     F.feature_alpha_dropout,
+    *(
+        of
+        for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+        for of in (getattr(_aten, name).default, getattr(_aten, f"{name}_").default)
+    ),
 )
 # with dropout inside, by their one positional float or by `dropout_p`
 _DROPOUT_INSIDE = (
@@ -53,13 +59,21 @@ _DROPOUT_INSIDE = (
     torch.gru,
     torch.rnn_tanh,
     torch.rnn_relu,
+    _aten.scaled_dot_product_attention.default,
+    _aten.lstm.input,
+    _aten.gru.input,
+    _aten.rnn_tanh.input,
+    _aten.rnn_relu.input,
 )
+# of a share of the samples or features that are kept: all are, as often as they are on average
+_KEPT = (torch.Tensor.bernoulli_, _aten.bernoulli_.float)
 
 
 class WithoutDropout(TorchFunctionMode):
     """A context in which dropout, by modules or functions, passes its input on in this thread.
 
-    Also within attention and recurrent layers.
+    Also within attention and recurrent layers. Stochastic depth, which divides a random 0 or 1 by its
+    mean, keeps every layer.
     """
 
     def __torch_function__(
@@ -68,6 +82,8 @@ class WithoutDropout(TorchFunctionMode):
         keywords = dict(kwargs or {})
         if func in _DROPOUT:
             return args[0] if args else keywords["input"]
+        if func in _KEPT:
+            return args[0].fill_(args[1] if len(args) > 1 else keywords.get("p", 0.5))
         if func in _DROPOUT_INSIDE:
             args = [0.0 if type(given) is float else given for given in args]
             keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
