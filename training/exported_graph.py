@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from calib.foundation.layers import LayerShape
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.atens import Call
 from calib.oracle.trace.exported import CHECKS, GRADIENTS, PRIME, ExportedLayers, innermost
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
@@ -117,7 +118,7 @@ class _Made:
             elif node.op == "output":
                 returned = self._returned(node, is_model=not given)
             elif node.op == "get_attr":
-                self._parts[node] = part.get_submodule(str(node.target))
+                self._parts[node] = cast(fx.GraphModule, part.get_submodule(str(node.target)))
             else:
                 self._new[node] = self._call(node)
         return returned
@@ -136,11 +137,13 @@ class _Made:
             name = f"calib_constant_{len(self.constants)}"
             self.constants[name] = held.to(self._device)
             return self.graph.get_attr(name)
-        return self.graph.get_attr(self._name_of[self._alias[held]] if held in self._alias else held)
+        return self.graph.get_attr(
+            self._name_of[self._alias[held]] if held in self._alias else held
+        )
 
     def _returned(self, node: fx.Node, is_model: bool) -> Any:
         if not is_model:
-            (returned,) = node.args
+            returned: Any = node.args[0]
             several = isinstance(returned, list | tuple)
             return [*map(self._argument, returned)] if several else self._argument(returned)
         outputs = [self._new[each] for each in self._layers.returned(node)]
@@ -148,14 +151,15 @@ class _Made:
 
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target
+        arguments: tuple[Any, ...] = node.args
         if str(target) == GRADIENTS:
-            enabled, part, *given = node.args
+            enabled, part, *inputs = arguments
             before, self._no_grad = self._no_grad, self._no_grad or not enabled
-            returned = self.add(self._parts[part], tuple(map(self._argument, given)))
+            returned = self.add(self._parts[part], tuple(map(self._argument, inputs)))
             self._no_grad = before
             return returned
         if target is operator.getitem:
-            source, place = node.args
+            source, place = arguments
             of = self._new[source]
             return of[place] if isinstance(of, list) else self._named(node, target, (of, place), {})
         if target._schema.name.split("::")[-1].startswith(CHECKS):
@@ -163,9 +167,9 @@ class _Made:
         called = self._module(node) or self._filled(node)
         if called is not None:
             return called
-        arguments = tuple(map(self._argument, node.args))
+        given = tuple(map(self._argument, arguments))
         options = {name: self._argument(each) for name, each in node.kwargs.items()}
-        new = self._named(node, target, arguments, options)
+        new = self._named(node, target, given, options)
         if not self._layers.changes_buffer(node):
             return new
         if not self._no_grad:
@@ -243,14 +247,16 @@ class _Made:
 
     def _norm(self, shape: LayerShape, node: fx.Node) -> nn.Module:
         """A batch norm with the buffers of a call; what counts batches is a call of its own."""
-        schema = operator_of(node)._schema  # type: ignore[union-attr]
-        given = {of.name: of.default_value for of in schema.arguments}
-        given |= dict(zip((of.name for of in schema.arguments), node.args, strict=False)) | node.kwargs
-        make, affine = NORMS[len(shape.output_shape)], bool(shape.parameter_shapes)
-        of = {"eps": given["eps"], "momentum": given["momentum"], "affine": affine}
-        norm = make(shape.output_shape[0], **of, device="meta")
+        given = Call(node, self._argument, PRIME)
+        norm = NORMS[len(shape.output_shape)](
+            shape.output_shape[0],
+            given["eps"],
+            given["momentum"],
+            affine=bool(shape.parameter_shapes),
+            device="meta",
+        )
         for name in ("running_mean", "running_var"):
-            setattr(norm, name, self._buffers[str(self._new[given[name]].target)])
+            setattr(norm, name, self._buffers[str(given[name].target)])
         norm.num_batches_tracked = None
         return norm
 
@@ -288,18 +294,16 @@ def _is_layer(module: nn.Module, path: str, held: list[str]) -> bool:
 def _product(shape: LayerShape) -> nn.Module:
     """A convolution or linear layer of a shape, whose weights have no memory yet."""
     weight, *bias = shape.parameter_shapes
-    of = shape.attributes
+    of: dict[str, Any] = dict(shape.attributes)
     if shape.kind == "linear":
         return nn.Linear(weight[1], weight[0], bias=bool(bias), device="meta")
-    groups = of["groups"]
-    assert isinstance(groups, int)
     return CONVOLUTIONS[len(weight) - 2](
-        groups * weight[1],
+        of["groups"] * weight[1],
         weight[0],
         of["kernel"],
         of["stride"],
         of["padding"],
-        groups=groups,
+        groups=of["groups"],
         bias=bool(bias),
         device="meta",
     )

@@ -51,8 +51,8 @@ class _Cut:
     """Which stage makes each tensor, and which ones read it.
 
     A tensor is made in one stage, and sent. What costs nothing or depends on no sample is made again by
-    each stage that reads it: views, sizes, masks, what the model holds. So is every view of a tensor that
-    is written into, because only in the same memory does a view see what is written.
+    each stage that reads it: views, sizes, masks, what the model holds. So is every view of a tensor
+    that is written into, because only in the same memory does a view see what is written.
     """
 
     def __init__(self, program: LayerProgram, boundaries: tuple[int, ...]) -> None:
@@ -178,7 +178,7 @@ def border_tensors(
             part = cut(program, boundaries, stage)
             received = tuple(of.detach().requires_grad_(of.requires_grad) for of in found)
             given = (*(received if stage else ()), *([model_input] if part.reads_input else []))
-            state = {
+            state: dict[str, Tensor] = {
                 name: mode.from_tensor(of)
                 for kind in (part.program.named_parameters, part.program.named_buffers)
                 for name, of in kind(remove_duplicate=False)

@@ -115,10 +115,10 @@ def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
     constant: set[str] = set()  # made of nothing, or of such alone
     for layer in model.layers[:-1]:
         of = layer.shape.operator
-        if constant.issuperset(layer.inputs) and of is not None and of.is_constant:
-            if not layer.shape.parameter_shapes:
-                constant.update(layer.outputs)
-                continue
+        fixed = of is not None and of.is_constant and not layer.shape.parameter_shapes
+        if fixed and constant.issuperset(layer.inputs):
+            constant.update(layer.outputs)
+            continue
         for number, (name, shape) in enumerate(layer.outputs.items(), len(layer.inputs)):
             item = "" if of is None else of.type(number)
             gradient = layer.has_gradient and item in ("", *FLOATS)

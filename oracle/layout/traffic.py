@@ -101,7 +101,7 @@ def messages(model: ModelSpec, division: Division) -> list[Message]:
     if division.p == 1:
         return []
     if division.traits.stages:
-        return _pipeline(model, division) + gradient_messages(model, division)
+        return _pipeline(model, division) + tied_messages(model, division)
     if division.shards:
         return unit_messages(model, division)
     inside = [flow_message(model, flow, division) for flow in layer_flows(model, division)]
@@ -176,19 +176,6 @@ def _pipeline(model: ModelSpec, division: Division) -> list[Message]:
         )
         for name, sent in sent_tensors(model).items()
     ]
-
-
-def _tied(model: ModelSpec, division: Division) -> list[Message]:
-    """The sum of each tied weight's gradient over the stages that hold it."""
-    boundaries = with_boundaries(model, division).boundaries
-    found = []
-    for owner, shape, stages in ties(model, boundaries):
-        count = len(stages)
-        nbytes = message_bytes(math.prod(shape), model.items.weight_bytes)
-        stride = (stages[-1] - stages[0]) // (count - 1)
-        why = f"gradients of {owner}, shared by {count} stages"
-        found.append(Message("allreduce", nbytes, count, stride=stride, why=why))
-    return found
 
 
 def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
@@ -298,14 +285,11 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
 def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     """The exchange of weight gradients between ranks that hold the same weights; empty if none do.
 
-    pipeline: an allreduce of each weight that several stages share (Shoeybi et al. 2019, tied
-    embeddings). data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
+    data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
     data+spatial: an allreduce by a leader of each group; or, if all ranks take part, a reduce-scatter
     in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
     """
     p, parts = division.p, division.parts
-    if division.traits.stages:
-        return _tied(model, division)
     if p == 1 or division.shards or (division.replicas == 1 and not division.traits.replicated):
         return []
     nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
@@ -362,4 +346,20 @@ def unit_messages(model: ModelSpec, division: Division) -> list[Message]:
         name = unit.name or "the root"
         found += unit.gathers * [Message("allgather", nbytes, p, why=f"weights of {name}")]
         found.append(Message("reduce_scatter", nbytes, p, why=f"gradients of {name}"))
+    return found
+
+
+def tied_messages(model: ModelSpec, division: Division) -> list[Message]:
+    """pipeline: the sum of each tied weight's gradient over the stages that hold it.
+
+    As Megatron-LM ties the table and the head of a language model (Shoeybi et al. 2019).
+    """
+    boundaries = with_boundaries(model, division).boundaries
+    found = []
+    for owner, shape, stages in ties(model, boundaries):
+        count = len(stages)
+        nbytes = message_bytes(math.prod(shape), model.items.weight_bytes)
+        stride = (stages[-1] - stages[0]) // (count - 1)
+        why = f"gradients of {owner}, shared by {count} stages"
+        found.append(Message("allreduce", nbytes, count, stride=stride, why=why))
     return found

@@ -31,7 +31,7 @@ from calib.oracle.layout.stages import (
     weights_of,
     with_stages,
 )
-from calib.oracle.layout.traffic import Message, gradient_messages, message_bytes
+from calib.oracle.layout.traffic import Message, message_bytes, tied_messages
 from calib.oracle.layout.workload import FREE, Workload, tensors, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -240,7 +240,7 @@ class Stages:
     def _ties(self) -> list[Term]:
         """The gradients of tied weights, added up by the stages that hold them."""
         shapes = tuple(tie.shape for tie in ties(self.model, self.division.boundaries))
-        messages = gradient_messages(self.model, self.division)
+        messages = tied_messages(self.model, self.division)
         if not messages:
             return []
         items = self.model.items

@@ -65,7 +65,7 @@ class Shifted(nn.Module):
         self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        samples, places, width = x.shape
+        places = x.shape[1]
         mask = x.new_zeros(places)
         for number, part in enumerate((slice(0, 3), slice(3, places))):
             mask[part] = number

@@ -45,7 +45,9 @@ def test_a_program_is_its_module(name: str, batch: int, dtype: torch.dtype) -> N
         name: id(p) for name, p in other.named_parameters()
     }
     for _ in range(2):
-        assert torch.equal(stepped(program, name, batch, dtype), stepped(module, name, batch, dtype))
+        assert torch.equal(
+            stepped(program, name, batch, dtype), stepped(module, name, batch, dtype)
+        )
     wanted = dict(module.named_parameters())
     close = {"rtol": 1e-12, "atol": 1e-14} if dtype == torch.float64 else {"rtol": 0.0, "atol": 0.0}
     for weight, parameter in names.items():
@@ -69,7 +71,7 @@ def test_the_module_is_left_as_it_is(name: str) -> None:
 def test_every_layer_is_seen_with_the_shape_of_its_record(name: str) -> None:
     _, _, program = both(name, 3, torch.float32)
     seen: dict[str, Tensor] = {}
-    program.observer = lambda layer, output: seen.__setitem__(layer, output)
+    program.observer = seen.__setitem__
     stepped(program, name, 3, torch.float32)
     wanted = {
         output: size
@@ -93,11 +95,13 @@ def test_convolutions_products_and_batch_norms_are_modules() -> None:
                 shapes = tuple(tuple(p.shape) for p in module.parameters())
                 assert shapes == layer.shape.parameter_shapes
     owners = both("vit", 2, torch.float32)[2].parameter_layers()
-    assert owners["encoder.layers.0.self_attn.in_proj_weight"].startswith("encoder.layers.0.self_attn")
+    assert owners["encoder.layers.0.self_attn.in_proj_weight"].startswith(
+        "encoder.layers.0.self_attn"
+    )
 
 
 def test_a_tied_weight_has_its_first_name() -> None:
-    _, other, program = both("gpt", 2, torch.float32)
+    _, _, program = both("gpt", 2, torch.float32)
     assert [name for name, _ in program.graph.named_parameters()].count("tokens.weight") == 1
     assert program.parameter_layers()["tokens.weight"] == "tokens"
     assert "head.weight" not in dict(program.trained())

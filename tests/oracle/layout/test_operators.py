@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tests.oracle.operator_models import MODELS, traced
@@ -11,12 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calib.foundation.division import STRATEGIES, Division
-from calib.oracle.layout.shards import (
-    rank_parameters,
-    rank_shards,
-    split_layers,
-    why_impossible,
-)
+from calib.oracle.layout.shards import rank_parameters, rank_shards, split_layers, why_impossible
 from calib.oracle.layout.spatial import is_cut, spatial_part
 from calib.oracle.layout.stages import (
     crossings,
@@ -51,16 +44,12 @@ def test_outputs_cross_by_themselves() -> None:
 
 
 def test_indices_are_as_wide_as_they_are_and_constants_are_not_sent() -> None:
-    language = traced("language")
-    assert "arange" not in sent_tensors(language)
-    of = language.layers[0].shape.operator
-    assert of is not None
-    widened = of.model_copy(update={"axes": (None,)})  # as if each sample had its own
-    shape = language.layers[0].shape.model_copy(update={"operator": widened})
-    first = language.layers[0].model_copy(update={"shape": shape})
+    assert "arange" not in sent_tensors(traced("language"))
+    model = trace(Nearest(), (6, 3), "nearest", "cross_entropy")
+    found = sent_tensors(model)
+    assert {"zeros", "add"}.isdisjoint(found) and "add#2" in found
     # 6 numbers of 8 bytes are 12 of float32
-    found = sent_tensors(language.model_copy(update={"layers": (first, *language.layers[1:])}))
-    assert (found["arange"].items, found["arange"].gradient) == (12, False)
+    assert (found["argmax"].items, found["argmax"].gradient) == (12, False)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -155,6 +144,19 @@ def test_a_profiled_model_has_no_parts() -> None:
         why = why_impossible(model, Division(strategy, p, 8, **inner))
         assert bool(why) != traits.whole, strategy
         assert traits.whole or "profiled as one layer" in why[0]
+
+
+class Nearest(nn.Module):
+    """Indices that a sample gives, and a state of zeros for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(len(x), 6, 4) + 1.0
+        made: Tensor = self.head((self.table(x.argmax(-1)) + state).mean(1))
+        return made
 
 
 class Gated(nn.Module):
