@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calib.foundation.layers import Shape
 from calib.microbench.cases import LayerCase
-from calib.oracle.trace.exported import PRIME, exported, layers_of
+from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
 from calib.oracle.trace.layer_list import LayerList
 
 BATCH = 8
@@ -170,7 +170,7 @@ def cases() -> Iterator[LayerCase]:
                 module = _Called(make(shape)).to("meta")
                 program = exported(module, [torch.empty((PRIME, *shape), device="meta")])
                 layers = LayerList(module, shape)
-                layers_of(program, layers)
+                ExportedLayers(program, layers).record()
                 for layer in layers.layers:
                     case = LayerCase(layer=layer.shape, batch=BATCH, ranks=1)
                     if not layer.shape.is_free and case.key not in seen:

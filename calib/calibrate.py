@@ -18,9 +18,9 @@ from calib.driver.probe import probe
 from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.division import CALIBRATED, Division, traits_of
+from calib.foundation.division import CALIBRATED, Division
 from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
-from calib.foundation.execution import USUAL, execution_of, unusual
+from calib.foundation.execution import USUAL, unusual
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
 from calib.microbench.cases import DeviceName
@@ -28,9 +28,11 @@ from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
+from calib.oracle.layout.shards import fitted
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
+from calib.oracle.template import DivisionTemplate
 from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
 from calib.planning.points import batch_of
@@ -44,11 +46,12 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.training.allowed import WHOLE, why_no_execution
+from calib.training.allowed import why_not_trained
 from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import entry_of, named, why_not_built
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import backend_on
+from calib.training_runs.stages import Balance
 from calib.training_runs.train import train
 
 
@@ -119,7 +122,7 @@ def calibrate(
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
     strategies
-        Those in which every rank runs the whole model; by default serial and data.
+        By name; by default serial and data.
 
     Returns
     -------
@@ -133,7 +136,7 @@ def calibrate(
         for what the machine does not do, FileError for files.
     """
     specs, strategies = named(models), CALIBRATED if strategies is None else strategies
-    _require_trainable(specs.values(), strategies)
+    _require_trainable(specs.values())
     device = device or default_device()
     require_device(device, launcher)
     ranks = ranks or default_ranks(launcher, device)
@@ -177,6 +180,8 @@ def calibrate(
     points = points_of(
         layers, batch_per_rank, sizes, effort.extras, request.executions, device, strategies
     )
+    balance = Balance(Machine(parameters), "of the calibration")
+    points = [_in_stages(point, balance) for point in points]
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
@@ -209,16 +214,11 @@ def calibrate(
     }
 
 
-def _require_trainable(specs: Collection[ModelSpec], strategies: Sequence[str]) -> None:
-    """Raise InputError where no model can be built, one has changed, or a strategy divides layers."""
+def _require_trainable(specs: Collection[ModelSpec]) -> None:
+    """Raise InputError where no model can be built, or one has changed."""
     if all(unbuilt := list(map(why_not_built, specs))):
         raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
     require_built(specs)
-    for strategy in strategies:
-        if not traits_of(strategy).whole:
-            raise InputError(
-                f"a calibration trains {WHOLE}, not {strategy}: plan, measure and train others"
-            )
 
 
 def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
@@ -272,27 +272,36 @@ def points_of(
 ) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks.
 
-    Other strategies on more ranks than one. All of it in each execution that the device has for it, one
-    after the other.
+    Other strategies on more ranks than one, where the model can be divided so. All of it in each
+    execution that the device has for it, one after the other.
     """
     divided: list[tuple[ModelSpec, Division]] = []
     for model in models:
         each = batch_of(model, batch_per_rank)
         for strategy in strategies:
             alone = {"serial": [1], "data": sizes}.get(strategy, [p for p in sizes if p > 1])
-            divided += [(model, Division(strategy, p, p * each)) for p in alone]
+            template = DivisionTemplate(strategy)
+            divided += [(model, template.division(p, p * each, p, model)) for p in alone]
         p = sizes[-1]
         if overlap and model is models[0] and p > 1 and "data" in strategies:
             divided.append((model, Division("data", p, p * each, overlap=True)))
     points = []
     for execution, (model, division) in product(executions, divided):
-        point = CalibrationPoint(model, division, execution)
-        how, sample = execution_of(execution), model.input_shape
-        if reasons := why_no_execution(division, how, model, sample, device):
+        point = CalibrationPoint(model, fitted(model, division), execution)
+        reasons = why_not_trained(
+            point.division, model, execution, input_shape=model.input_shape, device=device
+        )
+        if reasons:
             say(f"left out: {point.label}: {reasons[0]}")
         else:
             points.append(point)
     return points
+
+
+def _in_stages(point: CalibrationPoint, balance: Balance) -> CalibrationPoint:
+    """A pipeline with the stages that its prediction has; others as they are."""
+    division, _ = balance.cut(point.model.run_as(point.execution), point.division)
+    return point._replace(division=division)
 
 
 def _predict(

@@ -45,6 +45,14 @@ FAMILIES: dict[Family, frozenset[str]] = {
         "repeat_interleave tile pixel_shuffle pixel_unshuffle unfold"
     ),
 }
+# of which each item depends on items in the same place alone, if all shapes are equal
+POINTWISE = (FAMILIES["arithmetic"] | FAMILIES["functions"]) - _names(
+    "glu softmax log_softmax logsumexp"
+)
+RANDOM = _names(
+    "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform "
+    "exponential multinomial poisson dropout native_dropout alpha_dropout feature_dropout rrelu"
+)
 # the same memory, in the forward and in the backward: no kernel runs
 VIEWS = _names(
     "view permute transpose t unsqueeze squeeze flatten unflatten alias detach movedim swapaxes "
@@ -186,6 +194,17 @@ class Operator(BaseModel):
         return self.is_view and self.base in VIEWS
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it makes the same of equal inputs: it draws no random numbers."""
+        return self.base not in RANDOM
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it maps samples item by item, where its inputs have the shape of its output."""
+        plain = not (self.axes or self.types or self.orders or self.outputs or self.constants)
+        return plain and self.base in POINTWISE
+
+    @property
     def is_differentiable(self) -> bool:
         """Whether an output is a floating-point tensor."""
         if self.no_grad or not self.has_gradient:
@@ -214,6 +233,14 @@ class Operator(BaseModel):
     def type(self, number: int) -> str:
         """Item type of an input or output, likewise; "" for the model's."""
         return self.types[number] if self.types else ""
+
+    def on_share(self, share: float) -> Operator:
+        """The same of a share of each sample, for one that is pointwise."""
+        saved = {
+            name: (getattr(self.saved, name)[0] * share, getattr(self.saved, name)[1])
+            for name in ("beside", "forward", "backward")
+        }
+        return self.model_copy(update={"saved": self.saved.model_copy(update=saved)})
 
     def size(self, number: int, shape: Shape, batch: int) -> Shape:
         """The whole size at `batch` samples."""

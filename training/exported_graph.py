@@ -1,35 +1,53 @@
 """A graph of torch.export as one that trains: on the module's own weights, at a number of samples.
 
 torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are those
+<<<<<<< HEAD
 of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a layer
 is called as one again, so that a strategy can put a part of it in its place.
+=======
+of the module, sizes are those of the samples that a rank has, and a convolution, linear layer or norm is
+the call of a module again, so that a strategy can put a part of it in its place.
+>>>>>>> train
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from calib.foundation.layers import LayerShape
+from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.atens import Call
 from calib.oracle.trace.exported import CHECKS, GRADIENTS, PRIME, ExportedLayers, innermost
 
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
+NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample
 # modules that compute what one ATen operator does
-LAYERS = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.LayerNorm,
-    nn.Embedding,
-)
+LAYERS = (nn.Linear, *CONVOLUTIONS.values(), *NORMS.values(), nn.LayerNorm, nn.Embedding)
+
+
+# operators that take only size and type of a tensor, and what they fill it with; None: their argument
+FILLED = {
+    **dict.fromkeys(("new_zeros", "zeros_like", "new_empty", "empty_like"), 0.0),
+    **dict.fromkeys(("new_ones", "ones_like"), 1.0),
+    **dict.fromkeys(("new_full", "full_like"), None),
+}
+
+
+class TrainedGraph(NamedTuple):
+    """The graph on a module's parameters, and the layer of each node.
+
+    `names`: of parameters that a module of the graph calls otherwise, the name in the whole model.
+    """
+
+    graph: fx.GraphModule
+    layer_of: dict[str, str]
+    names: dict[str, str]
 
 
 def without_gradients(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
@@ -38,40 +56,63 @@ def without_gradients(call: Callable[..., Any], *given: Any, **options: Any) -> 
         return call(*given, **options)
 
 
+def operator_of(node: fx.Node) -> torch._ops.OpOverload | None:
+    """The ATen operator that a node calls, under no_grad or not; None where it calls none."""
+    called: Any = node.args[0] if node.target is without_gradients else node.target
+    return called if isinstance(called, torch._ops.OpOverload) else None
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a node's ATen operator writes into a tensor that it is given."""
+    called = operator_of(node)
+    return called is not None and bool(called._schema.is_mutable)
+
+
 def exported_graph(
     module: nn.Module, layers: ExportedLayers, spec: ModelSpec, batch: int
-) -> tuple[fx.GraphModule, dict[str, str]]:
-    """The graph on the parameters of `module`, for `batch` samples, and the layer of each node."""
-    made = _Made(module, layers, {layer.name: layer.shape for layer in spec.layers}, batch)
+) -> TrainedGraph:
+    """The graph of a module for `batch` samples; the module is left as it is."""
+    made = _Made(module, layers, spec, batch)
     made.add(layers.graph)
-    for name, constant in made.constants.items():
-        module.register_buffer(name, constant, persistent=False)
-    try:
-        graph = fx.GraphModule(module, made.graph)
-    finally:
-        for name in made.constants:
-            delattr(module, name)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph, made.layer_of
+    made.drop_what_modules_do()
+    made.graph.eliminate_dead_code(
+        lambda node: node.op != "call_module" and (node.is_impure() or writes(node))
+    )
+    root = nn.Module()  # beside the module's own parts, those that are made here
+    root._modules = {**module._modules, **made.modules}
+    root._parameters = dict(module._parameters)
+    root._buffers = {**module._buffers, **made.constants}
+    graph = fx.GraphModule(root, made.graph)
+    return TrainedGraph(graph, made.layer_of, made.names)
 
 
 class _Made:
     """The graph while it is made, node by node."""
 
     def __init__(
-        self, module: nn.Module, layers: ExportedLayers, shapes: dict[str, LayerShape], batch: int
+        self, module: nn.Module, layers: ExportedLayers, spec: ModelSpec, batch: int
     ) -> None:
         first = next(module.parameters())
         self.graph, self._root = fx.Graph(), module
         self.layer_of: dict[str, str] = {}  # node of the new graph -> layer whose output it is
-        self._layers, self._shapes, self._batch = layers, shapes, batch
+        self.names: dict[str, str] = {}  # see TrainedGraph
+        self.modules: dict[str, nn.Module] = {}  # made here, by name
+        self.constants: dict[str, Tensor] = {}  # of the forward, by name
+        self._layers, self._batch = layers, batch
+        self._of = {layer.name: layer for layer in spec.layers}
+        self._tied = spec.tied_layers
         self._device, self._dtype = first.device, first.dtype
+        # a tied parameter has several names, of which the first is that of the model
+        self._weights = dict(module.named_parameters())
+        self._buffers = dict(module.named_buffers())
+        self._name_of = {weight: name for name, weight in self._weights.items()}
+        self._alias = dict(module.named_parameters(remove_duplicate=False))
         self._new: dict[fx.Node, Any] = {}
+        self._told: set[str] = set()  # layers in `layer_of`
         self._called: set[str] = set()  # modules that are called as layers
+        self._counted: list[tuple[str, fx.Node]] = []  # changes of buffers, and their modules
         self._parts: dict[fx.Node, fx.GraphModule] = {}
         self._no_grad = False
-        self.constants: dict[str, torch.Tensor] = {}  # of the forward, by name
 
     def add(self, part: fx.GraphModule, given: tuple[Any, ...] = ()) -> Any:
         """Add the calls of a part; what it returns."""
@@ -82,24 +123,32 @@ class _Made:
             elif node.op == "output":
                 returned = self._returned(node, is_model=not given)
             elif node.op == "get_attr":
-                self._parts[node] = part.get_submodule(str(node.target))
+                self._parts[node] = cast(fx.GraphModule, part.get_submodule(str(node.target)))
             else:
                 self._new[node] = self._call(node)
         return returned
 
-    def _input(self, node: fx.Node) -> fx.Node | None:
+    def drop_what_modules_do(self) -> None:
+        """Leave out changes of buffers that modules make themselves, as counts of batches."""
+        for path, node in self._counted:
+            if path in self._called:
+                self.graph.erase_node(node)
+
+    def _input(self, node: fx.Node) -> fx.Node:
         held = self._layers.held(node)
         if held is None:
             return self.graph.placeholder(node.name)
-        if isinstance(held, torch.Tensor):  # a constant of the forward
+        if isinstance(held, Tensor):  # a constant of the forward
             name = f"calib_constant_{len(self.constants)}"
             self.constants[name] = held.to(self._device)
             return self.graph.get_attr(name)
-        return self.graph.get_attr(held) if node.users else None
+        return self.graph.get_attr(
+            self._name_of[self._alias[held]] if held in self._alias else held
+        )
 
     def _returned(self, node: fx.Node, is_model: bool) -> Any:
         if not is_model:
-            (returned,) = node.args
+            returned: Any = node.args[0]
             several = isinstance(returned, list | tuple)
             return [*map(self._argument, returned)] if several else self._argument(returned)
         outputs = [self._new[each] for each in self._layers.returned(node)]
@@ -107,62 +156,159 @@ class _Made:
 
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target
+        arguments: tuple[Any, ...] = node.args
         if str(target) == GRADIENTS:
-            enabled, part, *given = node.args
+            enabled, part, *inputs = arguments
             before, self._no_grad = self._no_grad, self._no_grad or not enabled
-            returned = self.add(self._parts[part], tuple(map(self._argument, given)))
+            returned = self.add(self._parts[part], tuple(map(self._argument, inputs)))
             self._no_grad = before
             return returned
         if target is operator.getitem:
-            source, place = node.args
+            source, place = arguments
             of = self._new[source]
             return of[place] if isinstance(of, list) else self._named(node, target, (of, place), {})
         if target._schema.name.split("::")[-1].startswith(CHECKS):
             return None
-        path = innermost(node)[0].partition("@")[0]
-        if self._layers.changes_buffer(node) and path in self._called:
-            return None  # the module does so itself
-        called = self._module(node, path)
+        called = self._module(node) or self._filled(node)
         if called is not None:
             return called
-        arguments = tuple(map(self._argument, node.args))
+        given = tuple(map(self._argument, arguments))
         options = {name: self._argument(each) for name, each in node.kwargs.items()}
-        return self._named(node, target, arguments, options)
+        new = self._named(node, target, given, options)
+        if not self._layers.changes_buffer(node):
+            return new
+        if not self._no_grad:
+            self._counted.append((_path(node), new))
+        return new.all_input_nodes[0]
 
     def _named(self, node: fx.Node, target: Any, given: tuple[Any, ...], options: Any) -> fx.Node:
         """A call, with the layer whose output it is."""
-        if self._no_grad:
+        if self._no_grad and target is not operator.getitem:
             given, target = (target, *given), without_gradients
         new = self.graph.call_function(target, given, options)
         self._tell(node, new)
         return new
 
-    def _module(self, node: fx.Node, path: str) -> fx.Node | None:
-        """The call of the module of torch.nn that makes a layer; None where none does."""
-        shape = self._shapes.get(self._layers.source_of(node))
-        if shape is None or shape.kind == "operator" or not shape.parameter_shapes:
+    def _module(self, node: fx.Node) -> fx.Node | None:
+        """The call of the module that makes a layer of a kind with weights; None for all others."""
+        layer = self._of.get(self._layers.source_of(node))
+        if layer is None or layer.shape.operator is not None:
             return None
-        module = self._root.get_submodule(path)
-        if type(module) not in LAYERS:
+        shape, path, held = layer.shape, _path(node), [*self._held(node)]
+        if not shape.parameter_shapes and shape.kind != "batch_norm":
+            return None
+        if _is_layer(self._root.get_submodule(path), path, held):
+            self._called.add(path)
+        elif (made := self._like(layer, node, held)) is not None:
+            path = f"calib_layer_{len(self.modules)}"
+            self.modules[path] = made
+            parts = dict(made.named_parameters())
+            self.names |= {f"{path}.{name}": self._name_of[of] for name, of in parts.items()}
+        else:
             return None
         (value,) = (each for each in node.all_input_nodes if self._layers.source_of(each))
-        self._called.add(path)
         new = self.graph.call_module(path, (self._new[value],))
         self._tell(node, new)
         return new
 
+    def _filled(self, node: fx.Node) -> fx.Node | None:
+        """A constant "like" a tensor, without the tensor, where it has no batch; None for all others.
+
+        So that a stage of a pipeline that reads a mask need not have that tensor.
+        """
+        base = str(node.target).split(".")[1]
+        found = node.meta.get("val")
+        if base not in FILLED or not isinstance(found, Tensor):
+            return None
+        if any(size and size % PRIME == 0 for size in found.shape) or self._no_grad:
+            return None
+        value = node.args[-1] if FILLED[base] is None else FILLED[base]
+        options = {"dtype": self._argument(found.dtype), "device": self._device}
+        given = ([*found.shape], self._argument(value))
+        new = self.graph.call_function(torch.ops.aten.full.default, given, options)
+        self._tell(node, new)
+        return new
+
+    def _held(self, node: fx.Node) -> Iterator[str]:
+        """The names of the parameters that a node reads, in the order of its arguments."""
+        for each in map(self._new.get, node.all_input_nodes):
+            if isinstance(each, fx.Node) and each.target in self._weights:
+                yield str(each.target)
+
+    def _like(self, layer: Layer, node: fx.Node, held: list[str]) -> nn.Module | None:
+        """A module of torch.nn for a call on the weights `held`, where a strategy may want one.
+
+        As in multi-head attention, or in a subclass of a batch norm. A tied weight is not divided.
+        """
+        if layer.shape.kind == "batch_norm":
+            made: nn.Module = self._norm(layer.shape, node)
+        elif layer.shape.kind in ("conv", "linear") and layer.name not in self._tied:
+            made = _product(layer.shape)
+        else:
+            return None
+        for name, of in zip(("weight", "bias"), held, strict=False):
+            setattr(made, name, self._weights[of])
+        return made.train()
+
+    def _norm(self, shape: LayerShape, node: fx.Node) -> nn.Module:
+        """A batch norm with the buffers of a call; what counts batches is a call of its own."""
+        given = Call(node, self._argument, PRIME)
+        norm = NORMS[len(shape.output_shape)](
+            shape.output_shape[0],
+            given["eps"],
+            given["momentum"],
+            affine=bool(shape.parameter_shapes),
+            device="meta",
+        )
+        for name in ("running_mean", "running_var"):
+            setattr(norm, name, self._buffers[str(given[name].target)])
+        norm.num_batches_tracked = None
+        return norm
+
     def _tell(self, node: fx.Node, new: fx.Node) -> None:
         source = self._layers.source_of(node)
-        if source.partition("[")[0] in self._shapes and source not in self.layer_of.values():
+        if source.partition("[")[0] in self._of and source not in self._told:
             self.layer_of[new.name] = source
+            self._told.add(source)
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
             return self._new[given]
         if isinstance(given, list | tuple):
             return [self._argument(each) for each in given]
-        if type(given) is int and given and given % PRIME == 0:
+        if type(given) in (int, float) and given and given % PRIME == 0:
             return given // PRIME * self._batch
         if isinstance(given, torch.dtype) and given == torch.get_default_dtype():
             return self._dtype
         return self._device if isinstance(given, torch.device) else given
+
+
+def _path(node: fx.Node) -> str:
+    """The path of the module whose forward makes a call, also where it is called again."""
+    return innermost(node)[0].partition("@")[0]
+
+
+def _is_layer(module: nn.Module, path: str, held: list[str]) -> bool:
+    """Whether a call of a module is one operator on the parameters `held`, and nothing else."""
+    own = [f"{path}.{name}" for name, _ in module.named_parameters()]
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    padded = getattr(module, "padding_mode", "zeros") != "zeros"
+    return type(module) in LAYERS and bool(path) and held == own and not (hooks or padded)
+
+
+def _product(shape: LayerShape) -> nn.Module:
+    """A convolution or linear layer of a shape, whose weights have no memory yet."""
+    weight, *bias = shape.parameter_shapes
+    of: dict[str, Any] = dict(shape.attributes)
+    if shape.kind == "linear":
+        return nn.Linear(weight[1], weight[0], bias=bool(bias), device="meta")
+    return CONVOLUTIONS[len(weight) - 2](
+        of["groups"] * weight[1],
+        weight[0],
+        of["kernel"],
+        of["stride"],
+        of["padding"],
+        groups=of["groups"],
+        bias=bool(bias),
+        device="meta",
+    )

@@ -6,7 +6,7 @@ names that the oracle uses; an observer sees every layer's output while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -39,14 +39,22 @@ class _Watched(fx.Interpreter):
 class LayerProgram(nn.Module):
     """Runs `graph`; `layer_of` maps a node's name to the layer whose output it is.
 
+    `names`: the name in the model of each parameter that `graph` calls otherwise.
+
     An `observer` is called in each forward with the name and the output of every layer that runs (of
     this rank's part, where it has one). Nodes that are no layer (a gather that a strategy put in, an
     identity) have no entry.
     """
 
-    def __init__(self, spec: ModelSpec, graph: fx.GraphModule, layer_of: dict[str, str]) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        graph: fx.GraphModule,
+        layer_of: dict[str, str],
+        names: dict[str, str] | None = None,
+    ) -> None:
         super().__init__()
-        self.spec, self.layer_of = spec, layer_of
+        self.spec, self.layer_of, self.names = spec, layer_of, names or {}
         self.graph = graph
         self.observer: Observer | None = None
 
@@ -92,14 +100,24 @@ class LayerProgram(nn.Module):
         self.graph.graph.lint()
         self.graph.recompile()
 
+    def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every parameter that is trained, with its name in the model."""
+        for name, parameter in self.graph.named_parameters():
+            if parameter.requires_grad:
+                yield self.names.get(name, name), parameter
+
     def parameter_layers(self) -> dict[str, str]:
-        """The layer that has each parameter, by the parameter's name in the model."""
-        return {
-            f"{node.target}.{name}": self.layer_of[node.name]
-            for node in self.graph.graph.nodes
-            if node.op == "call_module" and node.name in self.layer_of
-            for name, _ in self.graph.get_submodule(str(node.target)).named_parameters()
-        }
+        """The first layer that has each parameter, by the parameter's name in the model."""
+        found: dict[str, str] = {}
+        for node in self.graph.graph.nodes:
+            if node.op == "call_module" and node.name in self.layer_of:
+                for name, _ in self.graph.get_submodule(str(node.target)).named_parameters():
+                    known = f"{node.target}.{name}"
+                    found.setdefault(self.names.get(known, known), self.layer_of[node.name])
+            for read in node.all_input_nodes:
+                if read.op == "get_attr" and node.name in self.layer_of:
+                    found.setdefault(str(read.target), self.layer_of[node.name])
+        return found
 
 
 def layer_program(module: nn.Module, about: ModelEntry, batch: int) -> LayerProgram:

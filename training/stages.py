@@ -3,15 +3,17 @@
 A stage is a program of its own: it takes the tensors that cross the border before it (and the model's
 input, where it reads that) and returns those that cross the border behind it; the last stage returns
 the model's outputs. A tensor that a stage does not use is handed on. Views (flatten, identities, sizes)
-cost nothing and are not sent: each stage that reads one makes it from the tensor behind it.
+cost nothing and are not sent: each stage that reads one makes it from the tensor behind it, as it makes
+what depends on no sample (a mask, positions).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from calib.training.layer_program import LayerProgram
+from calib.training.node_memory import NodeMemory
 
 
 @dataclass(frozen=True)
@@ -45,40 +48,66 @@ def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> Progr
 
 
 class _Cut:
-    """Which stage makes each tensor, and which one reads it last."""
+    """Which stage makes each tensor, and which ones read it.
+
+    A tensor is made in one stage, and sent. What costs nothing or depends on no sample is made again by
+    each stage that reads it: views, sizes, masks, what the model holds. So is every view of a tensor
+    that is written into, because only in the same memory does a view see what is written.
+    """
 
     def __init__(self, program: LayerProgram, boundaries: tuple[int, ...]) -> None:
         self._program, self._nodes = program, list(program.graph.graph.nodes)
         self._last = len(boundaries)
-        self._made_in: dict[fx.Node, int] = {}  # without views and the model's input
+        self._memory = NodeMemory(program)
+        self._made_in = self._places(boundaries)
+        self._again: list[dict[fx.Node, None]] = []  # of each stage: what it makes, as others may
+        self._read: list[dict[fx.Node, None]] = []  # and what it reads that is made once
         self._read_until: dict[fx.Node, int] = {}
-        self._shown_in: dict[fx.Node, int] = {}  # views: the first stage that reads them
+        self._shown_in: dict[fx.Node, int] = {}  # what is made again: the first stage that does so
+        for stage in range(self._last + 1):
+            again, read = self._reading(stage)
+            self._again.append(again)
+            self._read.append(read)
+            self._read_until |= dict.fromkeys(read, stage)
+            for node in again:
+                self._shown_in.setdefault(node, stage)
+
+    def _places(self, boundaries: tuple[int, ...]) -> dict[fx.Node, int]:
+        """The stage of each node whose result is made once."""
         index = {
             name: i
-            for i, layer in enumerate(program.spec.layers)
+            for i, layer in enumerate(self._program.spec.layers)
             if not layer.shape.is_free
             for name in layer.outputs
         }
+        found, stage = dict[fx.Node, int](), 0
         for node in self._nodes:
-            layer = program.layer_of.get(node.name)
-            if node.op == "output":
-                self._read(node, self._last)
-            elif layer in index:
-                self._made_in[node] = bisect_right(boundaries, index[layer])
-                self._read(node, self._made_in[node])
+            layer = self._program.layer_of.get(node.name)
+            if layer in index:
+                stage = bisect_right(boundaries, index[layer])
+            if self._memory.is_made_once(node, layer in index):
+                found[node] = stage
+        return found
 
-    def _read(self, reader: fx.Node, stage: int) -> None:
-        for source in self._sources(reader, stage):
-            self._read_until[source] = max(stage, self._read_until.get(source, 0))
+    def _own(self, stage: int) -> list[fx.Node]:
+        """What a stage makes that no other makes, and the output of the last one."""
+        own = [node for node, made in self._made_in.items() if made == stage]
+        return [*own, self._nodes[-1]] if stage == self._last else own
 
-    def _sources(self, reader: fx.Node, stage: int) -> Iterator[fx.Node]:
-        """What a node reads, looking through views."""
-        for read in reader.all_input_nodes:
-            if read in self._made_in or read.op == "placeholder":
-                yield read
-            else:
-                self._shown_in.setdefault(read, stage)
-                yield from self._sources(read, stage)
+    def _reading(self, stage: int) -> tuple[dict[fx.Node, None], dict[fx.Node, None]]:
+        """What a stage makes again, and what it reads that is made once, here or before."""
+        again, read = dict[fx.Node, None](), dict[fx.Node, None]()
+        waiting = self._own(stage)
+        while waiting:
+            for node in waiting.pop().all_input_nodes:
+                if node in self._made_in or node.op == "placeholder":
+                    read[node] = None
+                elif node not in again:
+                    again[node] = None
+                    written = [w for w in self._memory.writers(node) if w not in self._made_in]
+                    again |= dict.fromkeys(written)
+                    waiting += [node, *written]
+        return again, read
 
     def _crossing(self, border: int) -> list[fx.Node]:
         """What is made before stage `border` and read in it or later."""
@@ -88,85 +117,79 @@ class _Cut:
             if made < border <= self._read_until.get(node, 0)
         ]
 
-    def _in_place(self, node: fx.Node) -> bool:
-        """Whether a node writes into what it reads."""
-        module = self._program.module_called(node)
-        if module is not None:
-            return bool(getattr(module, "inplace", False))
-        if isinstance(node.target, torch._ops.OpOverload):
-            return bool(node.target._schema.is_mutable)
-        name = str(getattr(node.target, "__name__", node.target))
-        told = any(given is True for given in (node.kwargs.get("inplace"), *node.args))
-        return told or name.endswith("_") or name == "iadd"
-
     def _layers(self, nodes: list[fx.Node]) -> tuple[str, ...]:
         return tuple(self._program.layer_of[node.name] for node in nodes)
 
     def stage(self, number: int) -> ProgramStage:
+        """One stage, its nodes in the order in which they were."""
         graph = fx.Graph()
         received = self._crossing(number)
         here = {node: graph.placeholder(node.name) for node in received}
         (model_input,) = (node for node in self._nodes if node.op == "placeholder")
-        own = [node for node, made in self._made_in.items() if made == number]
-        readers = [*own, self._nodes[-1]] if number == self._last else own
-        reads_input = any(model_input in self._sources(node, number) for node in readers)
+        reads_input = model_input in self._read[number]
         if reads_input:
             here[model_input] = graph.placeholder(model_input.name)
+        wanted = {*self._own(number), *self._again[number]}
 
         # torch refuses to write into what was received: a leaf that requires a gradient
-        written = {
-            source for node in own if self._in_place(node) for source in self._sources(node, number)
-        }
         for node in received:
-            if node in written:
+            if not wanted.isdisjoint(self._memory.writers(node)):
                 here[node] = graph.call_method("clone", (here[node],))
 
-        def value(node: fx.Node) -> fx.Node:
-            if node not in here:  # of this stage, or a view
-                here[node] = graph.node_copy(node, value)
-            return here[node]
-
-        for node in own:
-            value(node)
-        if number == self._last:
-            sent = self._program.spec.layers[-1].inputs
-            graph.node_copy(self._nodes[-1], value)
-        else:
+        for node in self._nodes:
+            if node in wanted:
+                here[node] = graph.node_copy(node, here.__getitem__)
+        sent = self._program.spec.layers[-1].inputs
+        if number < self._last:
             crossing = self._crossing(number + 1)
             sent = self._layers(crossing)
             # memory is sent in the order in which it lies
             graph.output(tuple(graph.call_method("contiguous", (here[n],)) for n in crossing))
-        shown = {node for node in here if (self._made_in | self._shown_in).get(node) == number}
+        shown_in = self._made_in | self._shown_in
         layer_of = {
             here[node].name: layer
-            for node in shown
-            if (layer := self._program.layer_of.get(node.name)) is not None
+            for node in wanted
+            if shown_in.get(node) == number
+            and (layer := self._program.layer_of.get(node.name)) is not None
         }
         module = fx.GraphModule(self._program.graph, graph)
-        program = LayerProgram(self._program.spec, module, layer_of)
+        program = LayerProgram(self._program.spec, module, layer_of, self._program.names)
         return ProgramStage(program, self._layers(received), sent, reads_input)
 
 
-def item_types(
+def border_tensors(
     program: LayerProgram,
+    boundaries: tuple[int, ...],
+    number: int,
     sample: Tensor,
     device: torch.device,
     cast: AbstractContextManager[object],
-) -> dict[str, torch.dtype]:
-    """Item type of every layer's output under `cast` (autocast), for inputs like `sample` on `device`.
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What stage `number` receives (the first: the input) and returns, as tensors without memory.
 
-    The tensors are fake: nothing is computed, and no statistics or random numbers change.
+    Under `cast` (autocast), for inputs like `sample` on `device`: their sizes, item types, and whether a
+    gradient comes back. Nothing is computed, and no statistics or random numbers change.
     """
-    found: dict[str, torch.dtype] = {}
-    mode = FakeTensorMode()
-    state: dict[str, Tensor] = {
-        name: mode.from_tensor(tensor) for name, tensor in program.state_dict().items()
-    }
-    before, program.observer = program.observer, lambda layer, y: found.update({layer: y.dtype})
-    try:
-        with mode, cast, torch.no_grad():
-            fake = torch.empty(sample.shape, dtype=sample.dtype, device=device)
-            functional_call(program, state, (fake,))
-    finally:
-        program.observer = before
-    return found
+    mode, received = FakeTensorMode(), tuple[Tensor, ...]()
+    with mode, cast:
+        model_input = torch.empty(sample.shape, dtype=sample.dtype, device=device)
+        found: Any = (model_input,)
+        for stage in range(number + 1):
+            part = cut(program, boundaries, stage)
+            received = tuple(of.detach().requires_grad_(of.requires_grad) for of in found)
+            given = (*(received if stage else ()), *([model_input] if part.reads_input else []))
+            state: dict[str, Tensor] = {
+                name: mode.from_tensor(of)
+                for kind in (part.program.named_parameters, part.program.named_buffers)
+                for name, of in kind(remove_duplicate=False)
+            }
+            found = functional_call(part.program, state, given)
+            found = found if isinstance(found, tuple) else (found,)
+    return _without_memory(received), _without_memory(found)
+
+
+def _without_memory(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.empty(of.shape, dtype=of.dtype, device="meta", requires_grad=of.requires_grad)
+        for of in tensors
+    )

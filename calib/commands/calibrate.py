@@ -33,7 +33,6 @@ from calib.options import (
 )
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
-from calib.training.allowed import WHOLE
 
 
 def command(
@@ -44,7 +43,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
     strategies: Annotated[
-        str | None, typer.Option(help=f"Of {WHOLE}, comma-separated; default serial,data.")
+        str | None, typer.Option(help="Comma-separated; default serial,data.")
     ] = None,
     batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,

@@ -38,6 +38,8 @@ def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") 
     needed = must_split(model, split_until)
     for layer in needed:
         reason = why_whole(layer.shape, grid)
+        if layer.name in model.tied_layers:
+            reason = "it shares weights with another layer"
         if reason:
             limits = most_parts(layer.shape)
             most = f"at most {' x '.join(map(str, limits))} ranks" if limits else "it needs images"

@@ -78,23 +78,7 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
             f"{len(model.layers)} layers, one for each stage"
         ]
-    return why_no_layers(model, "", division.boundaries) or _why_not_apart(model, division)
-
-
-def _why_not_apart(model: ModelSpec, division: Division) -> list[str]:
-    """Which layers share weights and are, or may be, in two stages."""
-    place = {layer.name: index for index, layer in enumerate(model.layers)}
-    for index, layer in enumerate(model.layers if division.p > 1 else ()):
-        for owner in layer.shared_parameters.values():
-            apart = not division.boundaries or any(
-                place[owner] < border <= index for border in division.boundaries
-            )
-            if apart:
-                return [
-                    f"pipeline parallelism of {model.name}: {owner} and {layer.name} share weights, so "
-                    "they must be in one stage: choose the boundaries so"
-                ]
-    return []
+    return why_no_layers(model, "", division.boundaries)
 
 
 def why_no_layers(model: ModelSpec, split_until: str, boundaries: tuple[int, ...]) -> list[str]:
@@ -177,13 +161,11 @@ def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
     weighted = [index for index, layer in enumerate(layers) if layer.shape.kind in WEIGHTED]
     if cuts == "channels":
         weighted = weighted[1:]
-    shared = {owner for layer in layers for owner in layer.shared_parameters.values()}
     return [
         index
         for index in weighted
         if layers[index].shape.attributes.get("groups", 1) == 1
-        and not layers[index].shared_parameters
-        and layers[index].name not in shared
+        and layers[index].name not in model.tied_layers
     ]
 
 

@@ -7,18 +7,18 @@ shape. Outputs are cut as evenly as possible, and a layer's input like its produ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerShape, split_sizes
+from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
 WINDOWED = ("conv", "max_pool", "avg_pool")
 POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
-CUT = (*WINDOWED, *POINTWISE)
 DIMENSIONS = ("height", "width", "depth")  # names for messages: first, second, third
 # this many equal parts show every neighbourhood that more parts have
 LIKE_ALL = 5
@@ -45,6 +45,15 @@ class Window(NamedTuple):
 
 
 POINT = Window()
+
+
+def is_cut(shape: LayerShape) -> bool:
+    """Whether parts of an image are enough for parts of its output, with a halo or without."""
+    of = shape.operator
+    if of is None:
+        return shape.kind in (*WINDOWED, *POINTWISE)
+    inputs = set(shape.input_shapes)
+    return of.is_pointwise and inputs == {shape.output_shape} and not shape.parameter_shapes
 
 
 class Axis(NamedTuple):
@@ -155,7 +164,7 @@ def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tupl
 
 def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
     """Why a layer cannot be cut into this grid of parts; "" if it can."""
-    if shape.kind not in CUT:
+    if not is_cut(shape):
         what = f"a {shape.kind} layer" if shape.operator is None else shape.operator.name
         return f"{what} needs the whole image"
     if len(shape.output_shape) <= len(grid):
@@ -185,9 +194,19 @@ def why_not(of: Axis, dimension: int, parts: int) -> str:
 
 @once
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
-    """Index of the first layer that cannot be cut so; it and all later layers stay whole."""
+    """Index of the first layer that cannot be cut so; it and all later layers stay whole.
+
+    Gradients of a split layer are added up over the parts, those of a whole one are not: a layer that
+    shares weights stays whole.
+    """
     whole = (index for index, axes in _cuttable(model) if _is_whole(axes, grid))
-    return next(whole, len(model.layers))
+    return min(next(whole, len(model.layers)), _first_tied(model))
+
+
+@once
+def _first_tied(model: ModelSpec) -> int:
+    tied = (n for n, layer in enumerate(model.layers) if layer.name in model.tied_layers)
+    return next(tied, len(model.layers))
 
 
 @once
@@ -201,7 +220,7 @@ def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
 
 def axes_of(shape: LayerShape) -> tuple[Axis, ...]:
     """The spatial dimensions along which a layer may be cut; () if it needs the whole image."""
-    if shape.kind not in CUT:
+    if not is_cut(shape):
         return ()
     return tuple([axis(shape, d) for d in range(len(shape.output_shape) - 1)])
 
@@ -237,10 +256,14 @@ def spatial_part(shape: LayerShape, lengths: tuple[int, ...]) -> LayerShape:
             x[1 + d] = (lengths[d] - 1) * along.stride + along.kernel
     if padding:
         attributes["padding"] = tuple(0 if d in cut else n for d, n in enumerate(padding))
-    return shape.model_copy(
-        update={
-            "input_shapes": tuple(map(tuple, inputs)),
-            "output_shape": tuple(output),
-            "attributes": attributes,
-        }
-    )
+    found = resized(shape, tuple(map(tuple, inputs)), tuple(output))
+    return found.model_copy(update={"attributes": attributes})
+
+
+def resized(shape: LayerShape, inputs: tuple[Shape, ...], output: Shape) -> LayerShape:
+    """A layer on inputs of other lengths; what an operator keeps grows with its output."""
+    update: dict[str, object] = {"input_shapes": inputs, "output_shape": output}
+    if shape.operator is not None:
+        share = math.prod(output) / math.prod(shape.output_shape)
+        update["operator"] = shape.operator.on_share(share)
+    return shape.model_copy(update=update)

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_TYPES
+from calib.foundation.layers import ITEM_TYPES, Shape
 from calib.foundation.operators import FLOATS
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
@@ -107,13 +107,18 @@ class Sent(NamedTuple):
 def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
     """Every output that can be sent from stage to stage, by its name.
 
-    What depends on no sample and has no gradient, as a mask, each stage makes itself. What has no batch
-    but a gradient counts for each sample.
+    What depends on no sample and has no gradient, as a mask or a first hidden state, each stage makes
+    itself. What has no batch but a gradient counts for each sample.
     """
     found = {}
     each = model.items.activation_bytes
+    constant: set[str] = set()  # made of nothing, or of such alone
     for layer in model.layers[:-1]:
         of = layer.shape.operator
+        fixed = of is not None and of.is_constant and not layer.shape.parameter_shapes
+        if fixed and constant.issuperset(layer.inputs):
+            constant.update(layer.outputs)
+            continue
         for number, (name, shape) in enumerate(layer.outputs.items(), len(layer.inputs)):
             item = "" if of is None else of.type(number)
             gradient = layer.has_gradient and item in ("", *FLOATS)
@@ -196,9 +201,51 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
 
 @once
 def weights_of(model: ModelSpec, first: int, end: int) -> Tensors:
-    """The weights of layers `first` to `end` - 1."""
-    layers = model.layers[first:end]
-    return tensors(tuple(s for x in layers for s in x.own_parameters), model.items)
+    """The weights of layers `first` to `end` - 1, with those that they share with earlier layers."""
+    own = tuple(shape for layer in model.layers[first:end] for shape in layer.own_parameters)
+    tied = tuple(shape for _, shape in _shared_with(model, first, end))
+    return tensors(own + tied, model.items)
+
+
+def weight_sizes(model: ModelSpec, borders: Borders) -> list[tuple[int, int]]:
+    """The number of weight tensors of every stage, and their bytes."""
+    if model.tied_layers:
+        weights = [weights_of(model, a, b) for a, b in borders]
+        return [(of.ntensors, of.nbytes) for of in weights]
+    counts, nbytes = weights_before(model)
+    return [(counts[b] - counts[a], nbytes[b] - nbytes[a]) for a, b in borders]
+
+
+def _shared_with(model: ModelSpec, first: int, end: int) -> dict[tuple[str, Shape], None]:
+    """Weights of layers before `first` that layers up to `end` - 1 share: owner and shape."""
+    earlier = {layer.name for layer in model.layers[:first]} if model.tied_layers else set()
+    return {
+        (owner, layer.shape.parameter_shapes[at]): None
+        for layer in model.layers[first:end]
+        for at, owner in layer.shared_parameters.items()
+        if owner in earlier
+    }
+
+
+class Tie(NamedTuple):
+    """A weight that several stages hold: the layer that has it first, its shape, the stages."""
+
+    owner: str
+    shape: Shape
+    stages: tuple[int, ...]
+
+
+def ties(model: ModelSpec, boundaries: tuple[int, ...]) -> list[Tie]:
+    """The weights whose gradients several stages add up (Megatron-LM's tied embeddings)."""
+    if not model.tied_layers:
+        return []
+    place = {layer.name: index for index, layer in enumerate(model.layers)}
+    found: dict[tuple[str, Shape], list[int]] = {}
+    for stage, (first, end) in enumerate(stage_borders(model, boundaries)):
+        for owner, shape in _shared_with(model, first, end):
+            known = found.setdefault((owner, shape), [bisect_right(boundaries, place[owner])])
+            known.append(stage)
+    return [Tie(owner, shape, tuple(stages)) for (owner, shape), stages in found.items()]
 
 
 @once

@@ -17,7 +17,7 @@ from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
-from calib.oracle.layout.stages import sent_tensors
+from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import kinds_of, repeats, workload
 from calib.oracle.model.layer import Layer
@@ -101,7 +101,7 @@ def messages(model: ModelSpec, division: Division) -> list[Message]:
     if division.p == 1:
         return []
     if division.traits.stages:
-        return _pipeline(model, division)
+        return _pipeline(model, division) + tied_messages(model, division)
     if division.shards:
         return unit_messages(model, division)
     inside = [flow_message(model, flow, division) for flow in layer_flows(model, division)]
@@ -346,4 +346,20 @@ def unit_messages(model: ModelSpec, division: Division) -> list[Message]:
         name = unit.name or "the root"
         found += unit.gathers * [Message("allgather", nbytes, p, why=f"weights of {name}")]
         found.append(Message("reduce_scatter", nbytes, p, why=f"gradients of {name}"))
+    return found
+
+
+def tied_messages(model: ModelSpec, division: Division) -> list[Message]:
+    """pipeline: the sum of each tied weight's gradient over the stages that hold it.
+
+    As Megatron-LM ties the table and the head of a language model (Shoeybi et al. 2019).
+    """
+    boundaries = with_boundaries(model, division).boundaries
+    found = []
+    for owner, shape, stages in ties(model, boundaries):
+        count = len(stages)
+        nbytes = message_bytes(math.prod(shape), model.items.weight_bytes)
+        stride = (stages[-1] - stages[0]) // (count - 1)
+        why = f"gradients of {owner}, shared by {count} stages"
+        found.append(Message("allreduce", nbytes, count, stride=stride, why=why))
     return found

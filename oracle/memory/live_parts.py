@@ -14,7 +14,15 @@ from typing import NamedTuple, Protocol
 from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.oracle.layout.shards import largest_part, split_places
-from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
+from calib.oracle.layout.spatial import (
+    WINDOWED,
+    Axis,
+    axis,
+    outputs_reading,
+    part_range,
+    resized,
+    rows_read,
+)
 from calib.oracle.layout.units import units_of
 from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
@@ -258,8 +266,7 @@ class SpatialLayers(WholeLayers):
             inputs = tuple([self._own(of) for of in shape.input_shapes])
             if rows and not all(of.alone for of in rows):
                 inputs = (self._extended(shape, rows),)
-            changes = {"input_shapes": inputs, "output_shape": self._own(shape.output_shape)}
-            self._known[first] = shape.model_copy(update=changes), rows
+            self._known[first] = resized(shape, inputs, self._own(shape.output_shape)), rows
         return self._known[first]
 
     def _cut(self) -> list[int]:

@@ -123,6 +123,16 @@ class ModelSpec(BaseModel):
         return ""
 
     @cached_property
+    def tied_layers(self) -> frozenset[str]:
+        """The names of all layers that share weights with another."""
+        return frozenset(
+            name
+            for layer in self.layers
+            for owner in layer.shared_parameters.values()
+            for name in (owner, layer.name)
+        )
+
+    @cached_property
     def parameter_items(self) -> int:
         """Number of weights and biases."""
         return sum(map(math.prod, self.parameter_shapes))

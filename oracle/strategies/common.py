@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from calib.foundation.division import Division
+from calib.foundation.execution import ItemType
 from calib.foundation.layers import Direction
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
-from calib.oracle.layout.traffic import Flow, flow_message, gradient_messages, grouped_flows
-from calib.oracle.layout.workload import Select, Workload, workload
+from calib.oracle.layout.traffic import (
+    Flow,
+    Message,
+    flow_message,
+    gradient_messages,
+    grouped_flows,
+)
+from calib.oracle.layout.workload import Select, Tensors, Workload, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 from calib.oracle.paper.form import PaperCosts
@@ -96,7 +103,13 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     messages = gradient_messages(model, division)
     if not messages:
         return []
-    weights = workload(model, division).weights
+    return exchange_of(messages, workload(model, division).weights, model.items, costs)
+
+
+def exchange_of(
+    messages: list[Message], weights: Tensors, items: ItemType, costs: Costs
+) -> list[Term]:
+    """The exchange of some gradients by messages, and the packing around it."""
     passes = [
         Term(
             "pack",
@@ -112,7 +125,7 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     # an iteration adds overhead to the exchange of W once, however many messages it has
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
-        alone = costs.sent(message, model.items.weight_bytes)
+        alone = costs.sent(message, items.weight_bytes)
         cost = costs.tensors.exchanging(alone, share)
         sent.append(
             Term(

@@ -18,13 +18,12 @@ from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.stages import (
     Borders,
     activations_before,
-    balanced,
     by_stage,
-    operations,
     stage_borders,
     stage_names,
     stages_waves,
-    weights_before,
+    weight_sizes,
+    with_boundaries,
     with_stages,
 )
 from calib.oracle.layout.workload import workload
@@ -138,15 +137,12 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     """
     if division.p == 1:
         return serial.memory(model, one_rank(division), optimizer)
-    items, weights = activations_before(model), weights_before(model)[1]
-    boundaries = division.boundaries or balanced(operations(model), division.p)
-    waves = stages_waves(division)
+    items = activations_before(model)
+    borders = stage_borders(model, with_boundaries(model, division).boundaries)
+    waves, sizes = stages_waves(division), weight_sizes(model, borders)
     stages = [
-        (
-            activation_bytes(model, division.local_batch * n * (items[b] - items[a])),
-            weights[b] - weights[a],
-        )
-        for n, (a, b) in zip(waves, stage_borders(model, boundaries), strict=True)
+        (activation_bytes(model, division.local_batch * n * (items[b] - items[a])), nbytes)
+        for n, (a, b), (_, nbytes) in zip(waves, borders, sizes, strict=True)
     ]
     # the weights of naive_parts
     each = 2 + STATES[optimizer]

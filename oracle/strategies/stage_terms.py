@@ -26,15 +26,16 @@ from calib.oracle.layout.stages import (
     crossings,
     stage_borders,
     stage_names,
-    weights_before,
+    ties,
+    weight_sizes,
     weights_of,
     with_stages,
 )
-from calib.oracle.layout.traffic import Message, message_bytes
-from calib.oracle.layout.workload import FREE, Workload, workload
+from calib.oracle.layout.traffic import Message, message_bytes, tied_messages
+from calib.oracle.layout.workload import FREE, Workload, tensors, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
-from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS
+from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS, exchange_of
 from calib.oracle.strategies.schedules import CriticalPath, critical_path
 from calib.oracle.terms import Term
 
@@ -108,6 +109,7 @@ class Stages:
             *self._ideal_terms(ideal),
             *self._bubble_terms(alone, longest, ideal),
             self._sending(alone, longest, held),
+            *self._ties(),
             self._update(),
         ]
 
@@ -235,12 +237,20 @@ class Stages:
             costs.append(cost)
         return [*costs, NOTHING] if forward else [NOTHING, *costs]
 
+    def _ties(self) -> list[Term]:
+        """The gradients of tied weights, added up by the stages that hold them."""
+        shapes = tuple(tie.shape for tie in ties(self.model, self.division.boundaries))
+        messages = tied_messages(self.model, self.division)
+        if not messages:
+            return []
+        items = self.model.items
+        return exchange_of(messages, tensors(shapes, items), items, self.costs)
+
     def _update(self) -> Term:
         """The slowest update, among stages that no other exceeds in both tensors and bytes."""
-        counts, nbytes = weights_before(self.model)
-        sizes = [(nbytes[b] - nbytes[a], counts[b] - counts[a], a, b) for a, b in self.borders]
+        sizes = zip(weight_sizes(self.model, self.borders), self.borders, strict=True)
         most, lists = -1, []
-        for _, ntensors, a, b in sorted(sizes, key=lambda size: (-size[0], -size[1])):
+        for (ntensors, _), (a, b) in sorted(sizes, key=lambda of: (-of[0][1], -of[0][0])):
             if ntensors > most:
                 most = ntensors
                 lists.append(weights_of(self.model, a, b))

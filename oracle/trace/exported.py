@@ -89,7 +89,7 @@ class ExportedLayers:
         """Of an input of the graph: the name of a parameter or buffer, or a constant; else None."""
         if node.name in self._user:
             return None
-        name, _ = self._names.get(node.name, (node.name, False))
+        name: str = self._names.get(node.name, (node.name, False))[0]
         return self._constants.get(name, name)
 
     def returned(self, node: fx.Node) -> list[fx.Node]:

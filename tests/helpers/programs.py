@@ -41,11 +41,14 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
     return trace(module, found.input_shape, name, found.loss, found.auxiliary_weight), module
 
 
-def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """layer_program(module, about, 1), traced without weights at the first call for this name."""
+def traced_once(module: nn.Module, about: ModelEntry, batch: int = 1) -> LayerProgram:
+    """layer_program, traced without weights at the first call for this name: by torch.fx alone, whose
+    graphs take any batch."""
     if about.name not in _TRACED:
-        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about, 1)
+        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about, batch)
     found = _TRACED[about.name]
+    if any(layer.shape.operator for layer in found.spec.layers):
+        return layer_program(module, about, batch)
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))
 

@@ -161,7 +161,7 @@ def test_a_module_of_several_layers_is_left_out() -> None:
         module(torch.randn(2, 3, 8, 8))
         clock.end()
         assert {name.partition(":")[2] for name in times.seconds} == once
-    program = layer_program(module, ABOUT)
+    program = layer_program(module, ABOUT, 1)
     found = modules_of(program, names)
     assert set(found) == once
     assert all(found[name] is getattr(module, name) for name in once)

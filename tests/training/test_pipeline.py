@@ -26,7 +26,7 @@ from calib.oracle.layout.stages import with_boundaries
 from calib.training.allowed import why_not_trained
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
-from calib.training.stages import ProgramStage, cut, item_types
+from calib.training.stages import ProgramStage, border_tensors, cut
 from calib.training.step import loss_function
 from calib.training.strategies import make_worker
 from calib.training.worker import Task, WorkerOptions
@@ -36,7 +36,7 @@ PROGRAM = Path(__file__).with_name("pipeline_ranks.py")
 
 def program_of(name: str) -> LayerProgram:
     """The model as in training."""
-    return layer_program(built(ENTRIES[name], 3), ENTRIES[name])
+    return layer_program(built(ENTRIES[name], 3), ENTRIES[name], 4)
 
 
 PROGRAMS = {name: program_of(name) for name in ENTRIES}
@@ -47,6 +47,11 @@ def data(name: str, batch: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn((batch, *ENTRIES[name].input_shape), generator=generator)
     return inputs.double(), torch.randint(ENTRIES[name].outputs, (batch,), generator=generator)
+
+
+def alike(tensor: Tensor) -> tuple[object, ...]:
+    """What a receiver is told of a tensor."""
+    return tensor.shape, tensor.dtype, tensor.requires_grad
 
 
 def run_stages(
@@ -242,21 +247,25 @@ def test_what_a_rank_refuses(
 
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
-def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
+def test_what_crosses_under_autocast_is_what_a_run_sends(name: str) -> None:
     program = PROGRAMS[name].float()
     inputs = data(name)[0].float()
     buffers = {key: value.clone() for key, value in program.named_buffers()}
     state = torch.random.get_rng_state()
     like = torch.empty_like(inputs, device="meta")
     cast = torch.autocast("cpu", torch.bfloat16)
-    found = item_types(program, like, torch.device("cpu"), cast)
+    boundaries = (len(program.spec.layers) // 2,)
+    received, found = border_tensors(program, boundaries, 0, like, torch.device("cpu"), cast)
+    assert [(of.shape, of.dtype) for of in received] == [(inputs.shape, inputs.dtype)]
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, buffers[key]) for key, value in program.named_buffers())
-    seen = watch(program)
     with torch.autocast("cpu", torch.bfloat16):
-        program(inputs)
-    assert {layer: outputs[0].dtype for layer, outputs in seen.items()} == found
-    assert torch.bfloat16 in found.values()
+        sent = cut(program, boundaries, 0).program(inputs)
+    assert [alike(of) for of in found] == [alike(of) for of in sent]
+    cast = torch.autocast("cpu", torch.bfloat16)
+    again = border_tensors(program, boundaries, 1, like, torch.device("cpu"), cast)[0]
+    assert [alike(of) for of in again] == [alike(of) for of in sent]
+    assert torch.bfloat16 in {of.dtype for of in sent}
 
 
 @pytest.mark.mpi

@@ -116,12 +116,12 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
         name = str(program.node_of(layer.name).target)
         part = make(program.graph.get_submodule(name), link, layer.needs_input_grad)
         program.replace_module(layer.name, part)
-        ranges |= {f"{name}.{parameter}": of for parameter, of in part.ranges.items()}
+        of_layer = {f"{name}.{parameter}": of for parameter, of in part.ranges.items()}
+        ranges |= {program.names.get(known, known): of for known, of in of_layer.items()}
     program.recompile()
     held = [
         Held(name, parameter, ranges[name], "own") if name in ranges else Held(name, parameter)
-        for name, parameter in program.graph.named_parameters()
-        if parameter.requires_grad
+        for name, parameter in program.trained()
     ]
     return Worker(task, program, held, exchange(held))
 

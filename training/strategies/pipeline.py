@@ -3,15 +3,16 @@
 Stages are the oracle's (training/stages.py). The loss is the last layer, in the last stage. A
 micro-batch's loss is its mean divided by S, so that gradients add up to those of the mean over the batch
 (torch's scale_grads would take another pass over all gradients). Batch norms are over a micro-batch, and
-their running statistics move S times an iteration.
+their running statistics move S times an iteration. A weight that layers of several stages share is on
+all of them, which add up its gradients (Megatron-LM's tied embeddings).
 
-A stage tells torch the shapes of what crosses its borders, from the ModelSpec: otherwise torch would
-send them as pickles. torch posts sends without waiting, and waits for them later.
+A stage tells torch the sizes and types of what crosses its borders: otherwise torch would send them as
+pickles. torch posts sends without waiting, and waits for them later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from calib.foundation.execution import execution_of
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import PhaseClock
+from calib.training.gradients.flat import FlatAllreduce
 from calib.training.layer_program import LayerProgram
-from calib.training.stages import ProgramStage, cut, item_types
+from calib.training.stages import border_tensors, cut
 from calib.training.strategies import serial
 from calib.training.worker import Held, Task, Worker
 
@@ -70,17 +72,25 @@ class PipelineWorker(Worker):
 
     def __init__(self, task: Task) -> None:
         program, division = task.program, task.division
-        stage = cut(program, division.boundaries, task.teams.place.stage)
-        parameters = stage.program.graph.named_parameters()
-        held = [Held(name, p, gradient="own") for name, p in parameters if p.requires_grad]
-        super().__init__(task, stage.program, held)
+        number = task.teams.place.stage
+        stage = cut(program, division.boundaries, number)
+        held = [Held(name, p, gradient="own") for name, p in stage.program.trained()]
+        self._tied = _tied_gradients(task, held)
+        super().__init__(task, stage.program, held, self._tied)
         self._reads_input = stage.reads_input
-        received, sent = self._examples(task, program, stage)
+        first = next(task.module.parameters())
+        kind = torch.int64 if task.about.rows else first.dtype
+        sample = torch.empty(
+            (division.local_batch, *task.about.input_shape), dtype=kind, device="meta"
+        )
+        received, sent = border_tensors(
+            program, division.boundaries, number, sample, first.device, self._cast()
+        )
         self._stage: Any = _TimedStage(
             _Module(stage.program),
-            task.teams.place.stage,
+            number,
             division.p,
-            next(task.module.parameters()).device,
+            first.device,
             input_args=received,
             output_args=sent,
             group=task.teams.world.process_group,
@@ -90,36 +100,6 @@ class PipelineWorker(Worker):
         self._schedule: Any = schedule(
             self._stage, division.segments, loss_fn=self._mean_loss, scale_grads=False
         )
-
-    def _examples(
-        self, task: Task, program: LayerProgram, stage: ProgramStage
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What a micro-batch receives and sends, as tensors without memory."""
-        first = next(task.module.parameters())
-        outputs = {
-            name: (layer, place)
-            for layer in program.spec.layers
-            for place, name in enumerate(layer.outputs)
-        }
-        samples, types = self.division.local_batch, {}
-        kind = torch.int64 if task.about.rows else first.dtype
-        model_input = torch.empty((samples, *task.about.input_shape), dtype=kind, device="meta")
-        if execution_of(task.options.execution).items.mixed:
-            types = item_types(program, model_input, first.device, self._cast())
-
-        def example(name: str) -> Tensor:
-            layer, place = outputs[name]
-            item = layer.shape.output_type(place)
-            dtype = getattr(torch, item) if item else types.get(name, first.dtype)
-            return torch.empty(
-                layer.shape.output_sizes(samples)[place],
-                dtype=dtype,
-                device="meta",
-                requires_grad=layer.has_gradient and dtype.is_floating_point,
-            )
-
-        received = tuple(map(example, stage.received)) or (model_input,)
-        return received, tuple(map(example, stage.sent))
 
     def _mean_loss(self, outputs: Any, targets: Tensor) -> Tensor:
         """A micro-batch's part of the mean loss over the batch."""
@@ -152,9 +132,63 @@ class PipelineWorker(Worker):
         return torch.stack(losses).detach().sum() if stage.is_last else None
 
     def close(self) -> None:
-        """Release the process group."""
+        """Release the process groups."""
+        if self._tied is not None:
+            self._tied.close()
         self._stage.group = None
         self._stage = self._schedule = None
+
+
+class TiedGradients:
+    """The gradients of weights that several stages hold, each summed by those stages.
+
+    `groups`, by the number of each weight in the order of the rank's weights.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], groups: dict[int, TorchGroup]) -> None:
+        self._groups = groups
+        self._sums = {
+            place: FlatAllreduce([parameters[place]], group, divisor=1)
+            for place, group in groups.items()
+        }
+
+    def pack(self, gradients: Sequence[Tensor]) -> None:
+        """Copy them into the buffers that are sent."""
+        for place, of in self._sums.items():
+            of.pack([gradients[place]])
+
+    def exchange(self) -> None:
+        """Sum each over its stages."""
+        for of in self._sums.values():
+            of.exchange()
+
+    def unpack(self, gradients: Sequence[Tensor]) -> None:
+        """Copy the sums back."""
+        for place, of in self._sums.items():
+            of.unpack([gradients[place]])
+
+    def close(self) -> None:
+        """Free the groups; collective over each."""
+        for group in self._groups.values():
+            group.close()
+
+
+def _tied_gradients(task: Task, held: list[Held]) -> TiedGradients | None:
+    """The exchange of tied weights; collective over all stages. None where this one holds none."""
+    program, boundaries, world = task.program, task.division.boundaries, task.teams.world
+    if not program.spec.tied_layers:
+        return None
+    stages: dict[str, list[int]] = {}
+    for stage in range(task.division.p):
+        for name, _ in cut(program, boundaries, stage).program.trained():
+            stages.setdefault(name, []).append(stage)
+    names, groups = [of.name for of in held], dict[int, TorchGroup]()
+    for name, holders in stages.items():
+        if len(holders) > 1:
+            group = world.group(holders if world.rank in holders else None)
+            if group is not None:
+                groups[names.index(name)] = group
+    return TiedGradients([of.parameter for of in held], groups) if groups else None
 
 
 def make(task: Task) -> Worker:

@@ -21,6 +21,7 @@ from calib.microbench.item_types import activation_type
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
+from calib.training.exported_graph import operator_of
 from calib.training.gradients.flat import FlatAllreduce, GroupedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.split.cell import ImageCell, slices
@@ -105,7 +106,9 @@ def _gather(program: LayerProgram, split: set[str], cell: ImageCell) -> None:
 
 def _layer_behind(program: LayerProgram, node: fx.Node) -> str:
     """The layer whose output a node has; "" of a size."""
-    while node.op == "call_module" and node.name not in program.layer_of:
+    while node.name not in program.layer_of and node.all_input_nodes:
+        if node.op != "call_module" and operator_of(node) is None:
+            break
         node = node.all_input_nodes[0]  # an identity
     return program.layer_of.get(node.name, "")
 

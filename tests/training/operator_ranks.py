@@ -1,0 +1,71 @@
+"""Models of operators under every strategy that divides layers, on real ranks: mpiexec -n 4 python FILE.
+
+Each case trains a step on the first p ranks and compares loss and gradients with those of the module by
+itself, in float64. Rank 0 prints the largest relative difference of each case, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import torch
+from tests.training.operator_models import ENTRIES
+
+from calib.foundation.division import Division
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.checks.gradients import gradient_difference
+from calib.training.teams import make_teams
+from calib.training.worker import WorkerOptions
+
+
+class Case(NamedTuple):
+    """A model, a division, and the backend of its ranks."""
+
+    model: str
+    division: Division
+    backend: str = "mpi"
+
+
+def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) -> list[Case]:
+    """The case of every model."""
+    division = Division(strategy, p, 8, **more)
+    return [Case(model, division, backend) for model in models.split()]
+
+
+CASES = [
+    *of("gpt vit mobile unet awkward lstm", "pipeline", 2, segments=2),
+    *of("gpt convnext windows shifted recurrent", "pipeline", 3, segments=4, schedule="1f1b"),
+    *of("gpt vit mobile unet awkward", "pipeline", 4, segments=4, schedule="1f1b"),
+    *of("gpt awkward", "pipeline", 3, "gloo", segments=2),
+    *of("gpt vit convnext mobile unet windows shifted awkward lstm", "filter", 2),
+    *of("gpt vit mobile", "filter", 3),
+    *of("gpt vit convnext mobile unet awkward recurrent", "channel", 2),
+    *of("gpt mobile", "data+filter", 4, inner=2),
+    *of("mobile unet", "spatial", 2, grid=(2,)),
+    *of("mobile", "spatial", 4, grid=(2, 2)),
+    *of("mobile unet", "data+spatial", 4, inner=2, grid=(2,)),
+]
+RANKS = max(case.division.p for case in CASES)
+
+
+def main() -> None:
+    """All cases."""
+    torch.set_num_threads(1)
+    world, found = MpiCommunicator(), []
+    for case in CASES:
+        control = world.group(range(case.division.p) if world.rank < case.division.p else None)
+        mine = 0.0
+        if control is not None:
+            teams = make_teams(control, case.division, case.backend)
+            about, options = ENTRIES[case.model], WorkerOptions()
+            mine = gradient_difference(about, case.division, 3, teams, options)
+            teams.close()
+            control.close()
+        found.append(max(world.allgather_object(mine)))
+    if world.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Programs of models that torch.export traces: they compute what the module computes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.training.operator_models import ENTRIES, Mobile
+from torch import Tensor, nn
+
+from calib.training.checks.gradients import WithoutDropout
+from calib.training.layer_program import LayerProgram, layer_program
+from calib.training.models import built
+from calib.training.step import in_type, loss_function, synthetic_batch
+
+FULL = ("awkward", "convnext")  # the modules themselves make numbers in float32
+EACH = pytest.mark.parametrize("name", sorted(ENTRIES))
+
+
+def both(name: str, batch: int, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, LayerProgram]:
+    """A module, an equal one, and the program of that."""
+    module = built(ENTRIES[name], 3).to(dtype).train()
+    other = copy.deepcopy(module)
+    return module, other, layer_program(other, ENTRIES[name], batch)
+
+
+def stepped(run: nn.Module, name: str, batch: int, dtype: torch.dtype) -> Tensor:
+    """The loss of a forward, after its backward; random numbers are the same each time."""
+    inputs, targets = synthetic_batch(ENTRIES[name], batch, 1)
+    torch.manual_seed(5)
+    output = run(in_type(inputs, dtype))
+    loss: Tensor = loss_function(ENTRIES[name])(output, in_type(targets, dtype))
+    loss.backward()
+    return loss
+
+
+@EACH
+@pytest.mark.parametrize(("batch", "dtype"), [(3, torch.float64), (4, torch.bfloat16)])
+def test_a_program_is_its_module(name: str, batch: int, dtype: torch.dtype) -> None:
+    """Losses, gradients and buffers after two steps, with the same dropout."""
+    if dtype == torch.bfloat16 and name in FULL:
+        return
+    module, other, program = both(name, batch, dtype)
+    names = dict(program.trained())
+    assert {name: id(p) for name, p in names.items()} == {
+        name: id(p) for name, p in other.named_parameters()
+    }
+    for _ in range(2):
+        assert torch.equal(
+            stepped(program, name, batch, dtype), stepped(module, name, batch, dtype)
+        )
+    wanted = dict(module.named_parameters())
+    close = {"rtol": 1e-12, "atol": 1e-14} if dtype == torch.float64 else {"rtol": 0.0, "atol": 0.0}
+    for weight, parameter in names.items():
+        torch.testing.assert_close(parameter.grad, wanted[weight].grad, **close)
+    found = dict(other.named_buffers())
+    for buffer, value in module.named_buffers():
+        assert torch.equal(found[buffer], value), buffer
+
+
+@EACH
+def test_the_module_is_left_as_it_is(name: str) -> None:
+    module = built(ENTRIES[name], 3)
+    before = [*module.state_dict()], repr(module), [*module.named_modules()]
+    held = [id(x) for x in (*module.parameters(), *module.buffers())]
+    layer_program(module, ENTRIES[name], 2)
+    assert before == ([*module.state_dict()], repr(module), [*module.named_modules()])
+    assert held == [id(x) for x in (*module.parameters(), *module.buffers())]
+
+
+@EACH
+def test_every_layer_is_seen_with_the_shape_of_its_record(name: str) -> None:
+    _, _, program = both(name, 3, torch.float32)
+    seen: dict[str, Tensor] = {}
+    program.observer = seen.__setitem__
+    stepped(program, name, 3, torch.float32)
+    wanted = {
+        output: size
+        for layer in program.spec.layers[:-1]
+        for output, size in zip(layer.outputs, layer.shape.output_sizes(3), strict=True)
+    }
+    assert {layer: tuple(output.shape) for layer, output in seen.items()} == {
+        layer: size for layer, size in wanted.items() if layer in seen
+    }
+    read = {source for layer in program.spec.layers for source in layer.inputs} - {"input"}
+    assert read <= seen.keys()
+
+
+def test_convolutions_products_and_batch_norms_are_modules() -> None:
+    """So that a strategy can put a part in their place; weights keep their names."""
+    for name in ("vit", "mobile"):
+        _, _, program = both(name, 2, torch.float32)
+        for layer in program.spec.layers:
+            if layer.shape.kind in ("conv", "linear", "batch_norm"):
+                module = program.module_of(layer.name)
+                shapes = tuple(tuple(p.shape) for p in module.parameters())
+                assert shapes == layer.shape.parameter_shapes
+    owners = both("vit", 2, torch.float32)[2].parameter_layers()
+    assert owners["encoder.layers.0.self_attn.in_proj_weight"].startswith(
+        "encoder.layers.0.self_attn"
+    )
+
+
+def test_a_tied_weight_has_its_first_name() -> None:
+    _, _, program = both("gpt", 2, torch.float32)
+    assert [name for name, _ in program.graph.named_parameters()].count("tokens.weight") == 1
+    assert program.parameter_layers()["tokens.weight"] == "tokens"
+    assert "head.weight" not in dict(program.trained())
+
+
+def test_batches_are_counted_once() -> None:
+    _, other, program = both("mobile", 4, torch.float32)
+    for _ in range(3):
+        stepped(program, "mobile", 4, torch.float32)
+    assert isinstance(other, Mobile)
+    norms = [part for part in other.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert [int(norm.num_batches_tracked or 0) for norm in norms] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["vit", "mobile", "convnext", "awkward"])
+def test_without_dropout_a_program_draws_no_random_number(name: str) -> None:
+    """Nor does the module, and both are the same for any seed."""
+    module, _, program = both(name, 3, torch.float64)
+    inputs = in_type(synthetic_batch(ENTRIES[name], 3, 1)[0], torch.float64)
+    found: list[Any] = []
+    for seed, run in enumerate((module, program, module, program)):
+        torch.manual_seed(seed)
+        with WithoutDropout():
+            found.append(run(inputs))
+    assert all(torch.equal(found[0], other) for other in found[1:])
