@@ -1,8 +1,8 @@
 """A graph of torch.export as one that trains: on the module's own weights, at a number of samples.
 
-torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are those
-of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a layer is
-called as one again, so that a strategy can put a part of it in its place.
+torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are
+those of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a
+layer is called as one again, so that a strategy can put a part of it in its place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from torch import fx, nn
 
 from calib.foundation.layers import LayerShape
+from calib.foundation.operators import PRIME
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.exported import CHECKS, GRADIENTS, PRIME, ExportedLayers, innermost
+from calib.oracle.trace.exported import CHECKS, GRADIENTS, ExportedLayers, innermost
 
 # modules that compute what one ATen operator does
 LAYERS = (

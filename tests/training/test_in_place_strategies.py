@@ -41,6 +41,7 @@ PHASES = {
     ("data", 2): ALWAYS | FLAT,
     ("filter", 2): ALWAYS | {"copies", "layerwise"},
     ("channel", 2): ALWAYS | {"copies", "layerwise"},
+    ("tensor", 2): ALWAYS | {"layerwise"},
     ("spatial", 2): ALWAYS | FLAT | {"copies", "halo", "layerwise"},
     ("data+filter", 4): ALWAYS | FLAT | {"copies", "layerwise"},
     ("data+spatial", 4): ALWAYS | FLAT | {"copies", "halo", "layerwise"},

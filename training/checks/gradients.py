@@ -44,10 +44,12 @@ _DROPOUT = (
     F.dropout3d,
     F.alpha_dropout,
     F.feature_alpha_dropout,
+    torch.ops.aten.dropout.default,
 )
 # with dropout inside, by their one positional float or by `dropout_p`
 _DROPOUT_INSIDE = (
     F.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
     F.multi_head_attention_forward,
     torch.lstm,
     torch.gru,
