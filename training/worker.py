@@ -88,7 +88,9 @@ class Held:
         """This rank's part of a tensor of the whole parameter's shape: a view, but of several blocks."""
         last = len(self.ranges) - 1
         if self.blocks > 1:
-            whole = whole.unflatten(last, (self.blocks, -1)).transpose(last, last + 1)
+            shape = whole.shape
+            whole = whole.reshape(*shape[:last], self.blocks, -1, *shape[last + 1 :])
+            whole = whole.transpose(last, last + 1)
         for dimension, (first, stop) in enumerate(self.ranges):
             whole = whole.narrow(dimension, first, stop - first)
         if self.blocks > 1:

@@ -19,6 +19,8 @@ def make(task: Task) -> Worker:
     if group is None:
         return Worker(task, task.module, whole_parameters(task.module))
     program = task.program
+    # a weight that layers share has several names in a program
+    names = {id(parameter): name for name, parameter in task.module.named_parameters()}
     parts = RegionParts(
         program,
         GroupLink(group, task.clock),
@@ -29,7 +31,7 @@ def make(task: Task) -> Worker:
         parts.divide(region)
     program.recompile()
     held = [
-        parts.held.get(name, Held(name, parameter))
+        parts.held.get(name) or Held(names[id(parameter)], parameter)
         for name, parameter in program.graph.named_parameters()
         if parameter.requires_grad
     ]
