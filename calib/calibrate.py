@@ -28,6 +28,7 @@ from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
+from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
@@ -44,7 +45,7 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.training.allowed import WHOLE, why_no_execution
+from calib.training.allowed import PLAIN, why_no_execution
 from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import entry_of, named, why_not_built
 from calib.training.run.record import TrainingRun
@@ -119,7 +120,7 @@ def calibrate(
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
     strategies
-        Those in which every rank runs the whole model; by default serial and data.
+        Those that p alone lays out (StrategyTraits.plain); by default serial and data.
 
     Returns
     -------
@@ -210,14 +211,14 @@ def calibrate(
 
 
 def _require_trainable(specs: Collection[ModelSpec], strategies: Sequence[str]) -> None:
-    """Raise InputError where no model can be built, one has changed, or a strategy divides layers."""
+    """Raise InputError where no model can be built, one has changed, or a strategy needs a layout."""
     if all(unbuilt := list(map(why_not_built, specs))):
         raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
     require_built(specs)
     for strategy in strategies:
-        if not traits_of(strategy).whole:
+        if not traits_of(strategy).plain:
             raise InputError(
-                f"a calibration trains {WHOLE}, not {strategy}: plan, measure and train others"
+                f"a calibration trains {PLAIN}, not {strategy}: plan, measure and train others"
             )
 
 
@@ -272,8 +273,8 @@ def points_of(
 ) -> list[CalibrationPoint]:
     """Serial and data parallelism of each model; with overlap that of the first on all ranks.
 
-    Other strategies on more ranks than one. All of it in each execution that the device has for it, one
-    after the other.
+    Other strategies on more ranks than one, where the model can be divided so. All of it in each
+    execution that the device has for it, one after the other.
     """
     divided: list[tuple[ModelSpec, Division]] = []
     for model in models:
@@ -288,7 +289,8 @@ def points_of(
     for execution, (model, division) in product(executions, divided):
         point = CalibrationPoint(model, division, execution)
         how, sample = execution_of(execution), model.input_shape
-        if reasons := why_no_execution(division, how, model, sample, device):
+        reasons = why_impossible(model, division)
+        if reasons := reasons or why_no_execution(division, how, model, sample, device):
             say(f"left out: {point.label}: {reasons[0]}")
         else:
             points.append(point)

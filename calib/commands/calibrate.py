@@ -33,7 +33,7 @@ from calib.options import (
 )
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
-from calib.training.allowed import WHOLE
+from calib.training.allowed import PLAIN
 
 
 def command(
@@ -44,7 +44,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
     strategies: Annotated[
-        str | None, typer.Option(help=f"Of {WHOLE}, comma-separated; default serial,data.")
+        str | None, typer.Option(help=f"Of {PLAIN}, comma-separated; default serial,data.")
     ] = None,
     batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,
