@@ -250,7 +250,7 @@ def test_a_piecewise_norm_is_one_batch_norm_for_each_piece(in_turn: bool) -> Non
 def test_a_defined_program_is_that_of_separate_replicas() -> None:
     """The joint batch with norms in chunks, against the plain module on each chunk by itself."""
     module = RESNET.build().double().train()
-    program = layer_program(copy.deepcopy(module), RESNET)
+    program = layer_program(copy.deepcopy(module), RESNET, 1)
     define_norms(program, Division("data", 2, 4), synchronized=False)
     seen = Tensors()
     program.observer = seen.see

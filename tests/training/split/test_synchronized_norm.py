@@ -211,7 +211,7 @@ NORMED = ModelEntry("normed", Normed, (3, 6, 6), "cross_entropy", 5, 2)
 def test_in_a_layer_program() -> None:
     """Its graph computes with the same parameters as the module."""
     whole = built(NORMED, 0).double()
-    program = layer_program(whole, NORMED)
+    program = layer_program(whole, NORMED, 1)
     clock = PhaseClock()
     team: Any = Recorded(clock)
     synchronize(program, team, clock)
