@@ -13,7 +13,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.names import RankCount, StrategyLabel
 from calib.foundation.quantities import Count, CountOrNone, Ranks
 
-Cut = Literal["", "image", "filters", "channels"]
+Cut = Literal["", "image", "filters", "channels", "regions"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class StrategyTraits:
         return bool(self.module) and not self.cuts and not self.stages
 
     @property
+    def plain(self) -> bool:
+        """Whether p alone decides what each rank has, and a calibration trains it."""
+        return self.whole or (self.cuts == "regions" and not self.replicas)
+
+    @property
     def parallel(self) -> bool:
         """Whether ranks work together at all; serial training has one."""
         return self.replicas or self.stages or bool(self.cuts)
@@ -66,6 +71,7 @@ STRATEGIES = {
     ),
     "filter": StrategyTraits("filter", "filters"),
     "channel": StrategyTraits("channel", "channels"),
+    "tensor": StrategyTraits("tensor", "regions"),
     "data+filter": StrategyTraits("data_filter", "filters", replicas=True, options=("inner",)),
     "data+spatial": StrategyTraits(
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
@@ -224,7 +230,7 @@ class Division:
 
     @cached_property
     def parts(self) -> int:
-        """Ranks that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
+        """Ranks that share a layer: p2 of a hybrid, p of spatial, filter, channel and tensor, else 1."""
         if self.traits.hybrid:
             return self.inner
         return self.p if self.traits.cuts else 1

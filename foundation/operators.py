@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+
+from calib.foundation.records import Record
 
 Shape = tuple[int, ...]
 Family = Literal["products", "norms", "arithmetic", "functions", "copies"]
@@ -62,6 +64,7 @@ VIEWS = _names(
 WHOLE = "module"
 # fields that follow from the others, by running it
 FOUND = {"saved", "is_view", "has_gradient"}
+PRIME = 10_007  # samples at which sizes say what the batch multiplies: no size of a model has it
 TENSORS = ("input", "parameter", "constant")
 MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
@@ -83,13 +86,11 @@ def family_of(name: str) -> Family | Literal[""]:
     return next((family for family, names in FAMILIES.items() if name in names), "")
 
 
-class Saved(BaseModel):
+class Saved(Record):
     """What an operator keeps for its backward, and what both make, found by running them.
 
     Bytes are in float32: of each sample, and whatever the batch.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     inputs: tuple[int, ...] = Field(default=(), description="which inputs")
     output: bool = Field(default=False, description="whether its output")
@@ -103,7 +104,7 @@ class Saved(BaseModel):
     )
 
 
-class Operator(BaseModel):
+class Operator(Record):
     """An ATen operator and its arguments.
 
     Shapes in its LayerShape are those of one sample, as of every layer: (batch, *shape). Where a tensor
@@ -114,8 +115,6 @@ class Operator(BaseModel):
     {"constant": i} for tensors, {"batch": k} for k times the batch, {"dtype": "int64"},
     {"memory_format": ...} and {"device": ""} for what those say. {"dtype": ""} is the model's item type.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(
         description="name of the ATen operator with its overload, as aten.gelu.default"

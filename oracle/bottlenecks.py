@@ -34,7 +34,7 @@ PARALLEL = _named(lambda of: of.parallel)
 SPATIAL = _named(lambda of: of.cuts == "image")
 STAGED = _named(lambda of: of.stages)
 SHARDED = _named(lambda of: of.shards)
-SHARED = _named(lambda of: of.cuts in ("filters", "channels"))
+SHARED = _named(lambda of: of.cuts in ("filters", "channels", "regions"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _gradient_exchange(found: Evidence) -> Answer:
 
 
 def _layerwise(found: Evidence) -> Answer:
-    why = "ranks that share a layer join its output or sum its gradients"
+    why = "ranks that share layers join or sum their outputs and gradients"
     if found.division.shards:
         why = "every rank gathers all weights, and their gradients are reduced to shards"
     return _of_time("layer-wise", why)(found)

@@ -74,18 +74,27 @@ class Task:
 class Held:
     """A parameter of this rank: its `name` in the whole model, and which part of it this is.
 
-    `ranges` are [from, to) along the first dimensions; the other dimensions are whole.
+    `ranges` are [from, to) along the first dimensions, the last of them in each of `blocks` equal
+    blocks; the other dimensions are whole.
     """
 
     name: str
     parameter: nn.Parameter
     ranges: tuple[Range, ...] = ()
     gradient: Gradient = "same"
+    blocks: int = 1
 
     def cut(self, whole: Tensor) -> Tensor:
-        """This rank's part of a tensor of the whole parameter's shape: a view."""
+        """This rank's part of a tensor of the whole parameter's shape: a view, but of several blocks."""
+        last = len(self.ranges) - 1
+        if self.blocks > 1:
+            shape = whole.shape
+            whole = whole.reshape(*shape[:last], self.blocks, -1, *shape[last + 1 :])
+            whole = whole.transpose(last, last + 1)
         for dimension, (first, stop) in enumerate(self.ranges):
             whole = whole.narrow(dimension, first, stop - first)
+        if self.blocks > 1:
+            whole = whole.transpose(last, last + 1).flatten(last, last + 1)
         return whole
 
 

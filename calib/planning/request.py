@@ -41,6 +41,7 @@ StrategyName = Literal[
     "pipeline",
     "filter",
     "channel",
+    "tensor",
     "data+filter",
     "data+spatial",
 ]

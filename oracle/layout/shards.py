@@ -7,15 +7,19 @@ and training all split layers by this file.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import Any
 
 from calib.foundation.division import Cut, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
+from calib.oracle.layout.cuts import Passed, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
+from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
@@ -106,6 +110,8 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
         return why_no_layers(model, division.split_until, ()) or why_no_grid(
             model, division.cells, division.split_until
         )
+    if division.traits.cuts == "regions":
+        return _why_no_regions(model, division)
     found = narrowest(model, division.traits.cuts)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
@@ -116,6 +122,24 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     return [
         f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
         f"{name} has only {width} {division.traits.cuts}, so {p2} is at most {width}"
+    ]
+
+
+def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
+    """Why the regions cannot be cut into so many equal parts; empty if they can."""
+    found = narrowest_cut(model)
+    if found is None:
+        return [
+            f"{model.name} has nothing that {division.strategy} parallelism could divide: no linear "
+            "layer ends what another begins, head by head or feature by feature"
+        ]
+    common, width, name = found
+    p = "p2" if division.traits.hybrid else "p"
+    if common % division.parts == 0:
+        return []
+    return [
+        f"{division.strategy} parallelism of {model.name} on {p} = {division.parts}: {name} has "
+        f"{width} heads or features, so {p} is at most {common} and divides {common}"
     ]
 
 
@@ -131,7 +155,7 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
 
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
-    layers that share weights, and operators.
+    layers that share weights, and operators. tensor: all layers of regions.py.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -151,6 +175,8 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         end = first_whole_layer(model, division.cells)
         named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
         return range(min(end, next(named, end)))
+    if division.traits.cuts == "regions":
+        return sorted(region_cuts(model))
     return weighted_places(model, division.traits.cuts)
 
 
@@ -182,18 +208,22 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
     model cannot be divided so.
     """
     require_possible(model, division)
-    split = {layer.name for layer in split_layers(model, division)}
+    largest = largest_parts(model, division)
     return [
-        Shard(layer.name, part, division.local_batch, layer.needs_input_grad, layer.name in split)
-        for layer in model.layers
+        Shard(layer.name, part, division.local_batch, layer.needs_input_grad, place in largest)
+        for place, layer in enumerate(model.layers)
         if not layer.shape.is_free
-        for part in (_parts(layer.shape, division) if layer.name in split else [layer.shape])
+        for part in (
+            _parts(layer.shape, largest[place], division) if place in largest else [layer.shape]
+        )
     ]
 
 
-def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
+def _parts(shape: LayerShape, largest: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
     cuts = division.traits.cuts
+    if cuts == "regions":
+        return [largest]
     if cuts == "image":
         sizes = part_sizes(shape, division.cells)
         distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
@@ -203,8 +233,29 @@ def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
     return [part(shape, width) for width in sorted(set(widths), reverse=True)]
 
 
-def largest_part(shape: LayerShape, division: Division) -> LayerShape:
-    """The largest part of a split layer, which the other ranks wait for."""
+@once_per_geometry
+def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]:
+    """The largest part of every split layer, which the other ranks wait for, by the layer's place.
+
+    Equal parts of equal layers are one object.
+    """
+    parts: dict[tuple[object, ...], LayerShape] = {}
+    found: dict[int, LayerShape] = {}
+    cuts = region_cuts(model) if division.traits.cuts == "regions" else {}
+    for place in split_places(model, division):
+        key = model.alike[place], cuts.get(place)
+        if key not in parts:
+            shape = model.layers[place].shape
+            parts[key] = (
+                region_part(shape, cuts[place], division.parts)
+                if cuts
+                else _largest_part(shape, division)
+            )
+        found[place] = parts[key]
+    return found
+
+
+def _largest_part(shape: LayerShape, division: Division) -> LayerShape:
     cuts = division.traits.cuts
     if cuts == "image":
         whole = shape.output_shape[1:]
@@ -242,32 +293,38 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
     return shape.model_copy(update={"input_shapes": (inputs,), "parameter_shapes": parameters})
 
 
+def region_part(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
+    """A layer of a region on one of `parts` parts; one that ends it has no bias, added after the sum."""
+    if not shape.parameter_shapes:
+        return part_of(shape, passed, parts)
+    weight, *biases = shape.parameter_shapes
+    is_row = passed.inputs[0] is not None
+    if is_row:
+        held: tuple[Shape, ...] = ((weight[0], weight[1] // parts),)
+    else:
+        held = tuple([(of[0] // parts, *of[1:]) for of in (weight, *biases)])
+    part = part_of(shape, passed, parts)
+    changes: dict[str, Any] = {"parameter_shapes": held}
+    if is_row and biases and part.operator is not None:
+        call = part.operator.positional[:2]
+        changes["operator"] = part.operator.model_copy(update={"arguments": json.dumps(call)})
+    return part.model_copy(update=changes)
+
+
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
 
-    channel: every rank adds the biases after the exchange and holds them whole. pipeline: the weights
-    of all stages, as the stages depend on the balance. fully_sharded: a flat shard of each unit.
+    channel, and the rows of tensor: every rank adds the biases after the exchange and holds them whole.
+    pipeline: the weights of all stages, as the stages depend on the balance. fully_sharded: a flat
+    shard of each unit.
     """
     if division.shards:
         return tuple([(unit.shard_items(division.p),) for unit in model_units(model)])
     if division.parts == 1 or division.traits.cuts == "image":
         return model.parameter_shapes
-    # equal layers have equal parts
-    split = split_places(model, division)
-    parts = {
-        first: _parameters(model.layers[first].shape, division)
-        for first in {model.alike[index] for index in split}
-    }
     held = [layer.own_parameters for layer in model.layers]
-    for index in split:
-        held[index] = parts[model.alike[index]]
+    for place, part in largest_parts(model, division).items():
+        whole = model.layers[place].shape.parameter_shapes
+        cut = part.parameter_shapes
+        held[place] = (*cut, *whole[len(cut) :])
     return tuple([shape for of in held for shape in of])
-
-
-def _parameters(shape: LayerShape, division: Division) -> tuple[Shape, ...]:
-    """The weights and biases of the largest part of a split layer."""
-    weight, *bias = shape.parameter_shapes
-    if division.traits.cuts == "channels":
-        return ((weight[0], _largest(weight[1], division.parts), *weight[2:]), *bias)
-    filters = _largest(weight[0], division.parts)
-    return ((filters, *weight[1:]), *((filters,) for _ in bias))

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.layout.regions import regions
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
@@ -156,6 +157,8 @@ def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
 def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
     if division.parts == 1:
         return []
+    if division.traits.cuts == "regions":
+        return _regions(model)
     return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
@@ -279,6 +282,21 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     return [
         Sending(forward, "layerwise", "forward", "y of {}", split, y),
         Sending(backward, "layerwise", "backward", "dL/dx of {}", given[::-1], x),
+    ]
+
+
+def _regions(model: ModelSpec) -> list[Sending]:
+    """tensor: allreduce of y where a region ends, and of dL/dx where it begins, once for each x."""
+    layers, kinds = model.layers, kinds_of(model)
+    found = regions(model)
+    rows = sorted(place for region in found for place in region.rows)
+    entries = sorted(place for region in found for place in region.entries.values())
+    given = [place for place in entries if layers[place].needs_input_grad]
+    y = {kinds[place]: layers[place].shape.output_items for place in rows}
+    x = {kinds[place]: layers[place].shape.input_items for place in given}
+    return [
+        Sending("allreduce", "layerwise", "forward", "y of {}", rows, y),
+        Sending("allreduce", "layerwise", "backward", "dL/dx of {}", given[::-1], x),
     ]
 
 

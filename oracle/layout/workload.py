@@ -17,7 +17,7 @@ from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
 from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
+from calib.oracle.layout.shards import largest_parts, rank_parameters
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once, once_per_geometry
@@ -116,29 +116,33 @@ class Workload:
 @once_per_geometry
 def workload(model: ModelSpec, division: Division) -> Workload:
     """The workload of a rank of a possible division."""
-    split = split_flags(model, division)
-    # equal layers have equal parts
-    kinds = list(zip(kinds_of(model), split, strict=True))
+    parts = largest_parts(model, division)
+    numbers = {id(part): part for part in parts.values()}
+    split = tuple([place in parts for place in range(len(model.layers))])
+    # equal parts of equal layers are one object
+    kinds = [
+        (kind, id(parts[place]) if split[place] else None)
+        for place, kind in enumerate(kinds_of(model))
+    ]
     pieces: dict[tuple[object, ...], int] = {}
     distinct: list[LayerPiece] = []
-    number: dict[tuple[int, bool], int] = {}
+    number: dict[tuple[int, int | None], int] = {}
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for kind, times in Counter(kinds).items():
-        first, is_split = kind
+        first, of_part = kind
         whole = _whole(model, first)
         if whole.shape.is_free:
             number[kind] = FREE
             continue
         part = whole
-        if is_split:
-            shape = largest_part(whole.shape, division)
-            part = LayerPiece(shape, whole.needs_input_grad, model.items)
+        if of_part is not None:
+            part = LayerPiece(numbers[of_part], whole.needs_input_grad, model.items)
         piece = number[kind] = pieces.setdefault(
             (contents(part.shape), part.needs_input_grad), len(distinct)
         )
         if piece == len(distinct):
             distinct.append(part)
-        for select in ("all", "split" if is_split else "whole"):
+        for select in ("all", "whole" if of_part is None else "split"):
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
     shared = division.parts > 1 and division.traits.cuts != "image"

@@ -18,6 +18,7 @@ from calib.oracle.memory.live_iteration import (
 )
 from calib.oracle.memory.live_parts import (
     RankLayers,
+    RegionLayers,
     SharedLayers,
     SpatialLayers,
     UnitLayers,
@@ -100,4 +101,5 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
         return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
-    return SharedLayers(model, division)
+    of = RegionLayers if division.traits.cuts == "regions" else SharedLayers
+    return of(model, division)

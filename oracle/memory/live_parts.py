@@ -1,7 +1,8 @@
 """Live bytes of layers that ranks share: the copies made by joining, cutting and summing.
 
-The operations are those of training/split/: shared_layers.py and moves.py (filter and channel), and
-spatial_layers.py, halo.py and gather.py (spatial), each with what autograd keeps.
+The operations are those of training/split/: shared_layers.py and moves.py (filter and channel),
+regions.py (tensor), and spatial_layers.py, halo.py and gather.py (spatial), each with what autograd
+keeps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
+<<<<<<< HEAD
 from calib.oracle.layout.shards import largest_part, split_places
 from calib.oracle.layout.spatial import (
     WINDOWED,
@@ -23,6 +25,11 @@ from calib.oracle.layout.spatial import (
     resized,
     rows_read,
 )
+=======
+from calib.oracle.layout.regions import regions
+from calib.oracle.layout.shards import largest_parts, split_places
+from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
+>>>>>>> tensor
 from calib.oracle.layout.units import units_of
 from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
@@ -106,12 +113,7 @@ class SharedLayers(WholeLayers):
     def __init__(self, model: ModelSpec, division: Division) -> None:
         super().__init__(model)
         self._is_filter = division.traits.cuts != "channels"
-        split = split_places(model, division)
-        parts = {  # equal layers have equal parts
-            first: largest_part(self._layers[first].shape, division)
-            for first in {model.alike[index] for index in split}
-        }
-        self._parts = {index: parts[model.alike[index]] for index in split}
+        self._parts = largest_parts(model, division)
         each = model.items.activation_bytes
         landed = [line(of, 1.0, each) for index in self._parts for of in self._landed(index)]
         self.landing = max(landed, default=NOTHING)
@@ -132,6 +134,23 @@ class SharedLayers(WholeLayers):
         return run(tape, self._layers[index].shape, part, inputs[0])
 
 
+class RegionLayers(WholeLayers):
+    """Tensor: parts of layers on parts of their tensors, but for the sums where a region ends."""
+
+    def __init__(self, model: ModelSpec, division: Division) -> None:
+        super().__init__(model)
+        self._parts = largest_parts(model, division)
+        self._rows = {at for region in regions(model) for at in region.rows}
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
+        """A part, with biases added to the sum, or the whole layer."""
+        part = self._parts.get(index)
+        if part is None:
+            return super().run(tape, index, inputs)
+        y = run_layer(tape, part, inputs)
+        return _biased(tape, self._layers[index].shape, y) if index in self._rows else y
+
+
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Join: the part's y is copied into the whole y, and its gradient cut out of the whole one."""
     own = run_layer(tape, part, [x])
@@ -145,6 +164,11 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) ->
     own = tape.run([x], line(part.input_shapes[0], 1.0, x.item_bytes), Back((x.size,)))
     y = run_layer(tape, part, [own])
     tape.ledger.drop(own.tensor)
+    return _biased(tape, whole, y)
+
+
+def _biased(tape: Tape, whole: LayerShape, y: HeldTensor) -> HeldTensor:
+    """A sum with the layer's biases, in its own memory."""
     biases = weight_bytes(whole, tape.items.weight_bytes)[1:]
     if not biases:
         return y

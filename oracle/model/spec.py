@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from calib.fitting.parameters.signature import digest
 from calib.foundation.errors import FileError, InputError
@@ -22,6 +21,7 @@ from calib.foundation.files import read_record, write_json
 from calib.foundation.layers import Shape
 from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
+from calib.foundation.records import Record
 from calib.oracle.model.graph import INPUT, check_graph, check_head, check_kinds
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.once import once
@@ -30,13 +30,11 @@ MODEL_FORMAT = 1
 IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Record):
     """A model as the oracle sees it; the last layer is the loss.
 
     Raises InputError if the layers do not form a model (oracle/model/graph.py).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format_version: FormatVersion = MODEL_FORMAT
     name: str = Field(description="name of the model")
@@ -69,13 +67,6 @@ class ModelSpec(BaseModel):
     def __hash__(self) -> int:
         """By name: cheap, and few models share one."""
         return hash(self.name)
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """pydantic's copy, without the cached properties of this one."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in copied.__dict__.keys() - type(self).model_fields.keys():
-            del copied.__dict__[name]
-        return copied
 
     @once
     def run_as(self, execution: str) -> ModelSpec:

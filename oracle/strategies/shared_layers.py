@@ -1,4 +1,4 @@
-"""Filter, channel and data+filter: layers whose weights are divided among a group of ranks.
+"""Filter, channel, tensor and data+filter: layers whose weights are divided among a group of ranks.
 
 Every rank of a group has all of its samples. Around a split layer the ranks join or sum tensors
 (layer_flows in oracle/layout/traffic.py), and each of them splits and concats its own memory, for which
@@ -20,6 +20,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.stages import activations_before
+from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -125,8 +126,10 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     """By operation and layer: the whole tensor (per sample) that is cut into shards or joined.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
-    split layer, as in training: see calib.oracle.layout.traffic._shared_layers.
+    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: none.
     """
+    if division.traits.cuts == "regions":
+        return {}
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
@@ -145,13 +148,13 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     samples = division.batch / division.replicas
     return [
         *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
-        *_paper_flows(model, division, costs),
+        *paper_flows(model, division, costs),
         paper_update(costs, division.parts),
     ]
 
 
-def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """One term for all allgathers, and one for all allreduces, among the p2 ranks of a group.
+def paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """A term for each operation and tensor, of all its calls among the p2 ranks of a group.
 
     formulas.md rounds them to 3 (p2-1) (alpha + B |y| delta beta / p) per split layer; here an allgather
     has (p2-1) steps and an allreduce 2 (p2-1), each with its own layers.
@@ -188,8 +191,15 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     """By operation and tensor: the number of layers, and the sum of their items per sample.
 
     formulas.md: filter joins every y but the model's last and sums every dL/dx but the first; channel
-    sums every y of its split layers and joins every dL/dx but the first.
+    sums every y of its split layers and joins every dL/dx but the first. tensor: as measured.
     """
+    if division.traits.cuts == "regions":
+        sums = {("allreduce", "y"): (0, 0), ("allreduce", "dL/dx"): (0, 0)}
+        for flow in grouped_flows(model, division):
+            about = flow.operation, "y" if flow.direction == "forward" else "dL/dx"
+            n, items = sums[about]
+            sums[about] = n + flow.count, items + flow.count * flow.items
+        return {about: of for about, of in sums.items() if of[0]}
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         y, dx = ("allreduce", split), ("allgather", split[1:])

@@ -26,13 +26,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
-from calib.foundation.operators import Operator, one_sample
+from calib.foundation.operators import PRIME, Operator, one_sample
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 
-PRIME = 10_007  # no size of a model is a multiple of it
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS = "wrap_with_set_grad_enabled"
 CHECKS = ("sym_", "_assert")  # how they begin

@@ -27,10 +27,11 @@ from torch import Tensor, fx, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, Shape
+from calib.foundation.operators import PRIME
 from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
+from calib.oracle.trace.exported import ExportedLayers, exported
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,

@@ -35,7 +35,7 @@ def test_strategies_by_name(tmp_path: Path) -> None:
         Division("fully_sharded", 2, 8),
     ]
     for name in ("filter", "zigzag"):
-        with pytest.raises(InputError, match=f"serial, data and fully_sharded, not {name}"):
+        with pytest.raises(InputError, match=f"serial, data, fully_sharded and tensor, not {name}"):
             calibrate(tmp_path / "run", ranks=1, device="cpu", strategies=["data", name])
     assert not (tmp_path / "run").exists()
 

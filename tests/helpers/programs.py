@@ -16,7 +16,7 @@ from calib.oracle.trace.tracing import trace
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry, built, entry
 
-_TRACED: dict[str, LayerProgram] = {}
+_TRACED: dict[tuple[str, int], LayerProgram] = {}
 
 
 def build(name: str, seed: int) -> nn.Module:
@@ -42,6 +42,7 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
 
 
 def traced_once(module: nn.Module, about: ModelEntry, batch: int = 1) -> LayerProgram:
+<<<<<<< HEAD
     """layer_program, traced without weights at the first call for this name: by torch.fx alone, whose
     graphs take any batch."""
     if about.name not in _TRACED:
@@ -49,6 +50,13 @@ def traced_once(module: nn.Module, about: ModelEntry, batch: int = 1) -> LayerPr
     found = _TRACED[about.name]
     if any(layer.shape.operator for layer in found.spec.layers):
         return layer_program(module, about, batch)
+=======
+    """layer_program, traced without weights at the first call for this name and batch."""
+    key = about.name, batch
+    if key not in _TRACED:
+        _TRACED[key] = layer_program(copy.deepcopy(module).to("meta"), about, batch)
+    found = _TRACED[key]
+>>>>>>> tensor
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))
 

@@ -38,6 +38,7 @@ DIVISIONS = {
     "pipeline": Division("pipeline", 3, 24, segments=4),
     "filter": Division("filter", 4, 24),
     "channel": Division("channel", 4, 24),
+    "tensor": Division("tensor", 2, 24),
     "data+filter": Division("data+filter", 6, 24, inner=2),
     "data+spatial": Division("data+spatial", 8, 24, inner=2),
 }

@@ -28,7 +28,7 @@ from calib.training.in_place.iterations import measure_in_place
 from calib.training.models import ModelEntry
 from calib.training.step import TrainingStep
 
-STRATEGIES = ("data", "filter", "channel", "spatial", "pipeline")
+STRATEGIES = ("data", "filter", "channel", "tensor", "spatial", "pipeline")
 RANKS, BATCH, SEGMENTS = 2, 2, 3
 
 

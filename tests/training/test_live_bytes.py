@@ -22,7 +22,7 @@ DIVIDED = tuple(
     words_of(
         "vgg16-mini,spatial,,4 vgg16-mini,pipeline,1f1b,8 vgg16-mini,data,sharded,2 "
         "vgg16-mini,fully_sharded,,2 resnet50-mini,fully_sharded,,4 inception-v3-mini,fully_sharded,,4 "
-        "cosmoflow-mini,fully_sharded,,2 "
+        "cosmoflow-mini,fully_sharded,,2 vgg16-mini,tensor,,4 "
         "resnet50-mini,filter,,4 resnet50-mini,pipeline,,8 cosmoflow-mini,channel,,2 "
         "inception-v3-mini,spatial,,2 vgg16-mini,data,,2 vgg16-mini,data,ddp,2"
     )
@@ -90,7 +90,9 @@ def test_executions_of_two_ranks() -> None:
     """MPI adds gradients of half precision up in a copy in float32."""
     strategies = {
         "bfloat16": ("data", "spatial", "channel", "pipeline"),
-        "bfloat16-mixed": ("data", "fully_sharded", "spatial", "filter", "channel", "pipeline"),
+        "bfloat16-mixed": (
+            *("data", "fully_sharded", "spatial", "filter", "channel", "tensor", "pipeline"),
+        ),
         "2": ("data",),
     }
     jobs = [f"vgg16-mini,{name},{way},8" for way, of in strategies.items() for name in of]

@@ -44,15 +44,20 @@ _DROPOUT = (
     F.dropout3d,
     F.alpha_dropout,
     F.feature_alpha_dropout,
+<<<<<<< HEAD
     *(
         of
         for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
         for of in (getattr(_aten, name).default, getattr(_aten, f"{name}_").default)
     ),
+=======
+    torch.ops.aten.dropout.default,
+>>>>>>> tensor
 )
 # with dropout inside, by their one positional float or by `dropout_p`
 _DROPOUT_INSIDE = (
     F.scaled_dot_product_attention,
+    torch.ops.aten.scaled_dot_product_attention.default,
     F.multi_head_attention_forward,
     torch.lstm,
     torch.gru,

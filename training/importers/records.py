@@ -48,6 +48,7 @@ ABSENT = {
     "fully_sharded": ("halo", "exchange"),
     "filter": ("halo",),
     "channel": ("halo",),
+    "tensor": ("halo",),
     "pipeline": ("halo", "pack", "exchange", "unpack"),
 }
 

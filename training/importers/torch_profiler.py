@@ -36,6 +36,7 @@ COMMUNICATION = {
     "fully_sharded": "layerwise",
     "filter": "layerwise",
     "channel": "layerwise",
+    "tensor": "layerwise",
     "pipeline": "layerwise",
 }
 

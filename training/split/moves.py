@@ -91,6 +91,14 @@ class Channels:
         return whole
 
 
+def narrowed(x: Tensor) -> Tensor:
+    """x in the type to which autocast would cast it later: so its gradient travels in that, too."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype == torch.float32:
+        return x.to(torch.get_autocast_dtype(kind))
+    return x
+
+
 def join(part: Tensor, channels: Channels) -> Tensor:
     """Join (batch, own channels, ...) of all ranks; backward: this rank's part of the gradient.
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.shards import split_layers
-from calib.training.split.moves import Channels, GroupLink, cut, join, share, summed
+from calib.training.split.moves import Channels, GroupLink, cut, join, narrowed, share, summed
 from calib.training.worker import Exchange, Held, Task, Worker, whole_parameters
 
 SharedFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -53,10 +53,7 @@ class SplitLayer(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """y of x, (batch, channels, ...); for a fully connected layer also (batch, ..., features)."""
-        kind = x.device.type
-        if torch.is_autocast_enabled(kind) and x.dtype == torch.float32:
-            # autocast would do so later; this way the gradient travels in that type too
-            x = x.to(torch.get_autocast_dtype(kind))
+        x = narrowed(x)
         if self._is_linear and x.dim() > 2:
             return self.split(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return self.split(x)

@@ -702,7 +702,7 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
     machine = planned_launches(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
-    single = ("data", "fully_sharded", "spatial", "pipeline", "filter", "channel")
+    single = ("data", "fully_sharded", "spatial", "pipeline", "filter", "channel", "tensor")
     expected = ["serial 1", *(f"{strategy} {p}" for p in (2, 8) for strategy in single)]
     expected += ["data+filter 2x4", "data+spatial 2x4"]
     assert [point.label for point in points] == [f"vgg16-mini {label}" for label in expected]

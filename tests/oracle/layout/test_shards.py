@@ -431,7 +431,7 @@ def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
             1,
             "l1, cannot be split: its height of 8 in 49 parts .* at most 8 x 6 ranks",
         ),
-        ("tensor", 2, 1, "unknown strategy 'tensor'; known: serial, data, fully_sharded"),
+        ("expert", 2, 1, "unknown strategy 'expert'; known: serial, data, fully_sharded"),
     ],
 )
 def test_limits(strategy: str, p: int, inner: int, message: str) -> None:

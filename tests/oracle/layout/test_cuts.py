@@ -1,0 +1,121 @@
+"""Rules of cuts against operators that are run: on the whole and on parts, value by value."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
+from tests.oracle.operator_models import MODELS, traced
+from torch import Tensor
+
+from calib.foundation.layers import LayerShape
+from calib.foundation.operators import PRIME
+from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
+from calib.oracle.layout.cuts import Cut, Passed, part_of, passed_on, regrouped
+from calib.oracle.layout.regions import is_linear, regions
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
+
+CPU, BATCH = torch.device("cpu"), 3
+
+
+def taken(tensor: Tensor, cut: Cut | None, parts: int, rank: int, batch: int = BATCH) -> Tensor:
+    """A rank's part; blocks may be those of each sample."""
+    if cut is None:
+        return tensor
+    blocks = cut.blocks // PRIME * batch if cut.blocks % PRIME == 0 else cut.blocks
+    apart = tensor.unflatten(cut.axis, (blocks, -1)).tensor_split(parts, cut.axis + 1)
+    return apart[rank].flatten(cut.axis, cut.axis + 1)
+
+
+def compare(shape: LayerShape, passed: Passed, parts: int) -> None:
+    of, part = shape.operator, part_of(shape, passed, parts)
+    assert of is not None and part.operator is not None
+    generator = torch.Generator().manual_seed(1)
+    inputs = operator_inputs(shape, BATCH, torch.float64, CPU, False, generator)
+    constants = operator_constants(of, torch.float64, CPU)
+    whole = operator_call(shape, BATCH, CPU)(*inputs, *constants)
+    for rank in range(parts):
+        own = operator_inputs(part, BATCH, torch.float64, CPU, False, generator)
+        for mine, all_of_it, cut in zip(own, inputs, passed.inputs, strict=True):
+            cut_out = taken(all_of_it, cut, parts, rank)
+            assert mine.shape == cut_out.shape
+            mine.copy_(cut_out)  # in its own order in memory
+        found = operator_call(part, BATCH, CPU)(*own, *constants)
+        several = (found, whole) if isinstance(whole, list | tuple) else ([found], [whole])
+        for mine, all_of_it, cut in zip(*several, passed.outputs, strict=True):
+            torch.testing.assert_close(mine, taken(all_of_it, cut, parts, rank))
+
+
+def check(model: ModelSpec, parts: int) -> int:
+    """Every operator in the regions of a model; how many there are."""
+    met = 0
+    for region in regions(model):
+        for place, passed in region.inside.items():
+            shape = model.layers[place].shape
+            if shape.operator is not None and shape.name != "dropout":
+                compare(shape, passed, parts)
+                met += 1
+    return met
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_way_of_attention(name: str, parts: int) -> None:
+    model = trace(block(name)(), (TOKENS, WIDTH), name, "mse")
+    found = regions(model)
+    assert len(found) == 1 and len(found[0].rows) == (2 if name == "Parallel" else 1)
+    wide = 2 if name == "Grouped" else 4  # heads of keys and values
+    assert check(model, min(parts, wide)) or name == "Mlp"
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "dropout" not in name])
+def test_models_of_operators(name: str) -> None:
+    assert bool(check(traced(name), 2)) == (name in ("vit", "language", "next"))
+
+
+shapes = st.lists(st.sampled_from([1, 2, 2, 3, 4]), min_size=1, max_size=5).map(tuple)
+
+
+@given(before=shapes, data=st.data())
+def test_items_that_stay_in_order(before: tuple[int, ...], data: st.DataObject) -> None:
+    """Any grouping of the same items, against the numbers of the items that a rank has."""
+    items = math.prod(before)
+    axis = data.draw(st.integers(0, len(before) - 1))
+    blocks = data.draw(st.sampled_from([n for n in (1, 2, 3, 4) if before[axis] % n == 0]))
+    after: list[int] = []
+    while (rest := items // math.prod(after)) > 1:
+        after.append(data.draw(st.sampled_from([n for n in range(2, rest + 1) if rest % n == 0])))
+    cut, numbers = Cut(axis, blocks), torch.arange(items)
+    found = regrouped(before, tuple(after), cut)
+    for parts in (2, 3, 4):
+        if found is None or cut.width(before) % parts or found.width(tuple(after)) % parts:
+            continue
+        for rank in range(parts):
+            mine = taken(numbers.view(before), cut, parts, rank)
+            assert mine.flatten().equal(taken(numbers.view(after), found, parts, rank).flatten())
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_a_view_of_heads_is_found(heads: int, each: int) -> None:
+    """Features are cut by heads wherever there are several, also with the batch in front of them."""
+    found = regrouped((PRIME, 5, heads * each), (PRIME, 5, heads, each), Cut(2))
+    assert found == (Cut(2) if heads > 1 else Cut(3) if each > 1 else None)
+    if heads > 1:
+        merged = regrouped((PRIME, heads, 5, each), (PRIME * heads, 5, each), Cut(1))
+        assert merged == Cut(0, PRIME)
+
+
+def test_what_passes_no_part_on() -> None:
+    """A norm over features, a sum over what is cut, a bias of its own, a linear layer."""
+    model = trace(block("Chunked")(), (TOKENS, WIDTH), "net", "mse")
+    by_name = {layer.name: layer.shape for layer in model.layers}
+    assert passed_on(by_name["norm"], (Cut(2),)) is None
+    assert passed_on(by_name["mean"], (Cut(1),)) is None
+    assert passed_on(by_name["inner.chunk"], (Cut(2, 2),)) is None
+    assert passed_on(by_name["inner.chunk"], (Cut(2, 3),)) is not None
+    assert is_linear(by_name["head"]) and passed_on(by_name["head"], (Cut(1),)) is None

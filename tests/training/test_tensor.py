@@ -1,0 +1,136 @@
+"""Tensor parallelism on ranks that are threads: gradients of serial training, messages of the oracle."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
+from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.oracle.operator_models import Language, Transformer
+from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
+from torch import nn
+
+from calib.foundation.division import Division
+from calib.foundation.errors import InputError
+from calib.oracle.layout.traffic import messages
+from calib.oracle.trace.tracing import trace
+from calib.training.checks.gradients import gradient_difference
+from calib.training.models import ModelEntry
+from calib.training.split.regions import OwnMasks
+from calib.training.step import TrainingStep
+from calib.training.worker import WorkerOptions
+
+BATCH = 4
+# of gradients that are zero but for rounding (biases of keys) against a billionth of the largest
+EXACT = 1e-7
+
+
+def tensor(p: int) -> Division:
+    return Division("tensor", p, BATCH)
+
+
+def difference(about: ModelEntry, p: int, execution: str = "float32") -> float:
+    options = WorkerOptions(execution=execution)
+    return max(
+        on_ranks(tensor(p), lambda teams: gradient_difference(about, tensor(p), 3, teams, options))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "p"), [(name, p) for name in KINDS for p in (2, 4) if (name, p) != ("Grouped", 4)]
+)
+def test_gradients_are_those_of_serial_training(name: str, p: int) -> None:
+    """Of every weight, value by value, in float64; and a loss of the same value."""
+    assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), p) < EXACT
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_a_vision_transformer_and_a_language_model(p: int) -> None:
+    vit = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
+    gpt = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
+    for about in (vit, gpt):
+        assert difference(about, p) < EXACT
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])
+def test_ranks_send_what_the_oracle_says(name: str) -> None:
+    """Message by message, in order: once for all that reads a tensor."""
+    about = model_entry(block(name), (TOKENS, WIDTH), 5)
+
+    def program(teams: Any) -> list[tuple[str, int]]:
+        sent: list[tuple[str, int]] = []
+        teams.group = Noted(
+            teams.group, lambda name, whole, _: sent.append((name, 4 * whole.numel()))
+        )
+        step = TrainingStep(about, tensor(2), 3, teams)
+        step.clock.begin("forward")
+        step.worker.compute(step.inputs, step.targets)
+        assert step.worker.exchange is None
+        return sent
+
+    spec = trace(block(name)(), (TOKENS, WIDTH), name, "mse")
+    wanted = [(message.operation, message.nbytes) for message in messages(spec, tensor(2))]
+    assert on_ranks(tensor(2), program) == [wanted] * 2
+
+
+def test_three_steps_are_those_of_serial_training() -> None:
+    """Weights of plain linear layers, and every layer's outputs, which torch.fx traces."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(5, 6), nn.LayerNorm(6), nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 8)
+        )
+
+    about = model_entry(build, (5,), 8)
+    batch = data(about, BATCH)
+    settings: dict[str, Any] = {"steps": 3, "frozen": False, "of_input": False}
+    ranks = ranks_of(about, tensor(3), batch, **settings)
+    compare(ranks, serial(about, batch, **settings))
+    assert [rank.region["2"] for rank in ranks] == [((0, 4),), ((4, 8),), ((8, 12),)]
+    assert {held.name: held.gradient for held in ranks[0].held} == {
+        **dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias", "4.bias"), "same"),
+        **dict.fromkeys(("2.weight", "2.bias", "4.weight"), "own"),
+    }
+
+
+def test_autocast_sums_in_its_own_type() -> None:
+    """As the oracle's bytes have it."""
+    about, types = model_entry(block("Chunked"), (TOKENS, WIDTH), 5), set[torch.dtype]()
+
+    def program(teams: Any) -> None:
+        teams.group = Noted(teams.group, lambda name, whole, _: types.add(whole.dtype))
+        step = TrainingStep(about, tensor(2), 3, teams, WorkerOptions(execution="bfloat16-mixed"))
+        step.clock.begin("forward")
+        step.worker.compute(step.inputs, step.targets)
+
+    on_ranks(tensor(2), program)
+    assert types == {torch.bfloat16}
+
+
+def test_masks_differ_inside_a_region_and_agree_outside() -> None:
+    """Half of what a rank makes is dropped, not the same half on both; the generators stay alike."""
+    call = partial(nn.functional.dropout, p=0.5)
+    torch.manual_seed(1)
+    made, after = [], []
+    for rank in range(2):
+        torch.manual_seed(1)
+        made.append(OwnMasks(call, rank)(torch.ones(1000)))
+        after.append(torch.rand(3))
+    assert torch.equal(*after) and not torch.equal(*made)
+    for mask in made:
+        assert 400 < int((mask > 0).sum()) < 600
+    both = int(((made[0] > 0) & (made[1] > 0)).sum())
+    assert 180 < both < 320  # a quarter, as of independent draws
+
+
+def test_what_is_refused() -> None:
+    about = model_entry(block("Chunked"), (TOKENS, WIDTH), 5)
+
+    def program(teams: Any) -> None:
+        TrainingStep(about, tensor(3), 3, teams)
+
+    with pytest.raises(InputError, match="so p is at most 4 and divides 4"):
+        on_ranks(tensor(3), program)

@@ -1,0 +1,38 @@
+"""Tensor: every rank has 1/p of the heads or features of each region between linear layers.
+
+Nothing is exchanged after the backward: a rank's weights are its own, and all ranks have the same
+gradients of the others (Shoeybi et al. 2019, section 3; oracle/strategies/tensor.py).
+"""
+
+from __future__ import annotations
+
+from calib.oracle.layout.regions import regions
+from calib.oracle.layout.shards import largest_parts
+from calib.training.split.moves import GroupLink
+from calib.training.split.regions import RegionParts
+from calib.training.worker import Held, Task, Worker, whole_parameters
+
+
+def make(task: Task) -> Worker:
+    """This rank's parts of the regions."""
+    division, group = task.division, task.teams.group
+    if group is None:
+        return Worker(task, task.module, whole_parameters(task.module))
+    program = task.program
+    # a weight that layers share has several names in a program
+    names = {id(parameter): name for name, parameter in task.module.named_parameters()}
+    parts = RegionParts(
+        program,
+        GroupLink(group, task.clock),
+        largest_parts(program.spec, division),
+        division.local_batch,
+    )
+    for region in regions(program.spec):
+        parts.divide(region)
+    program.recompile()
+    held = [
+        parts.held.get(name) or Held(names[id(parameter)], parameter)
+        for name, parameter in program.graph.named_parameters()
+        if parameter.requires_grad
+    ]
+    return Worker(task, program, held, region=parts.region)
