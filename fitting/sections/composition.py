@@ -137,8 +137,11 @@ def sum_of_parts(
         if any(key not in times for key in case.layer_keys):
             return None
         chosen = [times[key] for key in case.layer_keys]
-        seconds = sum((t.forward_s if phase == "forward" else t.backward_s).value for t in chosen)
-        return seconds, len(chosen), case.activation_bytes
+        if phase == "forward":
+            return sum(t.forward_s.value for t in chosen), len(chosen), case.activation_bytes
+        again = [times[key] for key in case.again_keys]  # which the backward runs first
+        seconds = sum(t.backward_s.value for t in chosen) + sum(t.forward_s.value for t in again)
+        return seconds, len(chosen) + len(again), case.activation_bytes + case.again_bytes
     if phase in MET:
         return _meetings(case, phase, active_ranks, collectives)
     if phase == COPIES:

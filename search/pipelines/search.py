@@ -10,6 +10,7 @@ import math
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.search.links import adapted
@@ -54,6 +55,8 @@ def find(request: SearchRequest) -> SearchedPlan:
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
     if isinstance(request.model, ModelSpec) and request.model.tied:
         raise InputError(f"{request.model.tied}, which a cut into stages may part")
+    if isinstance(request.model, ModelSpec) and checkpointed(request.model):
+        raise InputError(f"{checkpointed(request.model)}; a search is of models without")
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[StageRow] = []
