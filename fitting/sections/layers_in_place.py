@@ -172,7 +172,7 @@ def _shared_out(
     alone: Mapping[tuple[str, int], LayerTime],
     found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
-    """`whole` seconds of `segments` passes, less those of what runs `again`, to (name, key) of layers."""
+    """`whole` seconds of `segments` passes, less what runs `again`, to (name, key) of layers."""
     active = phase.first.active_ranks
     seconds: dict[str, float] = {}
     for name, key in named:

@@ -109,8 +109,8 @@ def forward(
 ) -> dict[str, HeldTensor]:
     """Run `layers` [from, to) in order and return the variables left, each held once.
 
-    A variable is dropped after its last reader among them, unless it is `kept`. Checkpointed regions keep
-    nothing; a tape that runs one again stops where the region does.
+    A variable is dropped after its last reader among them, unless it is `kept`. Checkpointed regions
+    keep nothing; a tape that runs one again stops where PyTorch does.
     """
     again = tape.until is not None
     starts = {} if again else {of.first: of for of in regions(model)}

@@ -165,9 +165,9 @@ class Tape:
     the bytes of an item, and says whether autocast is at work. Gradients of weights stay, unless the
     layer that is run next is in a `unit`: those go when the backward has made all of the unit.
 
-    In a checkpointed region (`begin_region` to `end_region`) nothing that nodes save is kept, only what the
-    region reads: the backward runs the region again, on a tape of its own, when it comes to the last node
-    that saves, and no further (`until`) than to what that node saves (oracle/model/regions.py).
+    In a checkpointed region (`begin_region` to `end_region`) nothing that nodes save is kept, only what
+    the region reads. When the backward comes to the last node that saves, it runs the region again on a
+    tape of its own, and no further than to what that node saves (`until`; oracle/model/regions.py).
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:

@@ -1,9 +1,9 @@
 """Which calls of a model are in a checkpointed region (torch.utils.checkpoint), while it is traced.
 
-Neither torch.fx nor torch.export says it: the first runs through a region as if it were not one, the
-second cannot follow what PyTorch does around it. So that is replaced: the function of a region runs as it
-is, and the nodes that it makes are marked with the region's number. Of regions within one another the
-outermost counts.
+Neither torch.fx nor torch.export says it: the first runs through a region as if it were none, the
+second cannot follow what PyTorch does around it. So that is replaced: the function of a region runs as
+it is, and the nodes that it makes are marked with the region's number. Of regions within one another
+the outermost counts.
 """
 
 from __future__ import annotations

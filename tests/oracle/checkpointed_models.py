@@ -1,4 +1,4 @@
-"""Small models with checkpointed regions, as users write them; each can be built without the checkpoints."""
+"""Small models with checkpointed regions, as users write them; each can be built without."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
+from calib.training.models import ModelEntry
 
 WIDTH, TOKENS, ROWS = 16, 6, 20
 Run = Callable[..., Any]
@@ -153,7 +154,7 @@ class Language(nn.Module):
         x = self.table(x)
         for block in self.blocks:
             x = self.run(block, x)
-        return self.head(self.norm(x)).transpose(1, 2)
+        return self.head(self.norm(x))
 
 
 MODELS: dict[str, tuple[Callable[[Run], nn.Module], tuple[int, ...]]] = {
@@ -175,3 +176,20 @@ def built(name: str, run: Run = CHECKPOINTED) -> nn.Module:
 
 def traced(name: str, run: Run = CHECKPOINTED) -> ModelSpec:
     return trace(built(name, run), MODELS[name][1], name, "cross_entropy")
+
+
+def entry_of(name: str, batch_per_rank: int = 2) -> ModelEntry:
+    """To be trained."""
+    spec = traced(name)
+    loss = spec.layers[-1].shape
+    return ModelEntry(
+        name,
+        lambda: MODELS[name][0](CHECKPOINTED),
+        spec.input_shape,
+        "cross_entropy",
+        loss.classes,
+        batch_per_rank,
+        places=loss.places,
+        classes_last="classes_last" in loss.attributes,
+        rows=spec.rows,
+    )

@@ -52,7 +52,7 @@ def test_it_is_trained_on_rows_of_its_tables(here: None) -> None:
     assert described.__wrapped__("dlrm_of_docs:OneInput", (39,), "cross_entropy") == own
     about = entry("dlrm", own)
     inputs, _ = synthetic_batch(about, 50, 0)
-    assert inputs.dtype == torch.int64 and 0 <= inputs.min() and 900 < inputs.max() < ROWS
+    assert inputs.dtype == torch.int64 and inputs.min() >= 0 and 900 < inputs.max() < ROWS
     division = Division("data", 2, 8)
 
     def program(teams: object) -> float | None:
@@ -62,6 +62,6 @@ def test_it_is_trained_on_rows_of_its_tables(here: None) -> None:
 
 
 def test_the_advice_where_it_is_not_wrapped(here: None) -> None:
-    with pytest.raises(InputError, match="reads numbers, categories: .*Several inputs") as caught:
+    with pytest.raises(InputError, match=r"reads numbers, categories: .*Several inputs") as caught:
         traced("dlrm_of_docs:Dlrm", (39,), "dlrm", "cross_entropy")
     assert "\n" not in str(caught.value)

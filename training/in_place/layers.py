@@ -65,7 +65,7 @@ class LayerTimes:
     def seconds(self) -> dict[str, float]:
         """Of the last iteration: "layer_forward:NAME", and "layer_backward:NAME" where it has one."""
         self._leave_out()
-        found = (name.partition(":") + (spent,) for name, spent in self._clock.parts.items())
+        found = ((*name.partition(":"), spent) for name, spent in self._clock.parts.items())
         return {
             f"layer_{direction}:{name}": spent
             for direction, _, name, spent in found
