@@ -279,6 +279,10 @@ class InPlaceCase(Divided, CaseBase):
     )
     device: DeviceName = Field(default="cpu", description="where the model is")
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
+    again_keys: tuple[str, ...] = Field(
+        default=(), description="of its layers whose forward the backward runs again"
+    )
+    again_bytes: WholeBytes = Field(default=0, description="outputs of these for the batch")
     own: Own | None = Field(
         default=None, description="how a user's model is built; null: registered"
     )

@@ -15,6 +15,7 @@ from calib.foundation.execution import CUDA_GRAPH, MARKS, USUAL, Execution, exec
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
+from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.training.plans.division import LayerwiseDivision, why_not_cut
 
@@ -95,6 +96,8 @@ def _of_operators(model: ModelSpec) -> str:
     whole = f"{WHOLE} train it whole"
     if model.tied:
         return f"{model.tied}, which a plan per layer does not divide: {whole}"
+    if checkpointed(model):
+        return f"{checkpointed(model)}, which no plan per layer does: {whole}"
     for layer in model.layers:
         if layer.shape.operator is not None:
             what = f"{layer.name} of {model.name} ({layer.shape.operator.name})"

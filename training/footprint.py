@@ -27,6 +27,7 @@ def live_tensors(device: torch.device) -> list[torch.Tensor]:
     gc.collect()
     # type() and not isinstance: a lazy module among the objects must not be woken
     found = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
-    found = [item for item in found if item.device.type == device.type]
+    # a tensor without data, as a trace leaves them, says the device that it stands for
+    found = [item for item in found if item.untyped_storage().device.type == device.type]
     gradients = [item.grad for item in found if item.is_leaf and item.grad is not None]
     return list({next(iter(storages([item]))): item for item in [*found, *gradients]}.values())

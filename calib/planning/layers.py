@@ -16,6 +16,7 @@ from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows, messages
 from calib.oracle.layout.workload import FREE, workload
 from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.model.regions import run_again
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors
@@ -181,7 +182,12 @@ def in_place_case(
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
-    pieces = [work.pieces[work.index[place]] for place in places]
+    again = [place for place in places if run_again(model)[place]]
+
+    def keys(of: list[int]) -> tuple[str, ...]:
+        pieces = [work.pieces[work.index[place]] for place in of]
+        return tuple(x.shape.key(batch, model.execution, x.needs_input_grad) for x in pieces)
+
     shapes = rank_parameters(model, division)
     return InPlaceCase(
         model=model.name,
@@ -190,9 +196,7 @@ def in_place_case(
         optimizer=optimizer,
         execution=model.execution,
         device=device,
-        layer_keys=tuple(
-            of.shape.key(batch, model.execution, of.needs_input_grad) for of in pieces
-        ),
+        layer_keys=keys(places),
         activation_bytes=items.activation_bytes * batch * work.output_items,
         tensors_key=tensors_key(shapes),
         ntensors=len(shapes),
@@ -200,6 +204,10 @@ def in_place_case(
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
+        again_keys=keys(again),
+        again_bytes=items.activation_bytes
+        * batch
+        * sum(model.layers[place].shape.output_items for place in again),
         own=model.own,
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages

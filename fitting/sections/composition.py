@@ -133,12 +133,7 @@ def sum_of_parts(
         if loop.of_training(case.device, kernels) and loop.active_ranks == active_ranks
     }
     if phase in ("forward", "backward"):
-        times = {t.key: t for t in layers if t.active_ranks == active_ranks}
-        if any(key not in times for key in case.layer_keys):
-            return None
-        chosen = [times[key] for key in case.layer_keys]
-        seconds = sum((t.forward_s if phase == "forward" else t.backward_s).value for t in chosen)
-        return seconds, len(chosen), case.activation_bytes
+        return _layers(case, phase, {t.key: t for t in layers if t.active_ranks == active_ranks})
     if phase in MET:
         return _meetings(case, phase, active_ranks, collectives)
     if phase == COPIES:
@@ -151,6 +146,20 @@ def sum_of_parts(
     loop = by_operation.get(phase)
     measured = loop.measured.get(case.tensors_key) if loop else None
     return None if measured is None else (measured.value, case.ntensors, case.gradient_bytes)
+
+
+def _layers(
+    case: InPlaceCase, phase: str, times: Mapping[str, LayerTime]
+) -> tuple[float, int, int] | None:
+    """The layers alone; of a backward also the forward that it runs again."""
+    if any(key not in times for key in case.layer_keys):
+        return None
+    chosen = [times[key] for key in case.layer_keys]
+    if phase == "forward":
+        return sum(t.forward_s.value for t in chosen), len(chosen), case.activation_bytes
+    again = [times[key].forward_s.value for key in case.again_keys]
+    seconds = sum(t.backward_s.value for t in chosen) + sum(again)
+    return seconds, len(chosen) + len(again), case.activation_bytes + case.again_bytes
 
 
 def _meetings(

@@ -135,21 +135,44 @@ def _of_case(
             (whole[rank], [of for of, at in zip(named, ranks, strict=True) if at == rank])
             for rank in sorted(set(ranks))
         ]
+    again = 0.0
+    if direction == "backward":
+        again = _run_again(case, phase.first.active_ranks, alone, found)
     for whole_of, own in stages:
-        _shared_out(case.division.segments, direction, whole_of, phase, own, layers, alone, found)
+        _shared_out(
+            case.division.segments, direction, whole_of, again, phase, own, layers, alone, found
+        )
+
+
+def _run_again(
+    case: InPlaceCase,
+    active: int,
+    alone: Mapping[tuple[str, int], LayerTime],
+    found: Mapping[tuple[str, int, Direction], LayerInPlace],
+) -> float:
+    """Seconds of the forward that a backward runs again: it is no layer's backward."""
+    seconds = 0.0
+    for key in case.again_keys:
+        forward, time = found.get((key, active, "forward")), alone.get((key, active))
+        if forward is not None:
+            seconds += forward.estimate.value
+        elif time is not None:
+            seconds += time.forward_s.value
+    return seconds
 
 
 def _shared_out(
     segments: int,
     direction: Direction,
     whole: Estimate,
+    again: float,
     phase: Samples,
     named: Sequence[tuple[str, str]],
     layers: Mapping[str, Samples],
     alone: Mapping[tuple[str, int], LayerTime],
     found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
-    """`whole` seconds of `segments` passes, to (name, key) of layers."""
+    """`whole` seconds of `segments` passes, less what runs `again`, to (name, key) of layers."""
     active = phase.first.active_ranks
     seconds: dict[str, float] = {}
     for name, key in named:
@@ -161,7 +184,7 @@ def _shared_out(
     seconds = {name: time for name, time in seconds.items() if time > 0}  # no backward: no part
     if not seconds or whole.value <= 0:
         return
-    left = (whole.value / segments - sum(seconds.values())) / len(seconds)
+    left = (whole.value / segments - again - sum(seconds.values())) / len(seconds)
     for name, key in named:
         if name in seconds:
             each = max(seconds[name] + left, LEAST_SHARE * seconds[name])

@@ -93,6 +93,12 @@ class LayerCosts:
         counts = work.counts[select]
         return counted([(prices[pieces[number]], count) for number, count in counts.items()])
 
+    @once
+    def again(self, work: Workload, batch: int) -> Cost:
+        """The forward that a backward runs again, of checkpointed regions."""
+        pieces, prices = work.pieces, self._prices(batch, "forward")
+        return counted([(prices[pieces[number]], count) for number, count in work.again.items()])
+
     def each(self, work: Workload, batch: int, direction: Direction) -> list[Cost]:
         """Forward or backward of every layer of the model; NOTHING for a view."""
         distinct = self.pieces(work, batch, direction)

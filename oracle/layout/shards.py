@@ -23,6 +23,7 @@ from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -74,6 +75,11 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     if model.is_profiled and division.p > 1 and not division.traits.whole:
         return [
             f"{division.strategy} of {model.name}: it was profiled as one layer, and has no parts"
+        ]
+    if division.p > 1 and not division.traits.whole and checkpointed(model):
+        return [
+            f"{division.strategy} divides no such model: {checkpointed(model)}; data and fully_sharded "
+            "run it whole"
         ]
     if not division.traits.stages:
         return _why_no_parts(model, division)

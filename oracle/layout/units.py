@@ -13,10 +13,11 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from calib.foundation.layers import Shape
+from calib.oracle.model.regions import regions
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
@@ -56,15 +57,29 @@ def units_of(paths: Iterable[str]) -> dict[str, str]:
 def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     """The units of a model, in the order in which a forward meets them.
 
-    A unit is gathered for every run of its layers, in the forward and in the backward.
+    A unit is gathered for every run of its layers, in the forward and in the backward, which runs
+    checkpointed regions again.
     """
     weighted = [layer for layer in model.layers if layer.shape.parameter_shapes]
     unit_of = units_of(layer.name for layer in weighted)
-    met = [unit_of[layer.name] for layer in weighted]
-    runs = Counter(name for name, _ in itertools.groupby(name for name in met if name != ROOT))
-    shapes: dict[str, tuple[Shape, ...]] = dict.fromkeys(met, ())
-    for name, layer in zip(met, weighted, strict=True):
-        shapes[name] += layer.shape.parameter_shapes
-    return tuple(
-        [Unit(name, of, 1 if name == ROOT else 2 * runs[name]) for name, of in shapes.items()]
+    shapes: dict[str, tuple[Shape, ...]] = {}
+    for layer in weighted:
+        name = unit_of[layer.name]
+        shapes[name] = shapes.get(name, ()) + layer.shape.parameter_shapes
+    units = [unit_of.get(layer.name, ROOT) for layer in model.layers]
+    runs = Counter(
+        name
+        for places in (range(len(units)), _backward(model))
+        for name, _ in itertools.groupby(units[at] for at in places if units[at] != ROOT)
     )
+    return tuple([Unit(name, of, runs.get(name, 1)) for name, of in shapes.items()])
+
+
+def _backward(model: ModelSpec) -> Iterator[int]:
+    """The layers whose weights a backward needs, in order."""
+    saving = {region.saving: region for region in regions(model)}
+    for place in reversed(range(len(model.layers))):
+        yield place
+        if place in saving:  # its node is about to run, and first its region runs again
+            yield from range(saving[place].first, place + 1)
+            yield place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -19,6 +19,7 @@ from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import largest_parts, rank_parameters
 from calib.oracle.model.layer import Layer, contents
+from calib.oracle.model.regions import run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once, once_per_geometry
 
@@ -101,7 +102,8 @@ class Workload:
     """The layers of a rank. `index` has the piece of every layer of the model (FREE for a view).
 
     `split`: whether each layer is a part; `counts`: how often each piece runs; `weights`: the rank's;
-    `layers`: how many run a kernel, and `output_items` their |y| per sample.
+    `layers`: how many run a kernel, and `output_items` their |y| per sample; `again`: how often the
+    backward runs the forward of each piece again (checkpointed regions).
     """
 
     pieces: tuple[LayerPiece, ...]
@@ -111,6 +113,7 @@ class Workload:
     weights: Tensors
     layers: int
     output_items: int
+    again: dict[int, int] = field(default_factory=dict)
 
 
 @once_per_geometry
@@ -145,6 +148,7 @@ def workload(model: ModelSpec, division: Division) -> Workload:
         for select in ("all", "whole" if of_part is None else "split"):
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
+    again = (number[kind] for kind, runs in zip(kinds, run_again(model), strict=True) if runs)
     shared = division.parts > 1 and division.traits.cuts != "image"
     return Workload(
         pieces=tuple(distinct),
@@ -158,6 +162,7 @@ def workload(model: ModelSpec, division: Division) -> Workload:
         ),
         layers=sum(counts["all"].values()),
         output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
+        again=Counter([piece for piece in again if piece != FREE]),
     )
 
 

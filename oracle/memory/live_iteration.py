@@ -20,6 +20,7 @@ from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
 from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.graph import INPUT
+from calib.oracle.model.regions import Region, regions
 from calib.oracle.model.spec import ModelSpec
 
 INT64 = 8
@@ -108,13 +109,21 @@ def forward(
 ) -> dict[str, HeldTensor]:
     """Run `layers` [from, to) in order and return the variables left, each held once.
 
-    A variable is dropped after its last reader among them, unless it is `kept`.
+    A variable is dropped after its last reader among them, unless it is `kept`. Checkpointed regions
+    keep nothing; a tape that runs one again stops where PyTorch does.
     """
+    again = tape.until is not None
+    starts = {} if again else {of.first: of for of in regions(model)}
+    ends = {of.end for of in starts.values()}
     last: dict[str, int] = {}
     for index in range(*layers):
         last.update(dict.fromkeys(model.layers[index].inputs, index))
     for index in range(*layers):
         layer = model.layers[index]
+        if index in ends:
+            tape.end_region()
+        if index in starts:
+            _begin(model, tape, parts, starts[index], variables)
         for name in dict.fromkeys(layer.inputs):
             variables[name] = parts.read(tape, index, name, variables[name])
         inputs = [variables[name] for name in layer.inputs]
@@ -127,8 +136,31 @@ def forward(
         for name in (*done, *unread):
             if name not in kept:
                 tape.ledger.drop(variables.pop(name).tensor)
+        if tape.is_over:
+            break
     tape.end_autocast()
     return variables
+
+
+def _begin(
+    model: ModelSpec,
+    tape: Tape,
+    parts: RankLayers,
+    region: Region,
+    variables: dict[str, HeldTensor],
+) -> None:
+    """Begin a checkpointed region, which keeps what it reads and is run again from that."""
+    layers = model.layers[region.first : region.end]
+    read = {name: variables[name] for of in layers for name in of.inputs if name in variables}
+
+    def run(tape: Tape) -> None:
+        for value in read.values():
+            tape.ledger.hold(value.tensor)
+        left = forward(model, tape, parts, (region.first, region.end), dict(read))
+        for value in left.values():
+            tape.ledger.drop(value.tensor)
+
+    tape.begin_region(read.values(), run)
 
 
 def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:

@@ -212,14 +212,18 @@ def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
         return ByteLine(tape.share * per_sample, fixed)
 
     narrow, halves = cast_weights(tape, shape) if casts else ([], ())
-    temporary, outputs = ledger.make(scaled(of.saved.forward)), list[HeldTensor]()
+    stops = tape.stops and not (of.saved.output or any(of.saved.beside))
+    temporary = UNCOUNTED if stops else ledger.make(scaled(of.saved.forward))
+    outputs = list[HeldTensor]()
     for number, size in enumerate(_output_lines(tape, shape, each), len(inputs)):
-        if of.is_view:
+        if stops:
+            tensor = UNCOUNTED
+        elif of.is_view:
             tensor = ledger.hold(read[0].tensor) if read else UNCOUNTED
         else:
             tensor = ledger.make(size)
         outputs.append(HeldTensor(tensor, size, None, ITEM_TYPES.get(of.type(number), each)))
-    beside = [ledger.make(scaled(of.saved.beside))]
+    beside = [ledger.make(scaled(of.saved.beside))] if any(of.saved.beside) else []
     ledger.drop(temporary)
     weights, more = weight_bytes(shape, items.weight_bytes), scaled(of.saved.backward)
     back = Back(

@@ -10,8 +10,8 @@ on a CPU is one (microbench/memory.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from calib.foundation.execution import DTYPES, USUAL, ItemType
@@ -143,6 +143,20 @@ class _Node(NamedTuple):
     named: tuple[object, ...]  # the weights, as in Tape.named
 
 
+@dataclass
+class _Region:
+    """A checkpointed region: how it is run again, its first node, what it reads, its nodes that save."""
+
+    run: Callable[[Tape], None]
+    first: int
+    inputs: tuple[int, ...]
+    saving: list[int] = field(default_factory=list)
+
+    def drop(self, ledger: Ledger) -> None:
+        for tensor in self.inputs:
+            ledger.drop(tensor)
+
+
 class Tape:
     """Records a forward and runs its backward; its tensors are in `ledger`.
 
@@ -150,6 +164,10 @@ class Tape:
     its weights that other layers have, too (None for its own): their gradients are added up. `items` has
     the bytes of an item, and says whether autocast is at work. Gradients of weights stay, unless the
     layer that is run next is in a `unit`: those go when the backward has made all of the unit.
+
+    In a checkpointed region (`begin_region` to `end_region`) nothing that nodes save is kept, only what
+    the region reads. When the backward comes to the last node that saves, it runs the region again on a
+    tape of its own, and no further than to what that node saves (`until`; oracle/model/regions.py).
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
@@ -161,6 +179,42 @@ class Tape:
         self._units: dict[int, str] = {}  # of nodes with weights
         self._waiting: dict[str, list[int]] = {}  # gradients, for the last of their unit
         self._cached: list[int] = []
+        self._region: _Region | None = None  # that the layer that is run next is in
+        self._regions: dict[int, _Region] = {}  # of nodes that save
+        self.until: int | None = None
+
+    def begin_region(self, inputs: Iterable[HeldTensor], run: Callable[[Tape], None]) -> None:
+        """From here on a region that reads `inputs`; `run` runs it again on another tape."""
+        held = tuple(self.ledger.hold(value.tensor) for value in inputs)
+        self._region = _Region(run, len(self._nodes), held)
+
+    def end_region(self) -> None:
+        """The region ends; one that saves nothing needs no inputs."""
+        region, self._region = self._region, None
+        if region is not None and not region.saving:
+            region.drop(self.ledger)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node `until` has been recorded."""
+        return self.until is not None and len(self._nodes) > self.until
+
+    @property
+    def stops(self) -> bool:
+        """Whether the next node is the last: where it saves its inputs alone, it makes nothing."""
+        return len(self._nodes) == self.until
+
+    def _run_again(self, number: int) -> None:
+        """Run the region of a node again, when the backward comes to the last of its nodes that save."""
+        region = self._regions.get(number)
+        if region is None or number != region.saving[-1]:
+            return
+        tape = Tape(self.ledger, self.items)
+        tape.share = self.share
+        tape.until = number - region.first
+        region.run(tape)
+        for at, node in enumerate(tape._nodes, region.first):
+            self._nodes[at] = self._nodes[at]._replace(saved=node.saved)
 
     def cache(self, tensors: Sequence[int]) -> None:
         """Hand tensors over to autocast, which holds its copies of weights until it ends."""
@@ -195,7 +249,8 @@ class Tape:
             made: list[int] = []
         else:
             temporary = [ledger.make(of) for of in first]
-            output = ledger.make(size)
+            stops = self.stops and not (saves_output or extra)
+            output = UNCOUNTED if stops else ledger.make(size)
             made = [ledger.make(of) for of in extra]
             for tensor in temporary:
                 ledger.drop(tensor)
@@ -217,6 +272,12 @@ class Tape:
             first, *more = outputs
             return first._replace(more=tuple(more))
         kept = [self.ledger.hold(tensor) for tensor in saves] + [*made]
+        if kept and self._region is not None:
+            for tensor in kept:
+                self.ledger.drop(tensor)
+            kept = []
+            self._region.saving.append(len(self._nodes))
+            self._regions[len(self._nodes)] = self._region
         sizes = tuple([of.size for of in outputs])
         if back.weights and self.unit is not None:
             self._units[len(self._nodes)] = self.unit
@@ -244,11 +305,15 @@ class Tape:
         for number in range(len(self._nodes) - 1, -1, -1):
             if number not in arrived:
                 continue
+            self._run_again(number)
             node, came = self._nodes[number], arrived.pop(number)
             if not (node.parents or node.back.weights):
                 leaves.append(self._own(came[0], node.sizes[0]))
                 continue
             made, weights = self._run_back(node, came)
+            region = self._regions.get(number)
+            if region is not None and number == region.saving[0]:
+                region.drop(ledger)
             for parent, tensor in made:
                 self._deliver(arrived, parent, tensor)
             self._keep(number, weights, again, shared)

@@ -8,6 +8,8 @@ the end, no weights, or a wrong needs_input_grad. The rest of the program relies
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -73,6 +75,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
         outputs |= layer.outputs
     _check_loss(layers)
     _check_gradients(layers)
+    _check_regions(layers)
 
 
 def _check_gradients(layers: Sequence[Layer]) -> None:
@@ -87,6 +90,17 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
         weighted |= dict.fromkeys(layer.outputs, layer.has_gradient)
+
+
+def _check_regions(layers: Sequence[Layer]) -> None:
+    """A checkpointed region is of layers one after another, without the loss."""
+    names = [name for name, _ in itertools.groupby(layer.recomputed for layer in layers) if name]
+    for name, runs in Counter(names).items():
+        if runs > 1 or layers[-1].recomputed:
+            raise InputError(
+                f"the region {name!r} that is run again must be of layers one after another, "
+                "before the loss"
+            )
 
 
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:

@@ -26,6 +26,11 @@ class Layer(BaseModel):
         default_factory=dict,
         description="which of its parameters a layer before it has, too, and that layer",
     )
+    recomputed: str = Field(
+        default="",
+        description="the checkpointed region that it is in, by the region's first layer: run again in "
+        "the backward; empty: none",
+    )
 
     @property
     def outputs(self) -> dict[str, Shape]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import math
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from calib.fitting.parameters.signature import digest
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, ItemType, execution_of
 from calib.foundation.files import read_record, write_json
-from calib.foundation.layers import Shape
+from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
 from calib.foundation.records import Record
@@ -51,7 +52,7 @@ class ModelSpec(Record):
     @classmethod
     def _known_kinds(cls, content: Any) -> Any:
         check_kinds(content)
-        return content
+        return _with_equal_shapes_once(content)
 
     @model_validator(mode="after")
     def _is_a_model(self) -> ModelSpec:
@@ -159,7 +160,7 @@ class ModelSpec(Record):
         for layer in self.layers:
             if indices.isdisjoint(layer.inputs):
                 continue
-            if layer.shape.name == "embedding":
+            if layer.shape.name in ("embedding", "embedding_bag"):
                 tables.append(layer.shape.parameter_shapes[0][0])
             elif layer.shape.is_view:
                 indices.update(layer.outputs)
@@ -185,6 +186,31 @@ class ModelSpec(Record):
             return read_record(cls, Path(path), "model file", MODEL_FORMAT)
         except InputError as error:
             raise FileError(f"model file {path}: {error}") from error
+
+
+def _with_equal_shapes_once(content: Any) -> Any:
+    """The content of a model.json, equal shapes of its layers validated once: a deep model has few.
+
+    Those that are wrong are left as they are.
+    """
+    layers = content.get("layers") if isinstance(content, dict) else None
+    if not isinstance(layers, list):
+        return content
+    known: dict[bytes, LayerShape] = {}
+
+    def once(layer: Any) -> Any:
+        shape = layer.get("shape") if isinstance(layer, dict) else None
+        if not isinstance(shape, dict):
+            return layer
+        key = marshal.dumps(shape, 2)  # without references
+        if key not in known:
+            known[key] = LayerShape.model_validate(shape)
+        return layer | {"shape": known[key]}
+
+    try:
+        return content | {"layers": [once(layer) for layer in layers]}
+    except ValueError:  # validated again, the error says which layer's
+        return content
 
 
 def tensors_key(shapes: tuple[Shape, ...]) -> str:

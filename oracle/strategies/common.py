@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from calib.foundation.division import Division
 from calib.foundation.execution import ItemType
 from calib.foundation.layers import Direction
@@ -73,10 +75,23 @@ def _of_direction(
         for select, cause, what in chosen
         if work.counts[select]
     ]
-    extra, count, nbytes = layers.beside(work, work.counts["all"], batch, direction)
+    runs = Counter(work.counts["all"])
+    of_compute: TermCause = terms[0].cause if terms else "compute"
+    if direction == "backward" and work.again:
+        runs += Counter(work.again)
+        terms.append(
+            Term(
+                direction,
+                of_compute,
+                "checkpointed layers, run again",
+                layers.again(work, batch).times(turns),
+                f"{times}sum of FW_l over {sum(work.again.values())} layers at B' samples",
+                {**number, "B'": batch},
+            )
+        )
+    extra, count, nbytes = layers.beside(work, runs, batch, direction)
     if not count:
         return terms
-    of_compute: TermCause = terms[0].cause if terms else "compute"
     return [
         *terms,
         Term(

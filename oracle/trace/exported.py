@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.traceback import preserve_node_meta
 
 from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
@@ -29,6 +30,7 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import PRIME, Operator, one_sample
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
+from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 
@@ -111,6 +113,7 @@ class ExportedLayers:
 
     def _run(self, node: fx.Node, within: fx.GraphModule) -> None:
         """Record a node that is neither an input nor the output."""
+        self.layers.region = region_of(node)
         try:
             if node.op == "get_attr":
                 self._values[node] = within.get_submodule(str(node.target))
@@ -385,7 +388,8 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
                 id(of): nn.Parameter(_like(of), of.requires_grad) for of in module.parameters()
             }
             memo |= {id(of): _like(of) for of in module.buffers()}
-        return torch.export.export(copy.deepcopy(module, memo), given)
+        with checkpoints_marked(), preserve_node_meta():
+            return torch.export.export(copy.deepcopy(module, memo), given)
 
 
 def _like(tensor: Tensor) -> Tensor:

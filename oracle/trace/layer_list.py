@@ -30,6 +30,8 @@ class LayerList:
         self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._shared: dict[str, dict[int, str]] = {}
+        self.region = 0  # number of the checkpointed region of the next layers; 0: none
+        self._regions: dict[int, str] = {}  # their first layers
 
     def unique(self, name: str) -> str:
         """`name`, or name#2, name#3 if it is taken."""
@@ -71,6 +73,7 @@ class LayerList:
             inputs=inputs,
             needs_input_grad=needed and layer_shape.is_differentiable,
             shared_parameters=self._shared.get(name, {}),
+            recomputed=self._regions.setdefault(self.region, name) if self.region else "",
         )
         self.layers.append(layer)
         for output, size in layer.outputs.items():

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from calib.oracle.trace.checkpoints import checkpoints_marked, mark
+
 SourcePlace = tuple[str, int]  # file, line
 
 OURS = str(Path(__file__).parents[2]) + "/"  # the package calib
@@ -70,12 +72,13 @@ def line_of(error: BaseException) -> str:
 
 
 class Tracer(fx.Tracer):
-    """fx.Tracer that records in each node's meta the line of the user's code that made it."""
+    """fx.Tracer that records in a node's meta the line of the user's code that made it, and its region."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """The node, with its place in meta[PLACE]."""
+        """The node, with its place in meta[PLACE], and marked."""
         node = super().create_node(*args, **kwargs)
         node.meta[PLACE] = users_place(_frames(sys._getframe(1)))
+        mark(node)
         return node
 
 
@@ -87,5 +90,6 @@ def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:
 
 
 def traced(module: nn.Module) -> fx.GraphModule:
-    """fx.symbolic_trace, with the place of every node."""
-    return fx.GraphModule(module, Tracer().trace(module))
+    """fx.symbolic_trace, with the place of every node, and its checkpointed region."""
+    with checkpoints_marked():
+        return fx.GraphModule(module, Tracer().trace(module))

@@ -31,7 +31,12 @@ from calib.foundation.operators import PRIME
 from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
+<<<<<<< HEAD
 from calib.oracle.trace.exported import ExportedLayers, exported
+=======
+from calib.oracle.trace.checkpoints import region_of
+from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
+>>>>>>> ckpt
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,
@@ -120,6 +125,7 @@ class _Recorder(fx.Interpreter):
         return f"{path} ({kind})" if path else self.root
 
     def _record(self, node: fx.Node, result: Any) -> None:
+        self.layers.region = region_of(node)
         if node.op == "output":
             returned = node.args[0]
             several = returned if isinstance(returned, tuple) else (returned,)
@@ -273,6 +279,10 @@ def trace(
     InputError
         Neither can follow the module; the message gives the operator or the line.
     """
+    if is_compiled(module):
+        raise NotByFx(
+            f"the model {name} is compiled (torch.compile), and runs no operators one by one"
+        )
     try:
         found = trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
     except NotByFx as refused:
@@ -281,6 +291,14 @@ def trace(
         except InputError as error:
             raise (error if refused.unknown else refused) from None
     return found.model_copy(update={"built_by": built_by})
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile or Module.compile was called on it, or on a part of it."""
+    return any(
+        type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None
+        for part in module.modules()
+    )
 
 
 def trace_operators(
@@ -337,6 +355,7 @@ def _spec(
     places = len(layers.shape_of[outputs[0]]) - 1
     if loss == "cross_entropy" and places and layers.ends_in_rows:
         attributes["classes_last"] = True  # tokens x vocabulary, as of every language model
+    layers.region = 0
     layers.append(LOSS, loss, outputs, (), attributes=attributes)
     return ModelSpec(
         name=name, input_shape=input_shape, classes=layers.classes, layers=tuple(layers.layers)

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import OURS, at, failed_at, line_of
 
+MAIN = ("logits",)  # in a dictionary of outputs
 OWN = "calib"  # the one name that a user's package cannot have
 
 
@@ -37,6 +38,38 @@ def build_module(words: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise InputError(f"{words} gives {type(module).__name__}, which is not a torch.nn.Module")
     return module
+
+
+def build_plain(words: str) -> nn.Module:
+    """The same as a module of one tensor to one: of a dictionary that it returns, the main one.
+
+    transformers' models return their logits in one. Raises InputError where it must be given more than
+    one tensor.
+    """
+    module = build_module(words)
+    needed = _needed(module.forward)
+    if len(needed) > 1:
+        raise InputError(
+            f"{words} reads {', '.join(needed)}: calib gives a model one tensor; wrap it in a module "
+            "that takes one and slices it (docs/other-training.md, Several inputs)"
+        )
+    if hasattr(module, "config"):  # as transformers' models have
+        module.register_forward_hook(_main_tensor)
+    return module
+
+
+def _main_tensor(_module: nn.Module, _given: Any, output: Any) -> Any:
+    """The tensor of a dictionary of outputs that a loss is of. Raises InputError where none is."""
+    if not isinstance(output, Mapping):
+        return output
+    tensors = {name: of for name, of in output.items() if isinstance(of, torch.Tensor)}
+    names = [name for name in tensors if name in MAIN or len(tensors) == 1]
+    if not names:
+        raise InputError(
+            f"the model returns {', '.join(output)}: let its forward return one of them, as "
+            f"self.model(x).{next(iter(output), 'logits')}"
+        )
+    return tensors[names[0]]
 
 
 def member(words: str) -> Any:

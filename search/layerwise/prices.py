@@ -23,6 +23,7 @@ from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, model_weights, tensors
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.search.links import Links
@@ -69,6 +70,8 @@ class LayerPrices:
         self.model: ModelSpec = request.spec
         if self.model.tied:
             raise InputError(f"{self.model.tied}, which a plan for each layer would cut apart")
+        if checkpointed(self.model):
+            raise InputError(f"{checkpointed(self.model)}; a search is of models without")
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"

@@ -10,6 +10,7 @@ import math
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.search.links import adapted
@@ -47,13 +48,21 @@ SLOWER = (
 )
 
 
+def _require_parts(model: ModelSpec) -> None:
+    """Raise InputError for layers that a cut into stages may part, or that run again."""
+    if model.tied:
+        raise InputError(f"{model.tied}, which a cut into stages may part")
+    if checkpointed(model):
+        raise InputError(f"{checkpointed(model)}; a search is of models without")
+
+
 def find(request: SearchRequest) -> SearchedPlan:
     """The best pipeline. Raises InputError where none can be, or none fits the memory."""
     if not isinstance(request.model, PipelineProfile | ModelSpec):
         name = getattr(request.model, "name", "it")
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
-    if isinstance(request.model, ModelSpec) and request.model.tied:
-        raise InputError(f"{request.model.tied}, which a cut into stages may part")
+    if isinstance(request.model, ModelSpec):
+        _require_parts(request.model)
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[StageRow] = []

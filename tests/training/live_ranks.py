@@ -13,6 +13,7 @@ import sys
 import torch
 from tests.helpers.layerwise import priced
 from tests.helpers.programs import trace_once
+from tests.oracle.checkpointed_models import MODELS, entry_of, traced
 
 from calib.foundation.division import Division
 from calib.foundation.execution import DTYPES, USUAL
@@ -81,14 +82,16 @@ def main() -> None:
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")
         execution = way if way.split("+")[0] in DTYPES else USUAL
-        model = spec(name).run_as(execution)
+        own = name in MODELS
+        model = (traced(name) if own else spec(name)).run_as(execution)
         if strategy == LAYERWISE:
             division: Division = planned(model, way, control.size, int(batch))
         else:
             division = division_of(strategy, way, control.size, int(batch))
             division = with_boundaries(model, fitted(model, division))
         teams = make_teams(control, division, "mpi")
-        step = TrainingStep(entry(name), division, 0, teams, WorkerOptions(execution=execution))
+        about = entry_of(name) if own else entry(name)
+        step = TrainingStep(about, division, 0, teams, WorkerOptions(execution=execution))
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
             step.iterate()
         peaks = control.allgather_object(peak_live_bytes(step))

@@ -86,6 +86,14 @@ def test_accumulation() -> None:
 
 
 @needs_mpiexec
+def test_checkpointed() -> None:
+    """A unit's gradients go, and regions run again, in one unit and over two."""
+    jobs = "mlp,data,,4 blocks,data,sharded,4 mlp,fully_sharded,,4 in-segments,fully_sharded,,4"
+    assert not off(ran(2, *words_of(jobs)))
+    assert not off(ran(1, *words_of("language,serial,,3 images,serial,2,8")))
+
+
+@needs_mpiexec
 def test_executions_of_two_ranks() -> None:
     """MPI adds gradients of half precision up in a copy in float32."""
     strategies = {

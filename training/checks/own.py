@@ -22,11 +22,12 @@ from torch.overrides import TorchFunctionMode
 from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
 from calib.foundation.own import Loss, Own, own_name
+from calib.microbench.memory import storages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import at, failed_at, line_of
 from calib.oracle.trace.profiled import profile
 from calib.oracle.trace.tracing import trace
-from calib.oracle.trace.user_module import aside, build_module, member
+from calib.oracle.trace.user_module import aside, build_plain, member
 from calib.training.allowed import WHOLE
 from calib.training.models import built, entry
 from calib.training.step import loss_function, synthetic_batch
@@ -131,7 +132,7 @@ def require_as_traced(model: ModelSpec, function: str = "") -> None:
 def traced(words: str, input_shape: Shape, name: str, loss: Loss, make: Make = trace) -> ModelSpec:
     """The layers of a user's module, MODULE:FUNCTION, by tracing or profiling. Raises InputError."""
     with aside():  # what a forward prints, too
-        module = build_module(words)
+        module = build_plain(words)
         require_weights(module, words)
         return make(module, input_shape, name, loss, built_by=words)
 
@@ -212,7 +213,7 @@ class _Forward(TorchFunctionMode):
         given = kwargs or {}
         if func is F.embedding:
             index, table = [*args, *given.values()][:2]
-            if index.data_ptr() == self.inputs.data_ptr():
+            if storages([index]).keys() == storages([self.inputs]).keys():  # also a slice of it
                 self.rows = min(self.rows or len(table), len(table))
         elif func in CONVOLUTIONS or func in PRODUCTS:
             self.product = func in PRODUCTS

@@ -68,13 +68,25 @@ class LayerTimes:
             if not any(part in given for part in module.modules() if part is not module)
         }
         self._handles: list[Any] = []
+        self._entered = ""  # the module that a checkpoint runs again
+        self._left_out: set[str] = set()
 
     @property
     def seconds(self) -> dict[str, float]:
         """Of the last iteration: "layer_forward:NAME", and "layer_backward:NAME" where it has one."""
-        of_layers = ("forward:", "backward:")
-        parts = self._clock.parts.items()
-        return {f"layer_{name}": spent for name, spent in parts if name.startswith(of_layers)}
+        self._leave_out()
+        found = ((*name.partition(":"), spent) for name, spent in self._clock.parts.items())
+        return {
+            f"layer_{direction}:{name}": spent
+            for direction, _, name, spent in found
+            if direction in ("forward", "backward") and name and name not in self._left_out
+        }
+
+    def _leave_out(self) -> None:
+        """The module in which a checkpoint stopped, as its region ran again in its backward."""
+        if self._entered:
+            self._left_out.add(self._entered)
+        self._entered = ""
 
     def __enter__(self) -> LayerTimes:
         for name, module in self._modules.items():
@@ -91,11 +103,28 @@ class LayerTimes:
         latest = -1
 
         def before(_: nn.Module, given: Any) -> None:
+<<<<<<< HEAD
             nonlocal phase, latest
             latest = _latest(_nodes_of(given))
+=======
+            nonlocal phase, inputs
+>>>>>>> ckpt
             phase = self._clock.switch(f"forward:{name}")
+            if phase.startswith("backward"):  # a checkpoint runs it again
+                self._clock.switch("backward")
+                self._leave_out()
+                self._entered = name
+                return
+            inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
 
         def after(_: nn.Module, given: Any, output: Any) -> None:
+<<<<<<< HEAD
+=======
+            nonlocal inputs
+            if self._entered == name:
+                self._entered = ""
+                return
+>>>>>>> ckpt
             self._clock.switch(phase)
             for node in nodes_between(_nodes_of(output), latest):
                 self._time(node, f"backward:{name}")

@@ -147,11 +147,11 @@ def _entry_of(name: str, own: Own) -> ModelEntry:
 
     def build_model() -> nn.Module:
         # late: they import PyTorch
-        from calib.oracle.trace.user_module import build_module
+        from calib.oracle.trace.user_module import build_module, build_plain
         from calib.training.models.own import ToCall
 
-        module = build_module(own.built_by)
-        return ToCall(module) if own.function else module
+        words = own.built_by
+        return ToCall(build_module(words)) if own.function else build_plain(words)
 
     return ModelEntry(
         name,

@@ -1,0 +1,109 @@
+"""Checkpointed regions on hand-made machines: what runs again, and its time in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.oracle.handmade import law, machine, mlp, operations, tensor_loops
+from tests.oracle.layout.test_units import chain
+
+from calib.fitting.parameters.file import Composition, Parameters
+from calib.foundation.division import Division
+from calib.oracle.costs.machine import Machine
+from calib.oracle.layout.units import model_units
+from calib.oracle.layout.workload import workload
+from calib.oracle.model.regions import run_again
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+
+NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
+BATCH = 8
+
+
+def marked(model: ModelSpec, *names: str) -> ModelSpec:
+    """The model with these layers, one after another, in one region."""
+    layers = tuple(
+        layer.model_copy(update={"recomputed": names[0]}) if layer.name in names else layer
+        for layer in model.layers
+    )
+    return model.model_copy(update={"layers": layers})
+
+
+def known(laws: Sequence[Composition] = ()) -> Parameters:
+    return machine(
+        collectives=operations("allreduce", "allgather", "reduce_scatter"),
+        tensor_loops=tensor_loops("update", "pack", "unpack"),
+        composition=list(laws),
+    )
+
+
+@pytest.mark.parametrize(
+    ("region", "again"),
+    [
+        (("fc1", "relu1"), ("fc1", "relu1")),  # ReLU saves what it makes
+        (("relu1", "fc2"), ("relu1",)),  # a product saves what it reads
+        (("fc2",), ()),
+        (("relu1", "fc2", "relu2", "fc3"), ("relu1", "fc2", "relu2")),
+    ],
+)
+def test_what_runs_again(region: tuple[str, ...], again: tuple[str, ...]) -> None:
+    model = marked(NET, *region)
+    found = zip(model.layers, run_again(model), strict=True)
+    assert tuple(layer.name for layer, runs in found if runs) == again
+
+
+@pytest.mark.parametrize(
+    "division",
+    [
+        Division("serial", 1, BATCH),
+        Division("serial", 1, BATCH, accumulation=2),
+        Division("data", 2, BATCH),
+        Division("data", 2, BATCH, sharded_optimizer=True),
+        Division("fully_sharded", 2, BATCH),
+    ],
+    ids=lambda division: division.strategy,
+)
+def test_the_backward_has_the_forward_of_what_runs_again(division: Division) -> None:
+    model, laws = marked(NET, "relu1", "fc2", "relu2", "fc3"), [law("backward", n) for n in (1, 2)]
+    parameters = known(laws)
+    with_, without = (project(of, division, parameters).phases for of in (model, NET))
+    costs = Machine(parameters).costs(division.p, "momentum").layers
+    each = costs.each(workload(NET, division), division.local_batch, "forward")
+    again = division.accumulation * sum(cost.seconds for cost in each[1:4])
+    more = with_["backward"].value - without["backward"].value
+    assert more == pytest.approx(again, rel=1e-9)
+    assert with_["forward"] == without["forward"] and with_["update"] == without["update"]
+    assert with_["exchange"] == without["exchange"]
+
+
+def test_what_an_iteration_adds_to_them() -> None:
+    """Three layers of 8, 6 and 6 items more."""
+    a, b = 1e-3, 1e-6
+    model, division = marked(NET, "relu1", "fc2", "relu2", "fc3"), Division("serial", 1, BATCH)
+    found = [
+        project(of, division, known(laws)).phases["backward"].value
+        for of in (model, NET)
+        for laws in ([law("backward", 1, a, b)], [])
+    ]
+    more = (found[0] - found[1]) - (found[2] - found[3])
+    assert more == pytest.approx(3 * a + 4 * BATCH * (8 + 6 + 6) * b, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("region", "gathers"),
+    [
+        ((), (2, 2, 2)),
+        (("blocks.0.a",), (2, 2, 2)),
+        (("blocks.2.a", "blocks.2.b"), (2, 2, 2)),
+        # gathered, run again one after the other, then the last one's backward comes first
+        (("blocks.0.a", "blocks.1.a"), (3, 3, 2)),
+        (("blocks.0.a", "blocks.1.a", "blocks.2.a", "blocks.2.b"), (3, 3, 3)),
+    ],
+)
+def test_units_are_gathered_for_what_runs_again(
+    region: tuple[str, ...], gathers: tuple[int, ...]
+) -> None:
+    model = chain("first", "blocks.0.a", "blocks.1.a", "blocks.2.a", "blocks.2.b", "last")
+    root, *units = model_units(marked(model, *region) if region else model)
+    assert root.gathers == 1 and tuple(unit.gathers for unit in units) == gathers
