@@ -16,7 +16,7 @@ from calib.oracle.trace.tracing import trace
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry, built, entry
 
-_TRACED: dict[str, LayerProgram] = {}
+_TRACED: dict[tuple[str, int], LayerProgram] = {}
 
 
 def build(name: str, seed: int) -> nn.Module:
@@ -41,11 +41,12 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
     return trace(module, found.input_shape, name, found.loss, found.auxiliary_weight), module
 
 
-def traced_once(module: nn.Module, about: ModelEntry) -> LayerProgram:
-    """layer_program(module, about, 1), traced without weights at the first call for this name."""
-    if about.name not in _TRACED:
-        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about, 1)
-    found = _TRACED[about.name]
+def traced_once(module: nn.Module, about: ModelEntry, batch: int = 1) -> LayerProgram:
+    """layer_program, traced without weights at the first call for this name and batch."""
+    key = about.name, batch
+    if key not in _TRACED:
+        _TRACED[key] = layer_program(copy.deepcopy(module).to("meta"), about, batch)
+    found = _TRACED[key]
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))
 

@@ -153,11 +153,11 @@ def taking_turns(ranks: int) -> Iterator[None]:
 
     trace, meeting = calib.training.worker.layer_program, Barrier(ranks, timeout=TIMEOUT_S)
 
-    def traced(module: nn.Module, about: ModelEntry) -> LayerProgram:
+    def traced(module: nn.Module, about: ModelEntry, batch: int) -> LayerProgram:
         meeting.wait()
         try:
             with lock:
-                return trace(module, about)
+                return trace(module, about, batch)
         finally:
             meeting.wait()
 

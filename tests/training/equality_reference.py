@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 from tests.helpers.norms import Tensors, norms_of
-from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, joint_batch
+from tests.training.equality_program import BATCH, CURVE, MODELS, SEED, STEPS, Case, joint_batch
 from tests.training.rounding import DRAWN, WIDER, Noise, round_program, round_weights, rounded_loss
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def optimizer_of(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim
 def train_serially(of: Definition, iterations: int, noise: Noise | None = None) -> Training:
     """Plain torch on the joint batch in float64; with `noise`, every sum wrong by its bound."""
     about = MODELS[of.model]
-    program = layer_program(built(about, SEED).double().train(), about)
+    program = layer_program(built(about, SEED).double().train(), about, BATCH[of.model])
     define_norms(program, of.norm or Division("serial", 1, 1), synchronized=False)
     inputs, targets = joint_batch(of.model)
     inputs = inputs.double()
