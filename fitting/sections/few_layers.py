@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from calib.fitting.estimators.layers.price_law import PRICES
 from calib.fitting.parameters.file import WorkModel
 from calib.fitting.parameters.work import ANY_KIND, price_of
 from calib.fitting.regression import MIN_ROWS, error_factor
 from calib.fitting.sections.work_rows import WorkKey, WorkRows
+from calib.foundation.arrays import Floats
 from calib.foundation.statistics import median
 
 FRESH_PRICE = "s_per_fresh_byte"
@@ -54,10 +57,6 @@ class Parts(NamedTuple):
             return 1.0 + more / self.work_s
         return self.seconds / (self.call_s + self.work_s)
 
-    def off(self, dearer: float) -> float:
-        """Log of what it takes where it is dearer by this, over what was measured."""
-        return math.log((min(dearer, 1.0) * self.call_s + dearer * self.work_s) / self.seconds)
-
 
 def _parts(law: WorkModel, rows: WorkRows) -> list[Parts]:
     return [
@@ -66,22 +65,30 @@ def _parts(law: WorkModel, rows: WorkRows) -> list[Parts]:
     ]
 
 
+def _off(rows: Sequence[Parts]) -> Floats:
+    """[n, m]: log of what row m takes where it is dearer as row n is, over what was measured."""
+    call_s, work_s, seconds = np.array([row[1:] for row in rows]).T
+    dearer = np.array([row.dearer for row in rows])[:, np.newaxis]
+    found: Floats = np.log((np.minimum(dearer, 1.0) * call_s + dearer * work_s) / seconds)
+    return found
+
+
 def _dearer(rows: Sequence[Parts]) -> float:
     """By what factor a kind is dearer: of those that its rows say, the one of least log errors."""
-    each = [row.dearer for row in rows]
-    return min(each, key=lambda dearer: sum(abs(row.off(dearer)) for row in rows))
+    return rows[int(np.abs(_off(rows)).sum(axis=1).argmin())].dearer
 
 
 def _factor_within(kinds: Sequence[Sequence[Parts]]) -> float | None:
     """Within what factor a layer is known by the other layers of its kind; None: too few of them."""
     found = []
     for rows in kinds:
-        for layer in dict.fromkeys(row.layer for row in rows):
-            others = [row for row in rows if row.layer != layer]
-            if others:
-                dearer = _dearer(others)
-                mine = [row.off(dearer) for row in rows if row.layer == layer]
-                found.append(math.exp(median(mine)))
+        off, layers = _off(rows), np.array([row.layer for row in rows])
+        for layer in dict.fromkeys(layers):
+            mine = layers == layer
+            if not mine.all():
+                by_others = off[~mine]
+                nearest = np.abs(by_others[:, ~mine]).sum(axis=1).argmin()
+                found.append(math.exp(median(by_others[nearest, mine].tolist())))
     return error_factor(found, [1.0] * len(found)) if len(found) >= MIN_ROWS else None
 
 

@@ -81,14 +81,11 @@ def placed(cluster: Cluster, ranks: int) -> Placement:
 
 
 def repetitions(case: Case, placement: Placement, launch: int) -> Repetitions:
-    """Repetitions of every operation of a case, on each rank."""
-
-    def noisy(seconds: float, repetition: int, rank: int) -> float:
-        of = f"{case.id}{launch}{repetition}{rank}"
-        return seconds * (1.0 + NOISE * math.sin(int(of[:8], 16) + 7 * repetition + 3 * launch))
-
+    """Repetitions of every operation of a case; all ranks take the same."""
+    start = int(case.id[:8], 16) + 3 * launch  # once: an id is a hash of all that a case says
+    noise = [1.0 + NOISE * math.sin(start + 7 * n) for n in range(REPETITIONS)]
     ranks = {
-        name: [[noisy(t, n, rank) for rank in range(case.ranks)] for n in range(REPETITIONS)]
+        name: [[t * of] * case.ranks for of in noise]
         for name, t in seconds_of(case, placement).items()
     }
     memory = peaks(case) if isinstance(case, InPlaceCase) else {}
