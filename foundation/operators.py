@@ -45,6 +45,8 @@ FAMILIES: dict[Family, frozenset[str]] = {
         "repeat_interleave tile pixel_shuffle pixel_unshuffle unfold"
     ),
 }
+# kinds of which the kernels may be told apart (LayerShape.kernel)
+KERNELS = {"conv": ("depthwise_conv", "full_conv", "pointwise_conv")}
 # the same memory, in the forward and in the backward: no kernel runs
 VIEWS = _names(
     "view permute transpose t unsqueeze squeeze flatten unflatten alias detach movedim swapaxes "
