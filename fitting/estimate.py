@@ -17,15 +17,23 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     It is never narrower than the `resolution` of the clock to both sides.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
+<<<<<<< HEAD
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
     every group's median, and of few groups more (see `launch_margin`). Stalled groups do not count.
+=======
+    layout), so the interval of the pooled values would be too narrow. That of six launches or more is
+    the distribution-free one of their medians, in whose scatter that of the repetitions is: the ends of
+    a single launch say how restless it was. Of fewer it spans those of every launch, and more (see
+    `launch_margin`).
+>>>>>>> fit
     """
     lists = _not_stalled([values for values in groups if values])
     middle = median_of_groups(lists)
-    intervals = [median_interval(values) for values in lists]
-    margin = max(launch_margin([median(values) for values in lists]), resolution)
-    low = min(*(interval[0] for interval in intervals), middle - margin)
-    high = max(*(interval[1] for interval in intervals), middle + margin)
+    medians = [median(values) for values in lists]
+    ends = [median_interval(each) for each in ([medians] if len(medians) > max(LORD) else lists)]
+    margin = max(launch_margin(medians), resolution)
+    low = min(*(low for low, _ in ends), middle - margin)
+    high = max(*(high for _, high in ends), middle + margin)
     return Estimate(value=middle, low=max(low, 0.0), high=high)
 
 

@@ -24,6 +24,7 @@ from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
 from calib.fitting.sections.structural import structural_fits
 from calib.fitting.sections.work_laws import work_models
+from calib.fitting.sections.work_rows import owners_of
 from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
@@ -159,7 +160,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         contention=contention,
         peaks=device_peaks(used, layer_cases),
         layers=with_in_place(alone, used, in_place),
-        work=work_models(alone, layer_cases, used, seed),
+        work=work_models(alone, layer_cases, used, seed, owners_of(in_place.values())),
         tensor_loops=loops,
         composition=compositions(used, in_place, alone, loops, collectives),
         memory=memory,

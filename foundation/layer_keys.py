@@ -35,6 +35,12 @@ def execution_in(key: str) -> str:
     return parts[3] if len(parts) > 3 else ""
 
 
+def but_batch(key: str) -> tuple[str, str]:
+    """The key of a layer without its batch."""
+    kind, _, rest = key.partition("|")
+    return kind, rest.partition("*")[2]
+
+
 def parse(key: str) -> NamedLayer | None:
     """The layer that `key` names; None where LayerShape.key would not write such a key.
 

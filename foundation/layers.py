@@ -142,6 +142,19 @@ class LayerShape(BaseModel):
             if at not in of.fixed and of.type(at) in ("", *FLOATS)
         )
 
+    @property
+    def kernel(self) -> str:
+        """Its name; of a convolution what libraries have kernels of their own for.
+
+        One of a single position is a matrix product, and one of a channel each has no product at all.
+        """
+        if self.kind != "conv":
+            return self.name
+        channels = self.input_shapes[0][0]
+        if channels > 1 and self.attributes["groups"] == channels:
+            return "depthwise_conv"
+        return "pointwise_conv" if {*self.parameter_shapes[0][2:]} == {1} else "full_conv"
+
     def output_sizes(self, batch: int) -> list[Shape]:
         """Of every output for `batch` samples."""
         shapes, of = (self.output_shape, *self.more_outputs), self.operator

@@ -147,10 +147,22 @@ class WorkModel(Record):
     error_factor: Factor = Field(
         description="95% of layers that were left out lie within the law / and * this"
     )
+    shared: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="of the squared log error of a layer, what the layers of a model have in common; "
+        "the rest is each one's own",
+    )
     growth_per_decade: Growth = Field(
         default=0.0,
         description="factor of the error factor for each decade beyond what was fitted; 0: by "
         "itself, at most 2",
+    )
+    batch_factor: Growth = Field(
+        default=0.0,
+        description="95% of what the law says of a layer at twice the batch, over that at the batch, "
+        "is off by less than this factor; 0: no layer was measured at several batches",
     )
     min_flops: Flops = Field(default=0.0, description="fewest that were fitted")
     min_bytes: Nbytes = Field(default=0.0, description="fewest that were fitted")

@@ -73,8 +73,10 @@ class LayerWork:
         self._flops, self._weight_bytes = shape.forward_flops(1), sum(weights)
         self._patch_bytes = sum(inputs)
         if shape.kind == "conv":
-            positions, patch = shape.output_shape[1:], shape.parameter_shapes[0][1:]
-            self._patch_bytes = float(each * math.prod(positions) * math.prod(patch))
+            positions, patch = shape.output_shape[1:], shape.parameter_shapes[0][2:]
+            self._patch_bytes = float(
+                each * math.prod(positions) * shape.input_shapes[0][0] * math.prod(patch)
+            )
         elif shape.is_product and "conv" in shape.name and shape.parameter_shapes:
             self._patch_bytes = each * self._flops / (2.0 * shape.parameter_shapes[0][0])
         self._constant_bytes = shape.moved_bytes(0, of_weights)
@@ -143,11 +145,12 @@ class WorkPrice(NamedTuple):
     decades_outside: float
 
 
-def price_of(law: WorkModel, work: Work) -> WorkPrice:
-    """Price a pass: call + fresh bytes + the `form` of operations and bytes, and neighbours.
+def seconds_of(law: WorkModel, work: Work) -> float:
+    """A pass without what its neighbours say: call + fresh bytes + the `form` of operations and bytes.
 
     Roofline (Williams, Waterman and Patterson, CACM 52, 2009): where operations and moves of bytes
-    overlap the slower one counts ("max"), where they take turns their sum; "norm2" lies between.
+    overlap the slower one counts ("max"), where they take turns their sum; "norm2" lies between. More
+    work never takes less.
     """
     flops, nbytes, weight_bytes, patch_bytes, fresh_bytes = work
     moves = (
@@ -155,18 +158,24 @@ def price_of(law: WorkModel, work: Work) -> WorkPrice:
         + law.s_per_weight_byte * weight_bytes
         + law.s_per_patch_byte * patch_bytes
     )
-    fresh_s = law.s_per_fresh_byte * fresh_bytes
-    seconds = law.call_s + FORMS[law.form](law.s_per_flop * flops, moves) + fresh_s
+    rest = law.call_s + law.s_per_fresh_byte * fresh_bytes
+    return rest + FORMS[law.form](law.s_per_flop * flops, moves)
+
+
+def price_of(law: WorkModel, work: Work) -> WorkPrice:
+    """Price a pass: `seconds_of` it, corrected by the measured layers that are most like it."""
+    seconds = seconds_of(law, work)
     if law.neighbours:
-        place = likeness(flops, nbytes, patch_bytes)
+        place = likeness(work.flops, work.nbytes, work.patch_bytes)
         seconds *= math.exp(correction(law.neighbours, law.reach, place))
     outside = max(
-        decades_outside(flops, law.min_flops, law.max_flops),
-        decades_outside(nbytes, law.min_bytes, law.max_bytes),
+        decades_outside(work.flops, law.min_flops, law.max_flops),
+        decades_outside(work.nbytes, law.min_bytes, law.max_bytes),
     )
     factor = law.error_factor
     if outside:
         factor *= (law.growth_per_decade or min(law.error_factor, 2.0)) ** outside
+    fresh_s = law.s_per_fresh_byte * work.fresh_bytes
     if fresh_s and law.max_fresh_bytes == 0:  # the price is another kind's
         factor *= BORROWED_FACTOR ** (fresh_s / seconds)
     return WorkPrice(seconds, factor, outside)

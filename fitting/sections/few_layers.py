@@ -30,7 +30,7 @@ def laws_of_few(models: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -
         kinds = {
             key: _parts(plain, of)
             for key, of in rows.items()
-            if key._replace(kind=ANY_KIND) == every and not key.is_of_kinds
+            if key._replace(kind=ANY_KIND) == every and not (key.is_of_kinds or key.is_of_kernel)
         }
         factor = _factor_within(list(kinds.values())) or law.error_factor
         found += [

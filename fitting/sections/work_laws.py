@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from calib.fitting.estimators.layers.roofline import Roofline
+from calib.fitting.estimators.layers.roofline_choice import GAIN
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import MIN_ROWS
 from calib.fitting.sections.few_layers import FRESH_PRICE, laws_of_few
-from calib.fitting.sections.work_rows import WorkKey, WorkRows, work_rows
-from calib.foundation.operators import family_of
+from calib.fitting.sections.work_errors import with_errors
+from calib.fitting.sections.work_rows import Owners, WorkKey, WorkRows, work_rows
+from calib.foundation.operators import KERNELS, family_of
 from calib.microbench.cases import LayerCase
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 
@@ -23,6 +26,7 @@ def work_models(
     cases: Mapping[str, LayerCase],
     samples: Samples = NO_SAMPLES,
     seed: int = 0,
+    owners: Owners = MappingProxyType({}),
 ) -> list[WorkModel]:
     """The laws by kind, direction, execution and active ranks, sorted.
 
@@ -33,16 +37,17 @@ def work_models(
     A kind has a law of its own from MIN_ROWS distinct layers on, a family from MIN_ROWS kinds on, and
     all layers together have one ("any"). These two are checked on kinds that they were not fitted to
     (the law of fewer kinds on layers). A kind of fewer layers has the law of all, dearer or cheaper as
-    its layers say.
+    its layers say. Kernels of a kind have their own where these say layers left out better.
 
     Where no layer of a kind wrote fresh pages, the price of these is that of the best checked kind that
     did: it is the system's, whatever is computed.
     """
-    rows = work_rows(times, cases, samples)
+    rows = work_rows(times, cases, samples, owners)
     models = [
         _work_model(key, of, seed) for key, of in sorted(rows.items()) if _has_law(key, of, rows)
     ]
-    models += laws_of_few(models, rows)
+    models = _with_better_kernels(models)
+    models = with_errors([*models, *laws_of_few(models, rows)], rows)
     models.sort(key=lambda law: (law.kind, law.direction, law.execution, law.active_ranks))
     return [_with_fresh_price(model, models) for model in models]
 
@@ -58,8 +63,28 @@ def _has_law(key: WorkKey, of: WorkRows, rows: Mapping[WorkKey, WorkRows]) -> bo
     if key.is_of_kinds:
         return of.n_kinds >= MIN_ROWS
     every = rows.get(key._replace(kind=ANY_KIND))
+    if key.is_of_kernel:
+        return of.n_layers >= MIN_ROWS
     alone = family_of(key.kind) == "products" and (every is None or every.n_kinds < MIN_ROWS)
     return of.n_layers >= MIN_ROWS or alone
+
+
+def _with_better_kernels(models: Sequence[WorkModel]) -> list[WorkModel]:
+    """Without the laws of kernels that do not say layers left out better than that of their kind."""
+    kept = list(models)
+    for kind, kernels in KERNELS.items():
+        for whole in (law for law in models if law.kind == kind):
+            parts = [
+                law
+                for law in models
+                if law.kind in kernels
+                and (law.direction, law.execution, law.active_ranks)
+                == (whole.direction, whole.execution, whole.active_ranks)
+            ]
+            squares = sum(law.n_layers * law.score**2 for law in parts)
+            if squares >= (GAIN * whole.score) ** 2 * sum(law.n_layers for law in parts):
+                kept = [law for law in kept if law not in parts]
+    return kept
 
 
 def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:

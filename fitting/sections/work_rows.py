@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 from typing import NamedTuple
 
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.parameters.work import ANY_KIND, Work, work_of
 from calib.fitting.sections.compute import of_slowest_rank
 from calib.foundation.execution import execution_of
-from calib.foundation.operators import FAMILIES, family_of
+from calib.foundation.layer_keys import but_batch
+from calib.foundation.operators import FAMILIES, KERNELS, family_of
 from calib.foundation.statistics import median
-from calib.microbench.cases import LayerCase
+from calib.microbench.cases import InPlaceCase, LayerCase
 from calib.microbench.peaks import is_for_peaks
 from calib.microbench.records.samples import Samples
 
 WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 
 
+Owners = Mapping[tuple[str, str], str]  # layer without its batch -> the one model that has it
+
+
+def owners_of(cases: Iterable[InPlaceCase]) -> Owners:
+    """Whose the layers of the models in place are; not those that several have."""
+    found: dict[tuple[str, str], str] = {}
+    for case in cases:
+        for layer in map(but_batch, case.layer_keys):
+            found[layer] = case.model if found.get(layer, case.model) == case.model else ""
+    return found
+
+
 @dataclass
 class WorkRows:
-    """What one law is fitted on: work, seconds, launch, layer and kind of every row, in step."""
+    """What one law is fitted on: work, seconds, launch, layer, batch, kind and model of every row.
+
+    The model is the one that alone has the layer, "" where there are several or none.
+    """
 
     work: list[Work] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     launches: list[int] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
 
-    def add(self, case: LayerCase, direction: str, launches: Mapping[int, float]) -> None:
+    def add(
+        self, case: LayerCase, direction: str, launches: Mapping[int, float], owners: Owners
+    ) -> None:
         """The seconds of each launch of one pass; a layer is the same one at every batch."""
         items = execution_of(case.execution).items
         work = work_of(case.layer, case.batch, direction, case.needs_input_grad, items)
@@ -42,7 +63,9 @@ class WorkRows:
             self.seconds.append(seconds)
             self.launches.append(launch)
             self.layers.append(case.layer.key(1))
+            self.batches.append(case.batch)
             self.kinds.append(case.layer.name)
+            self.models.append(owners.get(but_batch(case.key), ""))
 
     @property
     def n_layers(self) -> int:
@@ -56,12 +79,17 @@ class WorkRows:
 
 
 class WorkKey(NamedTuple):
-    """Whose law it is, a kind, a family or ANY_KIND; and of what."""
+    """Whose law it is, a kind, one of its kernels, a family or ANY_KIND; and of what."""
 
     kind: str
     direction: str
     execution: str
     active_ranks: int
+
+    @property
+    def is_of_kernel(self) -> bool:
+        """Whether it is a law of a part of a kind."""
+        return any(self.kind in kernels for kernels in KERNELS.values())
 
     @property
     def is_of_kinds(self) -> bool:
@@ -73,19 +101,22 @@ Passes = dict[tuple[str, str, int], Samples]  # layer key, operation, active ran
 
 
 def work_rows(
-    times: Sequence[LayerTime], cases: Mapping[str, LayerCase], samples: Samples
+    times: Sequence[LayerTime],
+    cases: Mapping[str, LayerCase],
+    samples: Samples,
+    owners: Owners = MappingProxyType({}),
 ) -> dict[WorkKey, WorkRows]:
     """The rows of every law that there could be: whole passes, and parts of the backward by kind."""
     layers = samples.where(kind="layer")
     by_key = {case.key: case for case in cases.values() if not case.cold}
     executions = sorted({case.execution for case in by_key.values() if not is_for_peaks(case)})
-    rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE), executions)
+    rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE), executions, owners)
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
         case = by_key[layer]
         launches = medians_of_launches(measured)
         for execution in runs_under(case, executions):
             key = WorkKey(case.layer.name, operation, execution, active_ranks)
-            rows[key].add(case, operation, launches)
+            rows[key].add(case, operation, launches, owners)
     return rows
 
 
@@ -112,12 +143,14 @@ def _rows_of_times(
     by_key: Mapping[str, LayerCase],
     passes: Passes,
     executions: Sequence[str],
+    owners: Owners,
 ) -> dict[WorkKey, WorkRows]:
-    """Rows of whole passes by law: each counts under its kind, its family and all."""
+    """Rows of whole passes by law: each counts under its kernel, kind, family and all."""
     rows: dict[WorkKey, WorkRows] = defaultdict(WorkRows)
     for time in times:
         case = by_key[time.key]
-        kinds = [kind for kind in (time.kind, family_of(time.kind), ANY_KIND) if kind]
+        of = (case.layer.kernel, time.kind, family_of(time.kind), ANY_KIND)
+        kinds = dict.fromkeys(filter(None, of))
         for direction, estimate in zip(WHOLE, (time.forward_s, time.backward_s), strict=True):
             # no backward, or that of a first layer, which computes no dL/dx
             if estimate.value <= 0 or not (direction == "forward" or case.needs_input_grad):
@@ -128,7 +161,7 @@ def _rows_of_times(
             launches = (measured and medians_of_launches(measured)) or {0: estimate.value}
             for kind, execution in product(kinds, runs_under(case, executions)):
                 key = WorkKey(kind, direction, execution, time.active_ranks)
-                rows[key].add(case, direction, launches)
+                rows[key].add(case, direction, launches, owners)
     return rows
 
 

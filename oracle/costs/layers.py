@@ -1,4 +1,4 @@
-"""Cost of a rank's layers: measured times, else laws of their work.
+"""Cost of a rank's layers: measured times, also those of other batches; else laws of their work.
 
 Each distinct piece of a workload is priced once and counted.
 """
@@ -17,9 +17,11 @@ from calib.fitting.parameters.work import (
     UNPRICED_FACTOR,
     no_fresh,
     price_of,
+    seconds_of,
 )
 from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
+from calib.foundation.layer_keys import but_batch
 from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.operators import family_of
 from calib.foundation.records import Estimate
@@ -32,6 +34,9 @@ from calib.oracle.projection import Basis
 # cached pairs of batch and direction: strategies at one p share a few
 RECENT = 16
 FROM_LAW = "some layers were not measured at this shape and batch: their times are of a regression"
+OTHER_BATCH = (
+    "some layers were measured at another batch: their times are moved by a regression to this one"
+)
 BY_OTHERS = "without a law of their kind, and priced by one over several kinds of layers: "
 MOST_NAMES = 6
 UNPRICED = (
@@ -65,8 +70,10 @@ class LayerCosts:
         require_measured(parameters, kernels)
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks, kernels)
         active = self.active_ranks
-        self._times = {t.key: t for t in parameters.layers if t.active_ranks == active}
-        self._batches = {t.batch for t in self._times.values()}
+        self._times: dict[tuple[str, str], dict[int, LayerTime]] = {}
+        for time in parameters.layers:
+            if time.active_ranks == active:
+                self._times.setdefault(but_batch(time.key), {})[time.batch] = time
         self._laws = {
             (w.kind, w.direction): w
             for w in parameters.work
@@ -132,7 +139,7 @@ class LayerCosts:
         return self._in_place.extra(direction, alone, layers, nbytes), layers, nbytes
 
     def price(self, piece: LayerPiece, batch: int, direction: Direction) -> Cost:
-        """One piece: its measured time, else by the law of its kind."""
+        """One piece: its measured time, at this batch or moved from another; else by a law."""
         time = self._time(piece, batch)
         if time is None:
             return self._by_law(piece, batch, direction)
@@ -140,13 +147,51 @@ class LayerCosts:
         if found is None:
             found = time.forward_s if direction == "forward" else time.backward_s
         value = found.value
+        if time.batch != batch and value > 0:
+            return self._moved(found, time.batch, piece, batch, direction)
         basis: Basis = "interpolated" if self._about else "measured"
         return Cost(value, basis, ((MACHINE, value - found.low, found.high - value),), self._about)
 
     def _time(self, piece: LayerPiece, batch: int) -> LayerTime | None:
-        return (
-            self._times.get(_key(piece, batch, self._kernels)) if batch in self._batches else None
+        """The layer as it was measured, at the batch that is nearest; of two the larger one."""
+        times = self._times_of(piece)
+        if not times or batch in times:
+            return times.get(batch)
+        return times[min(times, key=lambda other: (abs(math.log(other / batch)), -other))]
+
+    @once
+    def _times_of(self, piece: LayerPiece) -> dict[int, LayerTime]:
+        """Its measured times by batch."""
+        key = piece.shape.key(1, self._kernels, piece.needs_input_grad)
+        return self._times.get(but_batch(key), {})
+
+    def _moved(
+        self, found: Estimate, measured: int, piece: LayerPiece, batch: int, direction: Direction
+    ) -> Cost:
+        """A time at another batch than it was measured at: times what its law says of the two.
+
+        That may be off by the law's `batch_factor` for each doubling, but a larger batch takes no less
+        time and a smaller one no more.
+        """
+        law, source = self._law_of(piece.shape, direction, piece.needs_input_grad)
+        before, after = (piece.work.at(n, direction) for n in (measured, batch))
+        if self._fresh_pages and after.fresh_bytes > before.fresh_bytes and no_fresh(law):
+            return self._by_law(piece, batch, direction)
+        least = seconds_of(law, before)
+        ratio = seconds_of(law, after) / least if least > 0 else batch / measured
+        value, factor = ratio * found.value, law.error_factor
+        if law.batch_factor:
+            factor = min(factor, law.batch_factor ** abs(math.log2(batch / measured)))
+        low, high = value / factor, value * factor
+        if batch > measured:
+            low = max(low, min(found.value, value))
+        else:
+            high = min(high, max(found.value, value))
+        errors = (
+            (MACHINE, ratio * (found.value - found.low), ratio * (found.high - found.value)),
+            (f"{source}, of another batch", value - low, high - value),
         )
+        return Cost(value, "interpolated", errors, (*self._about, OTHER_BATCH))
 
     def _in_place_of(self, time: LayerTime | None, direction: Direction) -> Estimate | None:
         """The time measured inside an iteration, if there is one that holds."""
@@ -159,32 +204,46 @@ class LayerCosts:
         has_gradient = shape.is_differentiable and (needs or shape.parameter_shapes)
         if direction == "backward" and not has_gradient:
             return NOTHING
-        # what an operation takes is known where some product was measured
-        known = self._has_products or not shape.is_product
-        found = self._law(shape.name, direction, needs) if known else None
-        if found is None:
-            raise MissingParameter(self._lacks(shape, direction))
-        law, source = found
+        law, source = self._law_of(shape, direction, needs)
         is_call = shape.is_view and direction == "forward"
-        own = is_call or law.kind == shape.name
+        own = is_call or law.kind in (shape.kernel, shape.name)
         about = self._from_law if own else self._by_others(shape.name)
         work = piece.work.at(batch, direction)
         seconds, factor, outside = price_of(law, work)
-        down, up = seconds - seconds / factor, seconds * factor - seconds
         if self._fresh_pages and work.fresh_bytes and no_fresh(law):
-            up = seconds * factor * UNPRICED_FACTOR - seconds
+            down, up = seconds - seconds / factor, seconds * factor * UNPRICED_FACTOR - seconds
             return Cost(seconds, "extrapolated", ((source, down, up),), (*about, UNPRICED))
         basis: Basis = "extrapolated" if outside else "interpolated"
-        return Cost(seconds, basis, ((source, down, up),), about)
+        # what the layers of a model have in common adds up; the rest is each one's own
+        parts = {source: law.shared, f"{source}: {shape.key(1)}": 1.0 - law.shared}
+        errors = [
+            (of, seconds - seconds / part, seconds * part - seconds)
+            for of, share in parts.items()
+            if share > 0
+            for part in (factor ** math.sqrt(share),)
+        ]
+        return Cost(seconds, basis, tuple(errors), about)
+
+    def _law_of(self, shape: LayerShape, direction: Direction, needs: bool) -> tuple[WorkModel, str]:
+        """The law of a shape and its error source. Raises MissingParameter."""
+        # what an operation takes is known where some product was measured
+        known = self._has_products or not shape.is_product
+        found = self._law(shape.kernel, shape.name, direction, needs) if known else None
+        if found is None:
+            raise MissingParameter(self._lacks(shape, direction))
+        return found
 
     @once
     def _by_others(self, name: str) -> tuple[str, ...]:
         return (*self._from_law, BY_OTHERS + name)
 
     @once
-    def _law(self, name: str, direction: Direction, needs: bool) -> tuple[WorkModel, str] | None:
-        """The law of a kind, else of its family, else of all, and its error source; None without one."""
-        laws = (self._laws.get((kind, direction)) for kind in (name, family_of(name), ANY_KIND))
+    def _law(
+        self, kernel: str, name: str, direction: Direction, needs: bool
+    ) -> tuple[WorkModel, str] | None:
+        """The law of a kernel or its kind, else of a family, else of all; its error source. Or None."""
+        kinds = kernel, name, family_of(name), ANY_KIND
+        laws = (self._laws.get((kind, direction)) for kind in kinds)
         law = next((law for law in laws if law), None)
         if law is None:
             return None
@@ -192,7 +251,7 @@ class LayerCosts:
             # a first layer computes no dL/dx: the law of dL/dw alone, where that was measured
             law = self._laws.get((name, "backward_weight"), law)
         # what a law over kinds is off by is a matter of the kind
-        of = "" if law.kind == name else f" for {name}"
+        of = "" if law.kind in (kernel, name) else f" for {name}"
         return law, f"{law.kind} {law.direction} law{of}"
 
     def _lacks(self, shape: LayerShape, direction: str) -> str:
@@ -222,8 +281,3 @@ def merged(notes: Sequence[str]) -> list[str]:
 
 def _words(shape: LayerShape) -> str:
     return shape.kind if shape.operator is None else shape.operator.name
-
-
-@lru_cache(maxsize=1 << 14)  # a long text
-def _key(piece: LayerPiece, batch: int, execution: str) -> str:
-    return piece.shape.key(batch, execution, piece.needs_input_grad)

@@ -57,6 +57,16 @@ def test_the_work_of_a_convolution() -> None:
     assert work.weight_bytes == 4 * 140
     assert work.patch_bytes == 4 * 2 * 16 * 27
     assert work.fresh_bytes == 0.0
+    # each input is in the patches of one group
+    depthwise = CONV.model_copy(
+        update={
+            "output_shape": (3, 4, 4),
+            "parameter_shapes": ((3, 1, 3, 3), (3,)),
+            "attributes": CONV.attributes | {"groups": 3},
+        }
+    )
+    assert work_of(depthwise, 2).patch_bytes == work.patch_bytes
+    assert work_of(depthwise, 2).flops == 2 * 2 * 48 * 9
     # of other kinds the patches are the inputs
     assert work_of(ADD, 2).patch_bytes == 4 * 2 * 140
 

@@ -73,14 +73,43 @@ def test_a_measured_layer_is_its_estimate() -> None:
     assert sources(forward) == sources(backward) == [MACHINE]
 
 
-def test_a_measured_time_is_of_its_own_batch() -> None:
-    """The law says by_hand for every other batch, also for one that another layer was measured at."""
-    layer, other = linear("fc", "input", 12, 8), linear("other", "input", 3, 8)
-    times = [layer_time(layer, 4, 2, 1.0, 2.0), layer_time(other, 5, 2, 3.0, 4.0)]
+@pytest.mark.parametrize(("batch", "nearest"), [(1, 2), (3, 4), (5, 4), (20, 16)])
+def test_a_time_is_moved_from_the_nearest_batch(batch: int, nearest: int) -> None:
+    """Times the law's ratio; 3 is nearer to 4 than to 2 by its factor."""
+    layer, measured = linear("fc", "input", 12, 8), {2: 1.0, 4: 1.5, 16: 5.0}
+    times = [layer_time(layer, n, 2, seconds, 9.0) for n, seconds in measured.items()]
     parameters = machine(layers=times)
-    assert cost_of(parameters, layer, 4, "forward").seconds == 1.0
-    law_s = cost_of(parameters, layer, 5, "forward")
-    assert law_s.seconds == pytest.approx(by_hand(5, 12, 8), rel=EXACT, abs=0)
+    assert cost_of(parameters, layer, nearest, "forward").seconds == measured[nearest]
+    cost = cost_of(parameters, layer, batch, "forward")
+    ratio = by_hand(batch, 12, 8) / by_hand(nearest, 12, 8)
+    assert cost.seconds == pytest.approx(measured[nearest] * ratio, rel=EXACT, abs=0)
+    assert cost.basis == "interpolated" and "another batch" in cost.notes[0]
+    machine_down, machine_up = cost.errors[0][1:]
+    assert machine_down == pytest.approx(0.1 * cost.seconds)
+    assert machine_up == pytest.approx(0.1 * cost.seconds)
+
+
+def test_a_moved_time_neither_falls_with_the_batch_nor_errs_more_than_its_law() -> None:
+    """Ratios of the law are within 1.1 for each doubling, and within the law's own factor of 1.2."""
+    laws = [w.model_copy(update={"batch_factor": 1.1}) for w in machine().work]
+    layer = linear("fc", "input", 12, 8)
+    parameters = machine(layers=[layer_time(layer, 16, 2, 5.0, 9.0)], work=laws)
+    for batch, factor in ((32, 1.1), (8, 1.1), (4, WORK_FACTOR), (64, WORK_FACTOR)):
+        cost = cost_of(parameters, layer, batch, "forward")
+        _, down, up = cost.errors[1]
+        low, high = cost.seconds / factor, cost.seconds * factor
+        ends = (max(low, 5.0), high) if batch > 16 else (low, min(high, 5.0))
+        assert (cost.seconds - down, cost.seconds + up) == pytest.approx(ends)
+
+
+def test_a_time_in_place_is_moved_too() -> None:
+    """What an iteration adds is in it."""
+    layer = linear("fc", "input", 12, 8)
+    time = layer_time(layer, 4, 2, 1.0, 2.0)
+    time = time.model_copy(update={"in_place_forward_s": estimate(1.3)})
+    parameters = machine(layers=[time], composition=[law("forward", 2, 0.5)])
+    ratio = by_hand(5, 12, 8) / by_hand(4, 12, 8)
+    assert cost_of(parameters, layer, 5, "forward").seconds == pytest.approx(1.3 * ratio)
 
 
 def test_a_layer_without_input_gradient_is_another_layer() -> None:
@@ -349,6 +378,17 @@ def test_errors_of_one_law_add_up_and_of_two_in_quadrature() -> None:
     )
 
 
+def test_what_layers_have_in_common_adds_up_and_their_own_errors_in_quadrature() -> None:
+    """Three layers a, a, b of a law of which a quarter of the squared log error is shared."""
+    laws = [w.model_copy(update={"shared": 0.25}) for w in machine().work]
+    work = rank_of([linear("a", "x", 12, 8), linear("same", "x", 12, 8), linear("b", "x", 9, 3)])
+    found = LayerCosts(machine(work=laws), 2).total(work, "all", 5, "forward")
+    a, b = 2 * by_hand(5, 12, 8), by_hand(5, 9, 3)
+    common, own = WORK_FACTOR**0.5 - 1, WORK_FACTOR ** (0.75**0.5) - 1
+    assert found.high == pytest.approx(a + b + math.hypot((a + b) * common, a * own, b * own))
+    assert [source.partition(":")[0] for source in sources(found)] == ["linear forward law"] * 3
+
+
 def test_measured_times_err_together_and_apart_from_laws() -> None:
     """Two measured layers +- 10% and one of a law within a factor."""
     layers = [linear("a", "x", 12, 8), relu("b", "x", 5), linear("c", "x", 9, 3)]
@@ -425,14 +465,12 @@ def in_place(layer: Layer, forward: float | None, backward: float | None) -> Lay
 
 
 def test_a_time_in_place_is_taken_before_that_alone() -> None:
-    """With its own interval; each direction for itself, and at the batch that it was measured at."""
+    """With its own interval; each direction for itself."""
     layer = linear("fc", "input", 12, 8)
     parameters = machine(layers=[in_place(layer, 7e-6, None)])
     forward, backward = (cost_of(parameters, layer, 4, way) for way in BOTH)
     assert close(forward, 7e-6, 7e-6 * 0.8, 7e-6 * 1.2) and forward.basis == "measured"
     assert close(backward, 2e-6, 2e-6 * 0.9, 2e-6 * 1.1)
-    law_s = cost_of(parameters, layer, 5, "forward")
-    assert law_s.seconds == pytest.approx(by_hand(5, 12, 8), rel=EXACT, abs=0)
 
 
 def test_what_is_beside_is_of_layers_that_were_not_in_place() -> None:
@@ -451,8 +489,8 @@ def test_what_is_beside_is_of_layers_that_were_not_in_place() -> None:
     assert whole.seconds == pytest.approx(2 * 7e-6 + 3 * 1e-6, rel=EXACT, abs=0)
     assert beside(LayerCosts(of, 2), rank_of([known]), 4) == (NOTHING, 0, 0.0)
     assert LayerCosts(of, 2).beside(work, work.counts["all"], 4, "backward") == (NOTHING, 0, 0.0)
-    # at another batch nothing was in place
-    assert beside(LayerCosts(of, 2), work, 5)[1] == 5
+    # a time in place is moved to another batch with what is beside it
+    assert beside(LayerCosts(of, 2), work, 5)[1] == 3
 
 
 def test_an_estimate_that_is_not_even() -> None:

@@ -1,0 +1,101 @@
+"""How far laws of layers are off where it matters: from batch to batch, and over a whole model."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy.special import ndtri
+
+from calib.fitting.estimators.layers.price_law import Terms, seconds, solve, with_call
+from calib.fitting.estimators.layers.roofline_choice import SEARCH_STEPS, corrections, places_of
+from calib.fitting.parameters.file import WorkModel
+from calib.fitting.parameters.work import Work, seconds_of
+from calib.fitting.regression import CONFIDENCE, MIN_ROWS, bound_of
+from calib.fitting.sections.work_rows import WorkKey, WorkRows
+from calib.foundation.statistics import median
+
+DEVIATES = float(ndtri(0.5 + 0.5 * CONFIDENCE))  # standard deviations in the log of an error factor
+
+
+def with_errors(laws: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> list[WorkModel]:
+    """The laws with `batch_factor` and `shared`, each of all kinds together: few have enough alone."""
+    by_key = {WorkKey(w.kind, w.direction, w.execution, w.active_ranks): w for w in laws}
+    batches: dict[WorkKey, list[float]] = defaultdict(list)
+    totals: dict[WorkKey, list[tuple[float, float]]] = defaultdict(list)
+    for key, of in rows.items():
+        if key in by_key and not key.is_of_kinds:
+            together = key._replace(kind="")
+            batches[together] += _off_per_doubling(by_key[key], of)
+            totals[together] += _models_left_out(by_key[key], of)
+    return [
+        law.model_copy(
+            update={
+                "batch_factor": _batch_factor(batches[key._replace(kind="")]),
+                "shared": _shared(totals[key._replace(kind="")]),
+            }
+        )
+        for key, law in by_key.items()
+    ]
+
+
+def _batch_factor(off: Sequence[float]) -> float:
+    return math.exp(bound_of(np.array(off))) if off else 0.0
+
+
+def _off_per_doubling(law: WorkModel, rows: WorkRows) -> list[float]:
+    """Log error of what a law says of two batches of a layer, for each doubling between them."""
+    logs: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for layer, batch, work, time in zip(
+        rows.layers, rows.batches, rows.work, rows.seconds, strict=True
+    ):
+        if (said := seconds_of(law, work)) > 0:
+            logs[layer][batch].append(math.log(time / said))
+    found = []
+    for of_layer in logs.values():
+        residuals = [(batch, median(each)) for batch, each in sorted(of_layer.items())]
+        for number, (larger, above) in enumerate(residuals):
+            for smaller, below in residuals[:number]:
+                found.append(abs(above - below) / math.log2(larger / smaller))
+    return found
+
+
+def _shared(totals: Sequence[tuple[float, float]]) -> float:
+    """The share of the variance that is common, by moments: z^2 is c + (1 - c) h on average.
+
+    `totals`: for each model z, the log error of its layers' total over the deviation of a layer, and
+    h, the sum of their squared shares of the time.
+    """
+    if len(totals) < MIN_ROWS:
+        return 1.0
+    more = sum(min(z**2, DEVIATES**2) - h for z, h in totals)
+    return min(1.0, max(0.0, more / sum(1.0 - h for _, h in totals)))
+
+
+def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[tuple[float, float]]:
+    """(z, h) of `_shared` for each model of several layers, from the prices of the others."""
+    times: dict[tuple[str, str, Work], list[float]] = defaultdict(list)
+    for model, layer, work, time in zip(
+        rows.models, rows.layers, rows.work, rows.seconds, strict=True
+    ):
+        times[model, layer, work].append(time)
+    models = np.array([model for model, _, _ in times])
+    layers = np.array([layer for _, layer, _ in times])
+    x = with_call(np.array([work for _, _, work in times], dtype=float))
+    t = np.array([median(of) for of in times.values()])
+    terms = Terms(tuple(law.intervals), law.form)
+    deviation = math.log(law.error_factor) / DEVIATES
+    for model in sorted({*models.tolist()} - {""}):
+        held, kept = models == model, models != model
+        if held.sum() < 2 or len({*layers[kept].tolist()}) < MIN_ROWS or not deviation:
+            continue
+        prices = solve(x[kept], t[kept], np.ones(kept.sum()), terms, steps=SEARCH_STEPS)
+        said = seconds(x[held], prices, law.form)
+        if law.neighbours:
+            residuals = np.log(t[kept] / seconds(x[kept], prices, law.form))
+            places = places_of(x[:, 1:])
+            said *= np.exp(corrections(places[kept], residuals, places[held], law.reach))
+        total, shares = t[held].sum(), t[held] / t[held].sum()
+        yield float(np.log(total / said.sum())) / deviation, float((shares**2).sum())
