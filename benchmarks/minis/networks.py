@@ -1,7 +1,7 @@
 """Ten published networks and their minis, as user code: nothing of calib is imported here.
 
 A mini has the modules of its network in their order, made by one rule. Every width that the network's
-constructor takes (channels, growth, hidden units, and with them groups and heads) is a quarter of the
+constructor takes (channels, growth, hidden units, and with them groups and heads) is an eighth of the
 published one, and every stage has its first two blocks. An image has 64 x 64 pixels and 10 classes, a
 text 32 tokens of 512 words, and tables have 512 rows.
 """
@@ -49,8 +49,8 @@ class Scale(NamedTuple):
         return min(published, self.rows)
 
 
-FULL = Scale(narrower=1, blocks=99, pixels=224, classes=1000, tokens=512, rows=100_000)
-MINI = Scale(narrower=4, blocks=2, pixels=64, classes=10, tokens=32, rows=512)
+FULL = Scale(narrower=1, blocks=99, pixels=224, classes=1000, tokens=128, rows=100_000)
+MINI = Scale(narrower=8, blocks=2, pixels=64, classes=10, tokens=32, rows=512)
 
 
 def resnext50(of: Scale = MINI) -> nn.Module:
@@ -141,6 +141,8 @@ def gpt2(of: Scale = MINI) -> nn.Module:
         n_embd=of.width(768),
         n_layer=of.stages(12)[0],
         n_head=of.width(12),
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return Returns(hub.GPT2LMHeadModel(config), "logits")
 
