@@ -10,6 +10,7 @@ from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
+from benchmarks.minis.__main__ import main as minis
 from benchmarks.oracle import oracle
 from benchmarks.pipelines import pipelines
 from benchmarks.plain import plain_programs
@@ -35,7 +36,12 @@ BENCHMARKS = {
 
 
 def main(words: list[str]) -> int:
-    """Print one block per benchmark (all, or those named) as it ends, or a document with --json."""
+    """Print one block per benchmark (all, or those named) as it ends, or a document with --json.
+
+    `minis RUN...` scores run directories (benchmarks/minis/__main__.py).
+    """
+    if words[:1] == ["minis"]:
+        return minis(words[1:])
     named = [word for word in words if word != "--json"] or list(BENCHMARKS)
     unknown = [word for word in named if word not in BENCHMARKS]
     if unknown:
