@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
 from calib.microbench.cases import LayerCase
-<<<<<<< HEAD
-from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
-=======
-from calib.oracle.trace.exported import exported, layers_of
->>>>>>> tensor
+from calib.oracle.trace.exported import ExportedLayers, exported
 from calib.oracle.trace.layer_list import LayerList
 
 BATCH = 8

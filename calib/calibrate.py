@@ -28,11 +28,7 @@ from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
-<<<<<<< HEAD
 from calib.oracle.layout.shards import fitted
-=======
-from calib.oracle.layout.shards import why_impossible
->>>>>>> tensor
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
@@ -50,11 +46,7 @@ from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-<<<<<<< HEAD
 from calib.training.allowed import why_not_trained
-=======
-from calib.training.allowed import PLAIN, why_no_execution
->>>>>>> tensor
 from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import entry_of, named, why_not_built
 from calib.training.run.record import TrainingRun
@@ -130,11 +122,7 @@ def calibrate(
     quiet
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
     strategies
-<<<<<<< HEAD
         By name; by default serial and data.
-=======
-        Those that p alone lays out (StrategyTraits.plain); by default serial and data.
->>>>>>> tensor
 
     Returns
     -------
@@ -226,24 +214,11 @@ def calibrate(
     }
 
 
-<<<<<<< HEAD
 def _require_trainable(specs: Collection[ModelSpec]) -> None:
     """Raise InputError where no model can be built, or one has changed."""
     if all(unbuilt := list(map(why_not_built, specs))):
         raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
     require_built(specs)
-=======
-def _require_trainable(specs: Collection[ModelSpec], strategies: Sequence[str]) -> None:
-    """Raise InputError where no model can be built, one has changed, or a strategy needs a layout."""
-    if all(unbuilt := list(map(why_not_built, specs))):
-        raise InputError(f"{unbuilt[0]}; `calib measure` and `calib fit` take it")
-    require_built(specs)
-    for strategy in strategies:
-        if not traits_of(strategy).plain:
-            raise InputError(
-                f"a calibration trains {PLAIN}, not {strategy}: plan, measure and train others"
-            )
->>>>>>> tensor
 
 
 def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
@@ -312,18 +287,11 @@ def points_of(
             divided.append((model, Division("data", p, p * each, overlap=True)))
     points = []
     for execution, (model, division) in product(executions, divided):
-<<<<<<< HEAD
         point = CalibrationPoint(model, fitted(model, division), execution)
         reasons = why_not_trained(
             point.division, model, execution, input_shape=model.input_shape, device=device
         )
         if reasons:
-=======
-        point = CalibrationPoint(model, division, execution)
-        how, sample = execution_of(execution), model.input_shape
-        reasons = why_impossible(model, division)
-        if reasons := reasons or why_no_execution(division, how, model, sample, device):
->>>>>>> tensor
             say(f"left out: {point.label}: {reasons[0]}")
         else:
             points.append(point)

@@ -17,15 +17,10 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     It is never narrower than the `resolution` of the clock to both sides.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
-<<<<<<< HEAD
-    layout), so the interval of the pooled values would be too narrow: the interval spans those of
-    every group's median, and of few groups more (see `launch_margin`). Stalled groups do not count.
-=======
     layout), so the interval of the pooled values would be too narrow. That of six launches or more is
     the distribution-free one of their medians, in whose scatter that of the repetitions is: the ends of
     a single launch say how restless it was. Of fewer it spans those of every launch, and more (see
     `launch_margin`).
->>>>>>> fit
     """
     lists = _not_stalled([values for values in groups if values])
     middle = median_of_groups(lists)
@@ -37,8 +32,8 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     return Estimate(value=middle, low=max(low, 0.0), high=high)
 
 
-# a launch this many times as slow as the typical one was held up: ranks whose threads wait for one another
-# lose whole time slices when another program takes a core
+# a launch this many times as slow as the typical one was held up: threads that wait for one another lose
+# whole time slices when another program takes a core
 STALLED = 3.0
 FEWEST_LAUNCHES = 5  # of fewer, nobody can say which is the odd one
 

@@ -49,11 +49,6 @@ class StrategyTraits:
         return bool(self.module) and not self.cuts and not self.stages
 
     @property
-    def plain(self) -> bool:
-        """Whether p alone decides what each rank has, and a calibration trains it."""
-        return self.whole or (self.cuts == "regions" and not self.replicas)
-
-    @property
     def parallel(self) -> bool:
         """Whether ranks work together at all; serial training has one."""
         return self.replicas or self.stages or bool(self.cuts)

@@ -47,7 +47,6 @@ FAMILIES: dict[Family, frozenset[str]] = {
         "repeat_interleave tile pixel_shuffle pixel_unshuffle unfold"
     ),
 }
-<<<<<<< HEAD
 # of which each item depends on items in the same place alone, if all shapes are equal
 POINTWISE = (FAMILIES["arithmetic"] | FAMILIES["functions"]) - _names(
     "glu softmax log_softmax logsumexp"
@@ -56,10 +55,8 @@ RANDOM = _names(
     "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform "
     "exponential multinomial poisson dropout native_dropout alpha_dropout feature_dropout rrelu"
 )
-=======
 # kinds of which the kernels may be told apart (LayerShape.kernel)
 KERNELS = {"conv": ("depthwise_conv", "full_conv", "pointwise_conv")}
->>>>>>> fit
 # the same memory, in the forward and in the backward: no kernel runs
 VIEWS = _names(
     "view permute transpose t unsqueeze squeeze flatten unflatten alias detach movedim swapaxes "

@@ -26,11 +26,9 @@ def _named(those: Callable[[StrategyTraits], bool]) -> str:
     return f"{', '.join(names)} and {last}"
 
 
-# strategies in which every rank runs the model as it is, those of them that send nothing inside it, and
-# those that p decides alone
+# strategies in which every rank runs the model as it is, and those of them that send nothing inside it
 WHOLE = _named(lambda of: of.whole)
 SILENT = _named(lambda of: of.whole and not of.shards)
-PLAIN = _named(lambda of: of.plain)
 HALF_BYTES = 2
 VOLUME = 4  # dimensions: channels, and three of space
 

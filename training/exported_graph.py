@@ -1,19 +1,8 @@
 """A graph of torch.export as one that trains: on the module's own weights, at a number of samples.
 
-<<<<<<< HEAD
 torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are those
-<<<<<<< HEAD
-of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a layer
-is called as one again, so that a strategy can put a part of it in its place.
-=======
 of the module, sizes are those of the samples that a rank has, and a convolution, linear layer or norm is
 the call of a module again, so that a strategy can put a part of it in its place.
->>>>>>> train
-=======
-torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are
-those of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a
-layer is called as one again, so that a strategy can put a part of it in its place.
->>>>>>> tensor
 """
 
 from __future__ import annotations
@@ -26,16 +15,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from calib.foundation.layers import LayerShape
-<<<<<<< HEAD
+from calib.foundation.operators import PRIME
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
-from calib.oracle.trace.exported import CHECKS, GRADIENTS, PRIME, ExportedLayers, innermost
-=======
-from calib.foundation.operators import PRIME
-from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.exported import CHECKS, GRADIENTS, ExportedLayers, innermost
->>>>>>> tensor
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample

@@ -33,10 +33,6 @@ from calib.options import (
 )
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
-<<<<<<< HEAD
-=======
-from calib.training.allowed import PLAIN
->>>>>>> tensor
 
 
 def command(
@@ -47,11 +43,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
     models: Models = None,
     strategies: Annotated[
-<<<<<<< HEAD
         str | None, typer.Option(help="Comma-separated; default serial,data.")
-=======
-        str | None, typer.Option(help=f"Of {PLAIN}, comma-separated; default serial,data.")
->>>>>>> tensor
     ] = None,
     batch_per_rank: BatchPerRank = None,
     ranks: RanksOption = None,

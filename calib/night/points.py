@@ -68,15 +68,14 @@ class NightPoint:
 
 
 def of_calibration(request: Request, ranks: int) -> Request:
-    """The request whose points a calibration trains, on the available p."""
+    """The request with what every calibration trains, on the available p."""
     sizes = tuple(p for p in request.p if p <= ranks)
     if not sizes:
         raise InputError(
             f"the calibration is for p = {_words(request.p)}, and there are {ranks} ranks here; "
             "--ranks takes more"
         )
-    plain = [name for name in request.strategies if traits_of(name).plain]
-    strategies = tuple(dict.fromkeys([*CALIBRATED, *plain]))
+    strategies = tuple(dict.fromkeys([*CALIBRATED, *request.strategies]))
     return request.model_copy(update={"strategies": strategies, "p": sizes})
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
-<<<<<<< HEAD
-from calib.oracle.layout.shards import largest_part, split_places
+from calib.oracle.layout.regions import regions
+from calib.oracle.layout.shards import largest_parts, split_places
 from calib.oracle.layout.spatial import (
     WINDOWED,
     Axis,
@@ -25,11 +25,6 @@ from calib.oracle.layout.spatial import (
     resized,
     rows_read,
 )
-=======
-from calib.oracle.layout.regions import regions
-from calib.oracle.layout.shards import largest_parts, split_places
-from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
->>>>>>> tensor
 from calib.oracle.layout.units import units_of
 from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape

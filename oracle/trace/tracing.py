@@ -31,12 +31,8 @@ from calib.foundation.operators import PRIME
 from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
-<<<<<<< HEAD
-from calib.oracle.trace.exported import ExportedLayers, exported
-=======
 from calib.oracle.trace.checkpoints import region_of
-from calib.oracle.trace.exported import PRIME, ExportedLayers, exported
->>>>>>> ckpt
+from calib.oracle.trace.exported import ExportedLayers, exported
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,

@@ -28,16 +28,20 @@ def test_points_of_a_calibration() -> None:
         "vgg16-mini serial p=1",
         "vgg16-mini data p=1",
         "vgg16-mini data p=2",
+        "vgg16-mini filter p=2",
         "cosmoflow-mini serial p=1",
         "cosmoflow-mini data p=1",
         "cosmoflow-mini data p=2",
+        "cosmoflow-mini filter p=2",
     ]
     assert [point.division.batch for point in found] == [
         8,
         8,
         16,
+        16,
         4,
         4,
+        8,
         8,
     ]  # the models' own per rank
     assert found[2].file == "training/vgg16-mini-data-p2.jsonl"

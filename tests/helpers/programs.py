@@ -42,27 +42,13 @@ def registered(name: str) -> tuple[ModelSpec, nn.Module]:
 
 
 def traced_once(module: nn.Module, about: ModelEntry, batch: int = 1) -> LayerProgram:
-<<<<<<< HEAD
-<<<<<<< HEAD
-    """layer_program, traced without weights at the first call for this name: by torch.fx alone, whose
-    graphs take any batch."""
-    if about.name not in _TRACED:
-        _TRACED[about.name] = layer_program(copy.deepcopy(module).to("meta"), about, batch)
-    found = _TRACED[about.name]
-    if any(layer.shape.operator for layer in found.spec.layers):
-        return layer_program(module, about, batch)
-=======
-=======
->>>>>>> tests
-    """layer_program, traced without weights at the first call for this name and batch."""
+    """layer_program, traced without weights at the first call for this name and batch, by torch.fx."""
     key = about.name, batch
     if key not in _TRACED:
         _TRACED[key] = layer_program(copy.deepcopy(module).to("meta"), about, batch)
     found = _TRACED[key]
-<<<<<<< HEAD
->>>>>>> tensor
-=======
->>>>>>> tests
+    if any(layer.shape.operator for layer in found.spec.layers):
+        return layer_program(module, about, batch)
     graph = fx.GraphModule(module.train(), copy.deepcopy(found.graph.graph))
     return LayerProgram(found.spec, graph, dict(found.layer_of))
 

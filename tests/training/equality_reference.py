@@ -62,15 +62,7 @@ def optimizer_of(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim
 def train_serially(of: Definition, iterations: int, noise: Noise | None = None) -> Training:
     """Plain torch on the joint batch in float64; with `noise`, every sum wrong by its bound."""
     about = MODELS[of.model]
-<<<<<<< HEAD
-<<<<<<< HEAD
-    program = layer_program(built(about, SEED).double().train(), about, 1)
-=======
     program = layer_program(built(about, SEED).double().train(), about, BATCH[of.model])
->>>>>>> tensor
-=======
-    program = layer_program(built(about, SEED).double().train(), about, BATCH[of.model])
->>>>>>> tests
     define_norms(program, of.norm or Division("serial", 1, 1), synchronized=False)
     inputs, targets = joint_batch(of.model)
     inputs = inputs.double()

@@ -10,7 +10,7 @@ import torch
 from tests.training.operator_models import ENTRIES, Mobile
 from torch import Tensor, nn
 
-from calib.training.checks.gradients import WithoutDropout
+from calib.training.checks.chance import WithoutChance
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
 from calib.training.step import in_type, loss_function, synthetic_batch
@@ -127,6 +127,6 @@ def test_without_dropout_a_program_draws_no_random_number(name: str) -> None:
     found: list[Any] = []
     for seed, run in enumerate((module, program, module, program)):
         torch.manual_seed(seed)
-        with WithoutDropout():
+        with WithoutChance():
             found.append(run(inputs))
     assert all(torch.equal(found[0], other) for other in found[1:])

@@ -164,11 +164,7 @@ def test_a_module_of_several_layers_is_left_out() -> None:
         module(torch.randn(2, 3, 8, 8))
         clock.end()
         assert {name.partition(":")[2] for name in times.seconds} == once
-<<<<<<< HEAD
-    program = layer_program(module, ABOUT, 1)
-=======
     program = layer_program(module, ABOUT, 2)
->>>>>>> tensor
     found = modules_of(program, names)
     assert set(found) == once
     assert all(found[name] is getattr(module, name) for name in once)

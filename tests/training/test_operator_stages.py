@@ -15,7 +15,7 @@ from tests.training.operator_models import ENTRIES
 from torch import Tensor, nn
 
 from calib.oracle.layout.stages import crossings, ties
-from calib.training.checks.gradients import WithoutDropout
+from calib.training.checks.chance import WithoutChance
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
 from calib.training.stages import border_tensors, cut
@@ -43,7 +43,7 @@ def whole(name: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], dict
     inputs, targets = batch_of(name)
     outputs: dict[str, Tensor] = {}
     program.observer = lambda layer, y: outputs.__setitem__(layer, y.detach().clone())
-    with WithoutDropout():
+    with WithoutChance():
         loss = loss_function(ENTRIES[name])(program(inputs), targets)
     loss.backward()
     gradients = {weight: p.grad for weight, p in module.named_parameters() if p.grad is not None}
@@ -75,7 +75,7 @@ def run_stages(name: str, boundaries: tuple[int, ...]) -> tuple[Tensor, dict[str
             like = sent[layer].detach().clone().contiguous()
             received.append(like.requires_grad_(sent[layer].requires_grad))
             handed.append((sent[layer], received[-1]))
-        with WithoutDropout():
+        with WithoutChance():
             result = stage.program(*received, *([inputs] if stage.reads_input else []))
         if number < len(boundaries):
             sent = dict(zip(stage.sent, result, strict=True))
@@ -124,7 +124,7 @@ def test_what_crosses_is_what_the_oracle_counts(name: str) -> None:
             continue  # the record does not say that a forward writes into them
         counted = crossings(program.spec)[border]
         assert len(first.sent) == len(counted.forward), border
-        with WithoutDropout():
+        with WithoutChance():
             sent = first.program(*([inputs] if first.reads_input else []))
         assert sum(of.requires_grad for of in sent) == len(counted.backward), border
 
@@ -137,7 +137,7 @@ def test_a_receiver_is_told_what_is_sent(name: str) -> None:
     like = torch.empty_like(inputs, device="meta")
     for border in range(1, len(program.spec.layers), 2):
         first = cut(program, (border,), 0)
-        with WithoutDropout():
+        with WithoutChance():
             sent = first.program(*([inputs] if first.reads_input else []))
         found = border_tensors(program, (border,), 0, like, torch.device("cpu"), nullcontext())[1]
         assert [(of.shape, of.dtype, of.requires_grad) for of in found] == [

@@ -36,11 +36,7 @@ PROGRAM = Path(__file__).with_name("pipeline_ranks.py")
 
 def program_of(name: str) -> LayerProgram:
     """The model as in training."""
-<<<<<<< HEAD
     return layer_program(built(ENTRIES[name], 3), ENTRIES[name], 4)
-=======
-    return layer_program(built(ENTRIES[name], 3), ENTRIES[name], 1)
->>>>>>> tensor
 
 
 PROGRAMS = {name: program_of(name) for name in ENTRIES}

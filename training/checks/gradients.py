@@ -34,65 +34,6 @@ from calib.training.worker import WorkerOptions
 # share of the largest gradient of all
 NOTHING = 1e-9
 CUT_SAMPLES = 8  # per replica, where parts of images are normalised
-<<<<<<< HEAD
-=======
-_aten: Any = torch.ops.aten
-_DROPOUT = (
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-<<<<<<< HEAD
-    *(
-        of
-        for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
-        for of in (getattr(_aten, name).default, getattr(_aten, f"{name}_").default)
-    ),
-=======
-    torch.ops.aten.dropout.default,
->>>>>>> tensor
-)
-# with dropout inside, by their one positional float or by `dropout_p`
-_DROPOUT_INSIDE = (
-    F.scaled_dot_product_attention,
-    torch.ops.aten.scaled_dot_product_attention.default,
-    F.multi_head_attention_forward,
-    torch.lstm,
-    torch.gru,
-    torch.rnn_tanh,
-    torch.rnn_relu,
-    _aten.scaled_dot_product_attention.default,
-    _aten.lstm.input,
-    _aten.gru.input,
-    _aten.rnn_tanh.input,
-    _aten.rnn_relu.input,
-)
-# of a share of the samples or features that are kept: all are, as often as they are on average
-_KEPT = (torch.Tensor.bernoulli_, _aten.bernoulli_.float)
-
-
-class WithoutDropout(TorchFunctionMode):
-    """A context in which dropout, by modules or functions, passes its input on in this thread.
-
-    Also within attention and recurrent layers. Stochastic depth, which divides a random 0 or 1 by its
-    mean, keeps every layer.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        keywords = dict(kwargs or {})
-        if func in _DROPOUT:
-            return args[0] if args else keywords["input"]
-        if func in _KEPT:
-            return args[0].fill_(args[1] if len(args) > 1 else keywords.get("p", 0.5))
-        if func in _DROPOUT_INSIDE:
-            args = [0.0 if type(given) is float else given for given in args]
-            keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
-        return func(*args, **keywords)
->>>>>>> train
 
 
 def gradient_difference(

@@ -103,28 +103,19 @@ class LayerTimes:
         latest = -1
 
         def before(_: nn.Module, given: Any) -> None:
-<<<<<<< HEAD
             nonlocal phase, latest
-            latest = _latest(_nodes_of(given))
-=======
-            nonlocal phase, inputs
->>>>>>> ckpt
             phase = self._clock.switch(f"forward:{name}")
             if phase.startswith("backward"):  # a checkpoint runs it again
                 self._clock.switch("backward")
                 self._leave_out()
                 self._entered = name
                 return
-            inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
+            latest = _latest(_nodes_of(given))
 
         def after(_: nn.Module, given: Any, output: Any) -> None:
-<<<<<<< HEAD
-=======
-            nonlocal inputs
             if self._entered == name:
                 self._entered = ""
                 return
->>>>>>> ckpt
             self._clock.switch(phase)
             for node in nodes_between(_nodes_of(output), latest):
                 self._time(node, f"backward:{name}")
