@@ -1,4 +1,7 @@
-"""A user's own model the whole way: traced, calibrated, predicted, trained, scored."""
+"""A user's own model the whole way, in two executions: traced, calibrated, predicted, trained, scored.
+
+tests/standin holds a night of a calibration in two executions.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec
 
 CORES = len(distinct_cores(usable_cores()))
 SIZES = sorted({1, min(2, CORES)})
+EXECUTIONS = ("float32", "bfloat16")
 NET = """
 from torch import nn
 
@@ -60,11 +64,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert traced.returncode == 0, traced.stderr
     model = ModelSpec.read(path / "net.json")
     model.model_copy(update={"name": "hand", "built_by": ""}).write(path / "hand.json")
-    effort = ("--quick", "--budget", "10s", "--iterations", "6", "-n", str(SIZES[-1]))
+    effort = ("--quick", "--budget", "20s", "--iterations", "6", "-n", str(SIZES[-1]))
     models = ("--models", "net.json,hand.json", "--batch-per-rank", "4")
-    done = calib(path, "calibrate", *effort, *models, "-o", "run")
+    of = ("--execution", ",".join(EXECUTIONS))
+    done = calib(path, "calibrate", *effort, *models, *of, "-o", "run")
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "not predicted" not in done.stderr
     return Home(path, done.stderr)
+
+
+def points_in(path: Path, records: str) -> list[tuple[str, str, int, str]]:
+    """(model, strategy, p, execution) of the records in a JSON file that have a time."""
+    return sorted(
+        (of["model"], of["division"]["strategy"], of["division"]["p"], of["execution"])
+        for of in json.loads(path.read_text())[records]
+        if of["total"]
+    )
 
 
 def test_it_is_run_in_place_trained_and_scored(home: Home) -> None:
@@ -73,19 +88,26 @@ def test_it_is_run_in_place_trained_and_scored(home: Home) -> None:
     assert model.built_by == "my_pkg.net:build"
     in_place = {row.key.partition(":")[0] for row in rows_in(home.run) if row.kind == "in_place"}
     assert in_place == {"tokens"}
-    points = {("serial", 1), *(("data", p) for p in SIZES)}
-    found = json.loads((home.run / "report.json").read_text())
-    scored = [
-        (row["model"], row["division"]["strategy"], row["division"]["p"])
-        for row in found["accuracies"]
-    ]
-    assert sorted(scored) == sorted(("tokens", *point) for point in points)
-    predicted = json.loads((home.run / "predictions.json").read_text())["projections"]
-    assert {(x["model"], x["division"]["p"]) for x in predicted} == {
-        (name, p) for name in ("tokens", "hand") for p in SIZES
-    }
+    points = [("serial", 1), *(("data", p) for p in SIZES)]
+    each = [(*point, execution) for point in points for execution in EXECUTIONS]
+    scored = points_in(home.run / "report.json", "accuracies")
+    assert scored == sorted(("tokens", *point) for point in each)
+    predicted = points_in(home.run / "predictions.json", "projections")
+    assert predicted == sorted((name, *point) for name in ("tokens", "hand") for point in each)
     [line] = [line for line in home.said.splitlines() if line.startswith("left out: hand")]
     assert "does not say how it is built" in line
+
+
+def test_each_execution_has_laws_and_trainings_of_its_own(home: Home) -> None:
+    predicted = json.loads((home.run / "predictions.json").read_text())["projections"]
+    serial = [of for of in predicted if of["division"]["strategy"] == "serial"]
+    totals = {of["total"]["value"] for of in serial if of["model"] == "tokens"}
+    assert len(totals) == len(EXECUTIONS)
+    for strategy, p in (("serial", 1), *(("data", p) for p in SIZES)):
+        for name in EXECUTIONS:
+            more = "" if name == "float32" else f"-{name}"
+            path = home.run / f"training/tokens-{strategy}-p{p}{more}.jsonl"
+            assert TrainingRun.read(path).header.execution == name
 
 
 def test_a_report_needs_the_run_directory_alone(home: Home, tmp_path: Path) -> None:

@@ -19,6 +19,15 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
 """
+# `calib model trace` of each name, in one process: it imports PyTorch once
+TRACE = """
+import sys
+from calib.app import run
+for name in sys.argv[1:]:
+    words = f"calib model trace {name}.net:build --input 3x2x2 -o {name}.json"
+    sys.argv = words.split()
+    assert run() == 0
+"""
 OWN_IMPORT = "import training, fitting.net, search; print(training.WHOSE, fitting.net.build())"
 
 
@@ -59,9 +68,9 @@ def test_packages_of_the_users_are_theirs(
     where = python(project, path, "-c", "import calib; print(calib.__file__)").strip()
     assert Path(where).is_relative_to(path)
     assert python(project, path, "-c", OWN_IMPORT).startswith("mine Sequential")
-    for name in ("training", "fitting", "search"):
-        trace = ["model", "trace", f"{name}.net:build", "--input", "3x2x2", "-o", f"{name}.json"]
-        python(project, path, "-m", "calib", *trace)
+    names = ("training", "fitting", "search")
+    python(project, path, "-c", TRACE, *names)
+    for name in names:
         layers = json.loads((project / f"{name}.json").read_text())["layers"]
         assert [layer["shape"]["kind"] for layer in layers][:2] == ["flatten", "linear"]
 

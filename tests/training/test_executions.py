@@ -23,6 +23,7 @@ from calib.microbench.memory import optimizer_tensors
 from calib.training.allowed import why_not_trained
 from calib.training.checks.gradients import gradient_difference
 from calib.training.models import ModelEntry, built, entry
+from calib.training.run.record import TrainingRun
 from calib.training.step import TrainingStep, synthetic_batch
 from calib.training.teams import Teams
 from calib.training.worker import WorkerOptions
@@ -114,10 +115,13 @@ from pathlib import Path
 import torch
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.models import entry
+from calib.training.runner import Job, train
+from calib.training.stopping import Stopping
 from calib.training.teams import make_teams
 from calib.training.step import TrainingStep
 from calib.training.worker import WorkerOptions
-from tests.training.test_executions import FORMS, SEED, SMALL, STEPS
+from tests.training.test_executions import FORMS, RUNS, SEED, SMALL, STEPS
 
 torch.set_num_threads(1)
 control = MpiCommunicator()
@@ -134,7 +138,12 @@ for backend in ("mpi", "gloo"):
             torch.save((losses, left), Path(sys.argv[1]) / name)
             step.close()
             teams.close()
+for execution in RUNS:
+    options, path = WorkerOptions(execution=execution), Path(sys.argv[1]) / f"{execution}.jsonl"
+    job = Job(entry("vgg16-mini"), Division("data", 2, 16), options=options, stopping=Stopping(6))
+    train(control, job, path, lambda event: None)
 """
+RUNS = ("float16", "bfloat16-mixed")
 NORMS: Any = {"synchronized_batch_norm": True}
 FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "flat": ("data", {}, NORMS),
@@ -149,14 +158,21 @@ FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one launch of two ranks left: the forms of training, and whole runs."""
+    directory = tmp_path_factory.mktemp("executions")
+    script = directory / "ranks.py"
+    script.write_text(RANKS)
+    said(2, script, str(directory))
+    return directory
+
+
 @pytest.mark.mpi
 @pytest.mark.waits
 @needs_mpiexec
-def test_every_strategy_trains_in_half_precision(tmp_path: Path) -> None:
+def test_every_strategy_trains_in_half_precision(left: Path) -> None:
     """By both libraries: as float64 does, but for the rounding of a few steps, in its own type."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    said(2, script, str(tmp_path))
     batches = {
         p: [synthetic_batch(SMALL, 8 // p, SEED + 1 + rank) for rank in range(p)] for p in (1, 2)
     }
@@ -181,14 +197,14 @@ def test_every_strategy_trains_in_half_precision(tmp_path: Path) -> None:
         for backend in ("mpi", "gloo"):
             for execution, dtype in HALVES.items():
                 rounding = 8 * torch.finfo(dtype).eps
-                stem = tmp_path / f"{backend} {execution} {form}"
+                stem = left / f"{backend} {execution} {form}"
                 ranks = [torch.load(f"{stem} {rank}.pt") for rank in range(2)]
                 rows = [losses for losses, _ in ranks if losses[0] is not None]
                 for mine, whole in zip(zip(*rows, strict=True), exact, strict=True):
                     assert math.isclose(sum(mine) / len(mine), whole, rel_tol=rounding), stem
-                assert {name for _, left in ranks for name in left} == set(weights)
-                for _, left in ranks:
-                    for name, (weight, ranges) in left.items():
+                assert {name for _, held in ranks for name in held} == set(weights)
+                for _, held in ranks:
+                    for name, (weight, ranges) in held.items():
                         wanted, before = weights[name].detach(), start[name]
                         for dimension, (first, stop) in enumerate(ranges):
                             wanted = wanted.narrow(dimension, first, stop - first)
@@ -340,8 +356,8 @@ def test_autocast_in_a_graph_caches_nothing() -> None:
 @pytest.mark.mpi
 @pytest.mark.waits
 @needs_mpiexec
-@pytest.mark.parametrize("execution", ["float16", "bfloat16+channels_last", "bfloat16-mixed"])
-def test_a_run_says_its_execution(tmp_path: Path, execution: str) -> None:
+def test_a_run_says_its_execution(tmp_path: Path) -> None:
+    execution = "bfloat16+channels_last"
     line = f"-m calib train --model vgg16-mini --strategy data -p 2 --execution {execution}"
     done = python(tmp_path, *line.split(), "--iterations", "6", "--json", "-o", "run.jsonl")
     assert done.returncode == 0, done.stderr
@@ -349,6 +365,17 @@ def test_a_run_says_its_execution(tmp_path: Path, execution: str) -> None:
     assert run["summary"]["execution"] == run["header"]["execution"] == execution
     assert all(math.isfinite(of["loss"]) for of in run["iterations"])
     assert run["header"]["gradient_difference"] < 1e-10
+
+
+@pytest.mark.mpi
+@pytest.mark.waits
+@needs_mpiexec
+@pytest.mark.parametrize("execution", RUNS)
+def test_a_record_says_its_execution(left: Path, execution: str) -> None:
+    run = TrainingRun.read(left / f"{execution}.jsonl")
+    assert run.complete and run.header.execution == execution
+    assert all(of.loss is not None and math.isfinite(of.loss) for of in run.iterations)
+    assert run.header.gradient_difference is not None and run.header.gradient_difference < 1e-10
 
 
 def test_operators_and_shared_weights_are_trained_by_every_strategy() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
-import pytest
 from tests.helpers.words import words_of
 from tests.training.launching import needs_mpiexec, said
 
@@ -37,11 +37,57 @@ PLANNED = tuple(
 )
 
 
-def ran(ranks: int, *jobs: str) -> dict[str, tuple[int, int]]:
-    """(measured, counted) bytes by job."""
-    lines = [line.split() for line in said(ranks, SCRIPT, *jobs).splitlines()]
-    assert [job for job, _, _ in lines] == list(jobs)
+EXECUTIONS = tuple(
+    f"vgg16-mini,{name},{way},8"
+    for way, of in {
+        "bfloat16": ("data", "spatial", "channel", "pipeline"),
+        "bfloat16-mixed": (
+            *("data", "fully_sharded", "spatial", "filter", "channel", "tensor", "pipeline"),
+        ),
+        "2": ("data",),
+    }.items()
+    for name in of
+)
+SERIAL = tuple(
+    f"{name},serial,,3" for name in ("alexnet-mini", "inception-v3-mini", "cosmoflow-mini")
+)
+SERIAL_EXECUTIONS = (
+    *(
+        f"{name},serial,{way},3"
+        for name in ("vgg16-mini", "resnet50-mini", "inception-v3-mini")
+        for way in ("bfloat16", "bfloat16-mixed")
+    ),
+    "cosmoflow-mini,serial,bfloat16-mixed,3",
+)
+ACCUMULATED = tuple(
+    words_of("vgg16-mini,serial,2,8 vgg16-mini,serial,4,8 cosmoflow-mini,serial,3,6")
+)
+CHECKPOINTED = {
+    1: tuple(words_of("language,serial,,3 images,serial,2,8")),
+    2: tuple(
+        words_of(
+            "mlp,data,,4 blocks,data,sharded,4 mlp,fully_sharded,,4 in-segments,fully_sharded,,4"
+        )
+    ),
+}
+# one launch for each number of ranks: to start them takes longer than most jobs
+JOBS = {
+    1: (*SERIAL, *SERIAL_EXECUTIONS, *ACCUMULATED, *CHECKPOINTED[1]),
+    2: (*PLANNED, *EXECUTIONS, *CHECKPOINTED[2], *DIVIDED),
+}
+
+
+@cache
+def found_on(ranks: int) -> dict[str, tuple[int, int]]:
+    """(measured, counted) bytes of all jobs."""
+    lines = [line.split() for line in said(ranks, SCRIPT, *JOBS[ranks]).splitlines()]
+    assert [job for job, _, _ in lines] == list(JOBS[ranks])
     return {job: (int(measured), int(counted)) for job, measured, counted in lines}
+
+
+def ran(ranks: int, jobs: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """Those of these jobs."""
+    return {job: found_on(ranks)[job] for job in jobs}
 
 
 def off(jobs: dict[str, tuple[int, int]]) -> dict[str, int]:
@@ -52,66 +98,46 @@ def off(jobs: dict[str, tuple[int, int]]) -> dict[str, int]:
     }
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> dict[str, tuple[int, int]]:
-    """All jobs of two ranks in one launch."""
-    return ran(2, *PLANNED, *DIVIDED)
-
-
 @needs_mpiexec
-def test_two_ranks(two_ranks: dict[str, tuple[int, int]]) -> None:
-    assert not off({job: two_ranks[job] for job in DIVIDED})
+def test_two_ranks() -> None:
+    assert not off(ran(2, DIVIDED))
 
 
 @needs_mpiexec
 def test_one_rank() -> None:
     """Residuals, inceptions with an auxiliary head, dropout, three dimensions, two losses."""
-    names = ("alexnet-mini", "inception-v3-mini", "cosmoflow-mini")
-    assert not off(ran(1, *(f"{name},serial,,3" for name in names)))
+    assert not off(ran(1, SERIAL))
 
 
 @needs_mpiexec
 def test_executions() -> None:
     """Half precision throughout, and autocast; a CPU pools no bfloat16 in three dimensions."""
-    names = ("vgg16-mini", "resnet50-mini", "inception-v3-mini")
-    jobs = [f"{name},serial,{way},3" for name in names for way in ("bfloat16", "bfloat16-mixed")]
-    assert not off(ran(1, *jobs, "cosmoflow-mini,serial,bfloat16-mixed,3"))
+    assert not off(ran(1, SERIAL_EXECUTIONS))
 
 
 @needs_mpiexec
 def test_accumulation() -> None:
     """Gradients are live in all micro-batches but the first; the samples of all are, too."""
-    jobs = "vgg16-mini,serial,2,8 vgg16-mini,serial,4,8 cosmoflow-mini,serial,3,6"
-    assert not off(ran(1, *words_of(jobs)))
+    assert not off(ran(1, ACCUMULATED))
 
 
 @needs_mpiexec
 def test_checkpointed() -> None:
     """A unit's gradients go, and regions run again, in one unit and over two."""
-    jobs = "mlp,data,,4 blocks,data,sharded,4 mlp,fully_sharded,,4 in-segments,fully_sharded,,4"
-    assert not off(ran(2, *words_of(jobs)))
-    assert not off(ran(1, *words_of("language,serial,,3 images,serial,2,8")))
+    for ranks, jobs in CHECKPOINTED.items():
+        assert not off(ran(ranks, jobs))
 
 
 @needs_mpiexec
 def test_executions_of_two_ranks() -> None:
     """MPI adds gradients of half precision up in a copy in float32."""
-    strategies = {
-        "bfloat16": ("data", "spatial", "channel", "pipeline"),
-        "bfloat16-mixed": (
-            *("data", "fully_sharded", "spatial", "filter", "channel", "tensor", "pipeline"),
-        ),
-        "2": ("data",),
-    }
-    jobs = [f"vgg16-mini,{name},{way},8" for way, of in strategies.items() for name in of]
-    assert not off(ran(2, *jobs))
+    assert not off(ran(2, EXECUTIONS))
 
 
 @needs_mpiexec
-def test_plans_of_searches(two_ranks: dict[str, tuple[int, int]]) -> None:
+def test_plans_of_searches() -> None:
     """Every layer cut alike, and each in a way of its own; ranks read parts of the whole batch."""
-    for job in PLANNED:
-        measured, counted = two_ranks[job]
+    for job, (measured, counted) in ran(2, PLANNED).items():
         given = 4 * 4 * math.prod(spec(job.split(",")[0]).input_shape)
         low, high = (1 - OF_PLANS) * measured - given, (1 + OF_PLANS) * measured
         assert low <= counted <= high, (job, measured, counted, given)

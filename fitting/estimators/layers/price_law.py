@@ -136,17 +136,14 @@ def _descend(
 ) -> tuple[Floats, float]:
     """(prices, loss) at the end of the descent; scaled rows, none of which takes no time at first."""
 
-    def loss_of(candidate: Floats) -> float:
-        predicted = seconds(x, candidate, form)
+    def loss_of(predicted: Floats) -> float:
         if (predicted <= 0).any():
             return float("inf")
         return float((weight * huber(np.log(predicted / t))).sum())
 
-    loss = loss_of(prices)
-    for _ in range(steps):
-        predicted = seconds(x, prices, form)
-        if (predicted <= 0).any():
-            break
+    predicted = seconds(x, prices, form)
+    loss = loss_of(predicted)
+    for _ in range(steps if loss < float("inf") else 0):
         errors = np.log(predicted / t)
         root = np.sqrt(weight * HUBER / np.maximum(np.abs(errors), HUBER))
         rows = held(x, prices, form) / predicted[:, None]
@@ -154,13 +151,14 @@ def _descend(
         step = 1.0
         while step > SMALLEST_STEP:
             candidate = prices + step * (target - prices)
-            found = loss_of(candidate)
+            taken = seconds(x, candidate, form)
+            found = loss_of(taken)
             if found < loss:
                 break
             step /= 2.0
         else:
             break
-        gained, prices, loss = loss - found, candidate, found
+        gained, prices, predicted, loss = loss - found, candidate, taken, found
         if gained <= 1e-12 * loss:
             break
     return prices, loss
