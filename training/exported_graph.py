@@ -19,7 +19,7 @@ from calib.foundation.operators import PRIME
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
-from calib.oracle.trace.exported import CHECKS, GRADIENTS, ExportedLayers, innermost
+from calib.oracle.trace.exported import CHECKS, ExportedLayers, innermost, part_of
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample
@@ -153,10 +153,10 @@ class _Made:
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target
         arguments: tuple[Any, ...] = node.args
-        if str(target) == GRADIENTS:
-            enabled, part, *inputs = arguments
-            before, self._no_grad = self._no_grad, self._no_grad or not enabled
-            returned = self.add(self._parts[part], tuple(map(self._argument, inputs)))
+        if (part := part_of(node)) is not None:
+            before, self._no_grad = self._no_grad, self._no_grad or part.no_grad
+            given = tuple(map(self._argument, part.given))
+            returned = self.add(self._parts[part.graph], given)
             self._no_grad = before
             return returned
         if target is operator.getitem:

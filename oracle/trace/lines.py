@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from calib.foundation.errors import InputError
 from calib.oracle.trace.checkpoints import checkpoints_marked, mark
 
 SourcePlace = tuple[str, int]  # file, line
@@ -74,12 +75,24 @@ def line_of(error: BaseException) -> str:
 class Tracer(fx.Tracer):
     """fx.Tracer that records in a node's meta the line of the user's code behind it, and its region."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._modes = _modes()
+
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """The node, with its place in meta[PLACE], and marked."""
+        """The node with its place in meta[PLACE], marked. Raises InputError under what none shows."""
+        if _modes() != self._modes:
+            raise InputError("its forward turns gradients or autocast on or off")
         node = super().create_node(*args, **kwargs)
         node.meta[PLACE] = users_place(_frames(sys._getframe(1)))
         mark(node)
         return node
+
+
+def _modes() -> tuple[bool, bool, bool]:
+    """Whether gradients and autocast are on."""
+    on = torch.is_autocast_enabled
+    return torch.is_grad_enabled(), on("cpu"), on("cuda")
 
 
 def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:
