@@ -281,7 +281,11 @@ def points_of(
         for strategy in strategies:
             alone = {"serial": [1], "data": sizes}.get(strategy, [p for p in sizes if p > 1])
             template = DivisionTemplate(strategy)
-            divided += [(model, template.division(p, p * each, p, model)) for p in alone]
+            for p in alone:
+                if why := template.why_no_groups(p):
+                    say(f"left out: {model.name} {strategy} p={p}: {why}")
+                else:
+                    divided.append((model, template.division(p, p * each, p, model)))
         p = sizes[-1]
         if overlap and model is models[0] and p > 1 and "data" in strategies:
             divided.append((model, Division("data", p, p * each, overlap=True)))

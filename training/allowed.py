@@ -15,6 +15,7 @@ from calib.foundation.execution import CUDA_GRAPH, MARKS, USUAL, Execution, exec
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
+from calib.oracle.layout.stages import crossings
 from calib.oracle.model.regions import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.training.plans.division import LayerwiseDivision, why_not_cut
@@ -72,6 +73,7 @@ def why_not_trained(
     found += _of_settings(division, ddp)
     found += why_no_execution(division, how, model, input_shape, device, synchronized)
     if not found and model is not None:
+        found += _of_borders(division, model)
         found += _of_batch_norms(division, model, synchronized)
     return found
 
@@ -147,6 +149,14 @@ def _of_items(how: Execution, model: ModelSpec | None, device: str) -> Iterator[
                 "bfloat16-mixed"
             )
             return
+
+
+def _of_borders(division: Division, model: ModelSpec) -> Iterator[str]:
+    """A stage that is sent nothing: those before it depend on no sample."""
+    for border in division.boundaries:
+        if not crossings(model)[border].forward:
+            name = model.layers[border].name
+            yield f"nothing is sent to the stage that begins with {name}: choose other boundaries"
 
 
 def _of_batch_norms(division: Division, model: ModelSpec, synchronized: bool) -> Iterator[str]:

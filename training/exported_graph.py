@@ -65,10 +65,18 @@ def writes(node: fx.Node) -> bool:
 
 
 def exported_graph(
-    module: nn.Module, layers: ExportedLayers, spec: ModelSpec, batch: int
+    module: nn.Module,
+    layers: ExportedLayers,
+    spec: ModelSpec,
+    batch: int,
+    types: fx.GraphModule | None = None,
 ) -> TrainedGraph:
-    """The graph of a module for `batch` samples; the module is left as it is."""
-    made = _Made(module, layers, spec, batch)
+    """The graph of a module for `batch` samples; the module is left as it is.
+
+    `types` is the same graph in the module's own item types. Without it, torch's default type is taken
+    for the module's.
+    """
+    made = _Made(module, layers, spec, batch, types)
     made.add(layers.graph)
     made.drop_what_modules_do()
     made.graph.eliminate_dead_code(
@@ -86,7 +94,12 @@ class _Made:
     """The graph while it is made, node by node."""
 
     def __init__(
-        self, module: nn.Module, layers: ExportedLayers, spec: ModelSpec, batch: int
+        self,
+        module: nn.Module,
+        layers: ExportedLayers,
+        spec: ModelSpec,
+        batch: int,
+        types: fx.GraphModule | None,
     ) -> None:
         first = next(module.parameters())
         self.graph, self._root = fx.Graph(), module
@@ -94,6 +107,8 @@ class _Made:
         self.names: dict[str, str] = {}  # see TrainedGraph
         self.modules: dict[str, nn.Module] = {}  # made here, by name
         self.constants: dict[str, Tensor] = {}  # of the forward, by name
+        self._types = {} if types is None else _pairs(layers.graph, types)
+        self._untyped = {of: node for node, of in self._types.items()}
         self._layers, self._batch = layers, batch
         self._of = {layer.name: layer for layer in spec.layers}
         self._tied = spec.tied_layers
@@ -130,6 +145,13 @@ class _Made:
             if path in self._called:
                 self.graph.erase_node(node)
 
+    def _typed(self, node: fx.Node) -> fx.Node:
+        """The same call in the module's own item types.
+
+        In torch's default type `x.float()` is x itself, and its graph may have one for the other.
+        """
+        return self._types.get(node, node)
+
     def _input(self, node: fx.Node) -> fx.Node:
         held = self._layers.held(node)
         if held is None:
@@ -152,16 +174,17 @@ class _Made:
 
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target
-        arguments: tuple[Any, ...] = node.args
-        if (part := part_of(node)) is not None:
+        typed = self._typed(node)
+        arguments: tuple[Any, ...] = typed.args
+        if (part := part_of(typed)) is not None:
             before, self._no_grad = self._no_grad, self._no_grad or part.no_grad
-            given = tuple(map(self._argument, part.given))
-            returned = self.add(self._parts[part.graph], given)
+            graph = self._parts[self._untyped.get(part.graph, part.graph)]
+            returned = self.add(graph, tuple(map(self._argument, part.given)))
             self._no_grad = before
             return returned
         if target is operator.getitem:
             source, place = arguments
-            of = self._new[source]
+            of = self._argument(source)
             return of[place] if isinstance(of, list) else self._named(node, target, (of, place), {})
         if target._schema.name.split("::")[-1].startswith(CHECKS):
             return None
@@ -169,7 +192,7 @@ class _Made:
         if called is not None:
             return called
         given = tuple(map(self._argument, arguments))
-        options = {name: self._argument(each) for name, each in node.kwargs.items()}
+        options = {name: self._argument(each) for name, each in typed.kwargs.items()}
         new = self._named(node, target, given, options)
         if not self._layers.changes_buffer(node):
             return new
@@ -202,7 +225,8 @@ class _Made:
             self.names |= {f"{path}.{name}": self._name_of[of] for name, of in parts.items()}
         else:
             return None
-        (value,) = (each for each in node.all_input_nodes if self._layers.source_of(each))
+        read = [self._untyped.get(each, each) for each in self._typed(node).all_input_nodes]
+        (value,) = (each for each in read if self._layers.source_of(each))
         new = self.graph.call_module(path, (self._new[value],))
         self._tell(node, new)
         return new
@@ -218,8 +242,9 @@ class _Made:
             return None
         if any(size and size % PRIME == 0 for size in found.shape) or self._no_grad:
             return None
-        value = node.args[-1] if FILLED[base] is None else FILLED[base]
-        options = {"dtype": self._argument(found.dtype), "device": self._device}
+        value = self._typed(node).args[-1] if FILLED[base] is None else FILLED[base]
+        dtype = self._typed(node).meta["val"].dtype
+        options = {"dtype": self._argument(dtype), "device": self._device}
         given = ([*found.shape], self._argument(value))
         new = self.graph.call_function(torch.ops.aten.full.default, given, options)
         self._tell(node, new)
@@ -269,14 +294,28 @@ class _Made:
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
-            return self._new[given]
+            return self._new[self._untyped.get(given, given)]
         if isinstance(given, list | tuple):
             return [self._argument(each) for each in given]
         if type(given) in (int, float) and given and given % PRIME == 0:
             return given // PRIME * self._batch
         if isinstance(given, torch.dtype) and given == torch.get_default_dtype():
-            return self._dtype
+            return given if self._types else self._dtype
         return self._device if isinstance(given, torch.device) else given
+
+
+def _pairs(graph: fx.GraphModule, other: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """The nodes of a graph with those of another that makes the same calls; empty where it does not."""
+    nodes, others = list(graph.graph.nodes), list(other.graph.nodes)
+    if [str(of.target) for of in nodes] != [str(of.target) for of in others]:
+        return {}
+    found = dict(zip(nodes, others, strict=True))
+    for node in nodes:
+        if node.op == "get_attr":
+            name = str(node.target)
+            parts = graph.get_submodule(name), other.get_submodule(name)
+            found |= _pairs(*cast(tuple[fx.GraphModule, fx.GraphModule], parts))
+    return found
 
 
 def _path(node: fx.Node) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import traced
-from calib.oracle.trace.tracing import NotByFx, trace_nodes, trace_operators
+from calib.oracle.trace.tracing import NotByFx, export_in_own_types, trace_nodes, trace_operators
 from calib.training.exported_graph import exported_graph
 from calib.training.models import ModelEntry
 
@@ -131,7 +132,11 @@ def layer_program(module: nn.Module, about: ModelEntry, batch: int) -> LayerProg
         spec, layers = trace_nodes(module, *given)
     except NotByFx:
         spec, calls = trace_operators(module, *given)
-        return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch))
+        other = next(module.parameters()).dtype != torch.get_default_dtype()
+        types = None
+        if other and calls.names_types:
+            types = export_in_own_types(module, about.input_shape)
+        return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch, types))
     graph = traced(module.train())
     first: dict[str, str] = {}
     for node in graph.graph.nodes:  # an identity's node comes after the layer that it passes on

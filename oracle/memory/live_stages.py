@@ -3,7 +3,8 @@
 A stage has a buffer for every tensor it receives, for each of the S micro-batches (torch 2.13,
 stage.py: args_recv_info, grad_recv_info). GPipe holds the outputs and gradients that it sent until the
 iteration ends, where it waits for all sends (schedules.py); 1F1B waits for each before the next. At
-most, GPipe keeps S micro-batches for the backward, and 1F1B p - i of them at stage i.
+most, GPipe keeps S micro-batches for the backward, and 1F1B p - i of them at stage i. The gradient of a
+weight that several stages share has a buffer.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import NamedTuple
 
 from calib.foundation.division import Division
 from calib.oracle.layout.stages import (
-    balanced,
-    operations,
     sent_tensors,
     stage_borders,
     stages_waves,
     tensor_graph,
+    ties,
     weights_of,
+    with_boundaries,
 )
+from calib.oracle.layout.workload import tensors
 from calib.oracle.memory.live_iteration import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import line
 from calib.oracle.memory.live_parts import WholeLayers
@@ -58,12 +60,16 @@ class StageBytes(NamedTuple):
 
 def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[int]:
     """Peak live bytes of every stage; balanced by FLOPs if there are no boundaries."""
-    boundaries = division.boundaries or balanced(operations(model), division.p)
+    boundaries = with_boundaries(model, division).boundaries
     borders = stage_borders(model, boundaries)
-    return [
+    peaks = [
         _peak(model, layers, division, waves, optimizer)
         for waves, layers in zip(stages_waves(division), borders, strict=True)
     ]
+    for tie in ties(model, boundaries):
+        for stage in tie.stages:
+            peaks[stage] += tensors((tie.shape,), model.items).nbytes
+    return peaks
 
 
 def _peak(

@@ -117,6 +117,17 @@ class ExportedLayers:
         name: str = self._names.get(node.name, (node.name, False))[0]
         return self._constants.get(name, name)
 
+    @property
+    def names_types(self) -> bool:
+        """Whether a call names torch's default item type: that of the model, or always that one."""
+        default = torch.get_default_dtype()
+        parts = [part for part in self._program.modules() if isinstance(part, fx.GraphModule)]
+        return any(
+            default in (*node.args, *node.kwargs.values())
+            for part in parts
+            for node in part.graph.nodes
+        )
+
     def returned(self, node: fx.Node) -> list[fx.Node]:
         """What the model returns, of the graph's output: without changed buffers."""
         return [each for each in node.all_input_nodes if each.name in self._returned]

@@ -222,24 +222,25 @@ def _innermost(node: fx.Node) -> tuple[str, str]:
     return path, getattr(kind, "__name__", str(kind))
 
 
-def _meta_copy(module: nn.Module, about: str) -> nn.Module:
+def _meta_copy(module: nn.Module, about: str, in_own_types: bool = False) -> nn.Module:
     """A copy of `module` in train mode with its tensors on the meta device; ties stay ties.
 
-    Floats take torch's default item type, as shapes do not depend on it.
+    Floats take torch's default item type, as shapes do not depend on it, or keep their own.
     """
     memo: dict[int, Any] = {}  # deepcopy takes these as copied, so it copies no weight
     for parameter in module.parameters():
-        memo[id(parameter)] = nn.Parameter(_meta(parameter), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(_meta(parameter, in_own_types), parameter.requires_grad)
     for buffer in module.buffers():
-        memo[id(buffer)] = _meta(buffer)
+        memo[id(buffer)] = _meta(buffer, in_own_types)
     try:
         return copy.deepcopy(module, memo).train()
     except Exception as error:
         raise InputError(f"{about} cannot be copied: {line_of(error)}") from error
 
 
-def _meta(tensor: Tensor) -> Tensor:
-    dtype = torch.get_default_dtype() if tensor.is_floating_point() else tensor.dtype
+def _meta(tensor: Tensor, in_own_type: bool) -> Tensor:
+    keeps = in_own_type or not tensor.is_floating_point()
+    dtype = tensor.dtype if keeps else torch.get_default_dtype()
     return torch.empty_like(tensor, device="meta", dtype=dtype)
 
 
@@ -320,10 +321,23 @@ def trace_operators(
     return spec, graph
 
 
+def export_in_own_types(module: nn.Module, input_shape: Shape) -> fx.GraphModule | None:
+    """The graph of torch.export on the item types that the module has; None where there is none.
+
+    A ModelSpec is of torch's default type, in which `x.float()` and `x.to(y.dtype)` are the same.
+    """
+    try:
+        meta = _meta_copy(module, "the model", in_own_types=True)
+        found: fx.GraphModule = _exported(meta, input_shape, "the model").graph_module
+    except InputError:
+        return None
+    return found
+
+
 def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
     """The exported program, for numbers or, where these cannot be looked up, for indices."""
     errors: list[BaseException] = []
-    for dtype in (torch.get_default_dtype(), torch.int64):
+    for dtype in (next(meta.parameters()).dtype, torch.int64):
         sample = torch.empty((PRIME, *input_shape), dtype=dtype, device="meta")
         try:
             return exported(meta, [sample])

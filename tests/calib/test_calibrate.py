@@ -28,15 +28,21 @@ def test_one_run_of_all_ranks_overlaps_its_exchange() -> None:
 
 
 def test_strategies_by_name(tmp_path: Path) -> None:
-    """Fully sharded training on more ranks than one; what divides layers is refused beforehand."""
+    """All but serial and data on more ranks than one; what cannot be laid out is left out."""
     found = points_of([VGG], 4, [1, 2], True, strategies=("serial", "fully_sharded"))
     assert [point.division for point in found] == [
         Division("serial", 1, 4),
         Division("fully_sharded", 2, 8),
     ]
-    for name in ("filter", "zigzag"):
-        with pytest.raises(InputError, match=f"serial, data, fully_sharded and tensor, not {name}"):
-            calibrate(tmp_path / "run", ranks=1, device="cpu", strategies=["data", name])
+    found = points_of([VGG], 4, [1, 2], True, strategies=("filter", "pipeline", "data+filter"))
+    assert [point.division for point in found] == [
+        Division("filter", 2, 8),
+        Division("pipeline", 2, 8, segments=4),
+    ]
+    (spatial,) = points_of([VGG], 4, [1, 2], True, strategies=("spatial",))
+    assert spatial.division.grid == (2,)
+    with pytest.raises(InputError, match="zigzag"):
+        calibrate(tmp_path / "run", ranks=1, device="cpu", strategies=["data", "zigzag"])
     assert not (tmp_path / "run").exists()
 
 

@@ -111,6 +111,27 @@ class Awkward(nn.Module):
         return made
 
 
+class Rotary(nn.Module):
+    """Norms and angles in float32, whatever the model's item type: as Llama has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 8))
+        self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        with torch.no_grad():
+            angles = torch.arange(x.shape[1], dtype=torch.float32)[:, None] / torch.tensor(
+                [1.0, 10.0, 100.0, 1000.0]
+            )
+        norm = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        y = self.first(self.scale * (wide * norm).to(x.dtype))
+        turned = torch.cat((y[..., :4] * angles.cos(), y[..., 4:] * angles.sin()), -1)
+        made: Tensor = self.head(turned.type_as(x).mean(1))
+        return made
+
+
 class Recurrent(nn.Module):
     """A hidden state beside the output; a convolution that runs twice."""
 
@@ -148,6 +169,7 @@ ENTRIES = {
         _entry("windows", Windows, (16, 8), 8),
         _entry("shifted", Shifted, (7, 8), 5),
         _entry("awkward", Awkward, (5, 6), 3),
+        _entry("rotary", Rotary, (6, 8), 5),
         _entry("recurrent", Recurrent, (4, 9), 3),
         _entry("lstm", lambda: Last(nn.LSTM(4, 5, batch_first=True)), (9, 4), 3, "mse"),
     )

@@ -34,15 +34,15 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
 
 
 CASES = [
-    *of("gpt vit mobile unet awkward lstm", "pipeline", 2, segments=2),
-    *of("gpt convnext windows shifted recurrent", "pipeline", 3, segments=4, schedule="1f1b"),
-    *of("gpt vit mobile unet awkward", "pipeline", 4, segments=4, schedule="1f1b"),
-    *of("gpt awkward", "pipeline", 3, "gloo", segments=2),
-    *of("gpt vit convnext mobile unet windows shifted awkward lstm", "filter", 2),
-    *of("gpt vit mobile", "filter", 3),
-    *of("gpt vit convnext mobile unet awkward recurrent", "channel", 2),
+    *of("gpt vit awkward lstm", "pipeline", 2, segments=2),
+    *of("gpt convnext shifted", "pipeline", 3, segments=4, schedule="1f1b"),
+    *of("gpt mobile unet rotary", "pipeline", 4, segments=4, schedule="1f1b"),
+    *of("awkward", "pipeline", 3, "gloo", segments=2),
+    *of("gpt vit convnext windows lstm", "filter", 2),
+    *of("vit mobile", "filter", 3),
+    *of("gpt unet awkward recurrent", "channel", 2),
     *of("gpt mobile", "data+filter", 4, inner=2),
-    *of("mobile unet", "spatial", 2, grid=(2,)),
+    *of("unet", "spatial", 2, grid=(2,)),
     *of("mobile", "spatial", 4, grid=(2, 2)),
     *of("mobile unet", "data+spatial", 4, inner=2, grid=(2,)),
 ]

@@ -388,6 +388,8 @@ def test_operators_and_shared_weights_are_trained_by_every_strategy() -> None:
             Division("pipeline", 2, 8, segments=2),
         ):
             assert not why_not_trained(division, traced(model))
+    (why,) = why_not_trained(Division("pipeline", 2, 8, boundaries=(1,)), traced("language"))
+    assert why.startswith("nothing is sent to the stage that begins with ")  # but positions
     assert not why_not_trained(Division("spatial", 2, 8, grid=(2,)), traced("vit"))
     (why,) = why_not_trained(Division("spatial", 2, 8, grid=(2,)), traced("language"))
     assert "the first layer, arange, cannot be split" in why

@@ -113,9 +113,12 @@ def test_the_stages_together_are_the_model(name: str, choice: st.DataObject) -> 
         value.copy_(before[key])
 
 
-@pytest.mark.parametrize("name", sorted(ENTRIES))
+@pytest.mark.parametrize("name", sorted(ENTRIES.keys() - {"rotary"}))
 def test_what_crosses_is_what_the_oracle_counts(name: str) -> None:
-    """Numbers of tensors and of gradients, at every border."""
+    """Numbers of tensors and of gradients, at every border.
+
+    A record is of torch's default type, in which the x.float() of "rotary" is x itself.
+    """
     _, program = program_of(name)
     inputs, _ = batch_of(name)
     for border in range(1, len(program.spec.layers)):
