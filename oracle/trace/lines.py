@@ -72,7 +72,7 @@ def line_of(error: BaseException) -> str:
 
 
 class Tracer(fx.Tracer):
-    """fx.Tracer that records in a node's meta the line of the user's code that made it, and its region."""
+    """fx.Tracer that notes at each node the line of the user's code that made it, and its region."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """The node, with its place in meta[PLACE], and marked."""
