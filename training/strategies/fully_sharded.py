@@ -193,7 +193,7 @@ class FullyShardedWorker(Worker):
 
 def not_compiled(hook: Callable[..., None]) -> Callable[..., None]:
     """A hook that torch.compile calls, and does not look into."""
-    found: Callable[..., None] = torch.compiler.disable(partial(hook))
+    found: Callable[..., None] = torch.compiler.disable(partial(hook))  # type: ignore[no-untyped-call]
     return found
 
 
