@@ -11,7 +11,8 @@ import resource
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,7 +53,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts bytes of tensors on the CPU while it is entered: `live` now, `peak` at most.
 
     It begins with `existing` tensors. Other older ones are left out, also when an operation changes them
-    in place. It counts in one thread: a backward on the CPU runs on its caller's.
+    in place. It counts in one thread: a backward on the CPU runs on its caller's. What torch.compile
+    compiled runs as written meanwhile: PyTorch would otherwise never again run it compiled.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor] = ()) -> None:
@@ -62,6 +64,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._counted: dict[int, int] = {}
         self._foreign: set[int] = set()
         self._watched: dict[int, Any] = {}  # storage -> what runs when it is freed
+        self._as_written = ExitStack()
         for storage in storages(existing).values():
             self._count(storage)
 
@@ -85,8 +88,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._foreign.discard(identity)
         self.live -= self._counted.pop(identity, 0)
 
+    def __enter__(self) -> Self:
+        """Begin to count."""
+        if "torch._dynamo" in sys.modules:
+            self._as_written.enter_context(torch.compiler.set_stance("force_eager"))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
     def __exit__(self, *error: Any) -> None:
         """Stop counting: `live` and `peak` stay as they are."""
+        self._as_written.close()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         for finalizer in list(self._watched.values()):  # other threads go on freeing
             finalizer.detach()

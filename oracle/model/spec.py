@@ -19,6 +19,7 @@ from calib.fitting.parameters.signature import digest
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, ItemType, execution_of
 from calib.foundation.files import read_record, write_json
+from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
@@ -180,6 +181,7 @@ class ModelSpec(Record):
         write_json(path, self.model_dump())
 
     @classmethod
+    @rare_collections()
     def read(cls, path: Path | str) -> ModelSpec:
         """Read model.json. Raises FileError, also if its layers do not form a model."""
         try:

@@ -73,7 +73,7 @@ def line_of(error: BaseException) -> str:
 
 
 class Tracer(fx.Tracer):
-    """fx.Tracer that records in a node's meta the line of the user's code behind it, and its region."""
+    """fx.Tracer that notes at each node the line of the user's code that made it, and its region."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ unknown, so that only strategies that run it whole are predicted.
 from __future__ import annotations
 
 import json
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -100,7 +101,8 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
     """A forward and a backward. Raises InputError."""
     counter, watch = FlopCounterMode(display=False), LiveBytes()
     module.zero_grad()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using `torch.compile")  # beside the counter's hooks
         torch.manual_seed(0)
         try:
             with counter, watch:

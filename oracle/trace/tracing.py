@@ -59,6 +59,10 @@ class NotByFx(InputError):
     unknown = False
 
 
+class Advice(InputError):
+    """What a user must change in the model."""
+
+
 class UnknownLayer(NotByFx):
     """calib has no kind of layer for it."""
 
@@ -287,7 +291,8 @@ def trace(
         try:
             found = trace_operators(module, input_shape, name, loss, auxiliary_weight)[0]
         except InputError as error:
-            raise (error if refused.unknown else NotByFx(str(error))) from None
+            told = refused.unknown or isinstance(error, Advice)
+            raise (error if told else NotByFx(str(error))) from None
     return found.model_copy(update={"built_by": built_by})
 
 
@@ -341,6 +346,8 @@ def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
         sample = torch.empty((PRIME, *input_shape), dtype=dtype, device="meta")
         try:
             return exported(meta, [sample])
+        except InputError as error:
+            raise Advice(f"{about}: {error}") from None
         except (Exception, SystemExit) as error:
             errors.append(error)
     first, second = errors

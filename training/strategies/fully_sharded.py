@@ -104,9 +104,11 @@ class FullyShardedWorker(Worker):
         for part in module.modules():
             names = {unit_of[p] for p in part.parameters(recurse=False) if p in unit_of}
             for name in names - {ROOT}:
-                gather = partial(self._need, self.units[name])
+                # what torch.compile compiles ends at them: they change the weights
+                gather = not_compiled(partial(self._need, self.units[name]))
+                before = not_compiled(partial(_before_backward, gather))
                 handles.append(part.register_forward_pre_hook(gather))
-                handles.append(part.register_forward_hook(partial(_before_backward, gather)))
+                handles.append(part.register_forward_hook(before))
         return handles
 
     def _gradient_hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
@@ -187,6 +189,12 @@ class FullyShardedWorker(Worker):
         super().close()
         for handle in self._handles:
             handle.remove()
+
+
+def not_compiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that torch.compile calls, and does not look into."""
+    found: Callable[..., None] = torch.compiler.disable(partial(hook))  # type: ignore[no-untyped-call]
+    return found
 
 
 def _unit_of(module: nn.Module, trained: set[nn.Parameter]) -> dict[nn.Parameter, str]:
