@@ -1,8 +1,8 @@
 """A graph of torch.export as one that trains: on the module's own weights, at a number of samples.
 
-torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are
-those of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a
-layer is called as one again, so that a strategy can put a part of it in its place.
+torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are those
+of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is a layer
+is called as one again, so that a strategy can put a part of it in its place.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from calib.microbench.memory import storages
 from calib.training.step import TrainingStep
@@ -27,6 +28,9 @@ def live_tensors(device: torch.device) -> list[torch.Tensor]:
     gc.collect()
     # type() and not isinstance: a lazy module among the objects must not be woken
     found = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
-    found = [item for item in found if item.device.type == device.type]
+    # those of a trace have no data
+    found = [
+        x for x in found if x.device.type == device.type and not issubclass(type(x), FakeTensor)
+    ]
     gradients = [item.grad for item in found if item.is_leaf and item.grad is not None]
     return list({next(iter(storages([item]))): item for item in [*found, *gradients]}.values())
