@@ -130,13 +130,13 @@ class RegionLayers(WholeLayers):
         self._rows = {at for region in regions(model) for at in region.rows}
         # of the layers that begin a region the tensor that they share, with the last of its readers
         columns = sorted(at for region in regions(model) for at in region.columns)
-        self._shared = {at: self._layers[at].inputs[0] for at in columns}
-        self._last = {name: at for at, name in self._shared.items()}
+        self._entries = {at: self._layers[at].inputs[0] for at in columns}
+        self._last = {name: at for at, name in self._entries.items()}
         self._read: dict[str, HeldTensor] = {}
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """A part, with biases added to the sum, or the whole layer."""
-        part, name = self._parts.get(index), self._shared.get(index)
+        part, name = self._parts.get(index), self._entries.get(index)
         if part is None:
             return super().run(tape, index, inputs)
         if name is None or not self._layers[index].needs_input_grad:
