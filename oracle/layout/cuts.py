@@ -88,7 +88,11 @@ def passed_on(shape: LayerShape, cuts: Cuts) -> Passed | None:
     rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
     if rule is None or shape.parameter_shapes or (of is not None and of.no_grad):
         return None
-    return rule(Call(shape, cuts))
+    found = rule(Call(shape, cuts))
+    if found is None or of is None:
+        return found
+    # an argument that changes must be one by its place
+    return found if all(at < len(of.positional) for at in found.arguments(1)) else None
 
 
 def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:

@@ -26,7 +26,7 @@ from calib.oracle.layout.spatial import (
     rows_read,
 )
 from calib.oracle.layout.units import units_of
-from calib.oracle.memory.live_layers import cast_weights, line, run_layer, weight_bytes
+from calib.oracle.memory.live_layers import cast, cast_weights, line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
@@ -136,14 +136,26 @@ class RegionLayers(WholeLayers):
         super().__init__(model)
         self._parts = largest_parts(model, division)
         self._rows = {at for region in regions(model) for at in region.rows}
+        # of the layers that begin a region the tensor that they share, with the last of its readers
+        columns = sorted(at for region in regions(model) for at in region.columns)
+        self._entries = {at: self._layers[at].inputs[0] for at in columns}
+        self._last = {name: at for at, name in self._entries.items()}
+        self._read: dict[str, HeldTensor] = {}
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """A part, with biases added to the sum, or the whole layer."""
-        part = self._parts.get(index)
+        part, name = self._parts.get(index), self._entries.get(index)
         if part is None:
             return super().run(tape, index, inputs)
-        y = run_layer(tape, part, inputs)
-        return _biased(tape, self._layers[index].shape, y) if index in self._rows else y
+        if name is None or not self._layers[index].needs_input_grad:
+            y = run_layer(tape, part, inputs)
+            return _biased(tape, self._layers[index].shape, y) if index in self._rows else y
+        if name not in self._read:  # cast once for all of them
+            self._read[name] = cast(tape, inputs[0], self._items.activation_bytes)
+        y = run_layer(tape, part, [self._read[name]])
+        if self._last[name] == index:
+            tape.ledger.drop(self._read.pop(name).tensor)
+        return y
 
 
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:

@@ -6,9 +6,12 @@ import math
 from functools import cache
 from pathlib import Path
 
+import torch
 from tests.helpers.words import words_of
 from tests.training.launching import needs_mpiexec, said
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from calib.training.footprint import live_tensors
 from calib.training.models.specs import spec
 
 SCRIPT = Path(__file__).with_name("live_ranks.py")
@@ -141,3 +144,9 @@ def test_plans_of_searches() -> None:
         given = 4 * 4 * math.prod(spec(job.split(",")[0]).input_shape)
         low, high = (1 - OF_PLANS) * measured - given, (1 + OF_PLANS) * measured
         assert low <= counted <= high, (job, measured, counted, given)
+
+
+def test_tensors_of_a_trace_have_no_bytes() -> None:
+    with FakeTensorMode():
+        traced = torch.empty(2**40)
+    assert all(tensor is not traced for tensor in live_tensors(torch.device("cpu")))

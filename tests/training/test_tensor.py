@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.tensor_ranks import Noted, on_ranks
 from tests.oracle.operator_models import Language, Transformer
+from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
 from torch import nn
 
@@ -47,12 +49,63 @@ def test_gradients_are_those_of_serial_training(name: str, p: int) -> None:
     assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), p) < EXACT
 
 
+VIT = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
+GPT = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
+APART = model_entry(block("Apart"), (TOKENS, WIDTH), 5)
+
+
 @pytest.mark.parametrize("p", [2, 4])
-def test_a_vision_transformer_and_a_language_model(p: int) -> None:
-    vit = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
-    gpt = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
-    for about in (vit, gpt):
-        assert difference(about, p) < EXACT
+@pytest.mark.parametrize("about", [VIT, GPT], ids=["vit", "gpt"])
+def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) -> None:
+    assert difference(about, p) < EXACT
+
+
+RANKS = """
+import torch
+from tests.training.test_tensor import APART, BATCH, GPT, VIT
+
+from calib.foundation.division import Division
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.memory.live_bytes import live_bytes
+from calib.training.checks.gradients import gradient_difference
+from calib.training.footprint import peak_live_bytes
+from calib.training.step import TrainingStep
+from calib.training.teams import make_teams
+from calib.training.worker import WorkerOptions
+
+torch.set_num_threads(1)
+control = MpiCommunicator()
+division = Division("tensor", control.size, BATCH)
+for about, execution in ((VIT, "float32"), (GPT, "float32"), (APART, "bfloat16-mixed")):
+    teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
+    off = gradient_difference(about, division, 3, teams, options)
+    step = TrainingStep(about, division, 3, teams, options)
+    step.iterate()
+    peaks = control.allgather_object(peak_live_bytes(step))
+    spec = step.worker.module.spec.run_as(execution)
+    counted = live_bytes(spec, division, "momentum")
+    if control.rank == 0:
+        print(off, max(peaks), counted, flush=True)
+    step.close()
+    teams.close()
+    del step, teams
+"""
+NUMBERS = 1024  # bytes of single numbers, which the count leaves out
+
+
+@pytest.mark.mpi
+@pytest.mark.waits
+@needs_mpiexec
+@pytest.mark.parametrize("p", [2, 4])
+def test_on_real_ranks(p: int, tmp_path: Path) -> None:
+    """Serial gradients, and the bytes that the oracle counts."""
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    lines = said(p, script).splitlines()
+    assert len(lines) == 3
+    for off, measured, counted in map(str.split, lines):
+        assert float(off) < EXACT
+        assert abs(int(measured) - int(counted)) <= NUMBERS
 
 
 @pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])

@@ -810,6 +810,25 @@ def test_fully_sharded(specs: dict[str, ModelSpec]) -> None:
     assert met.meetings == (("layerwise", "allgather", 32), ("layerwise", "reduce_scatter", 16))
 
 
+def test_tensor(specs: dict[str, ModelSpec]) -> None:
+    """Layers at the shapes of a part, the sums, the update of what a rank has, and no copies."""
+    plan = vgg(cluster(2), specs, (2,), strategies=("tensor",)).plan
+    model, division = specs["vgg16-mini"], Division("tensor", 2, 16)
+    parts = {
+        shard.layer.key(16, needs_input_grad=shard.needs_input_grad)
+        for shard in rank_shards(model, division)
+        if shard.split
+    }
+    assert len(parts) == 4  # two linear layers, a ReLU and a dropout between them
+    assert parts <= {case.key for case in cases(plan, LayerCase, passes="whole")}
+    sent = {(case.operation, case.nbytes) for case in cases(plan, CollectiveCase, tier=0)}
+    assert {(m.operation, m.nbytes) for m in messages(model, division)} <= sent
+    passes = {(case.operation, case.shapes) for case in cases(plan, TensorsCase, tier=0)}
+    assert ("update", rank_parameters(model, division)) in passes
+    (whole,) = [of for of in cases(plan, InPlaceCase, is_overlap=False) if of.division == division]
+    assert whole.meetings == (("layerwise", "allreduce", 2),) and not whole.copies
+
+
 def test_a_model_that_says_how_it_is_built_is_run_in_place() -> None:
     """Like a registered one; of another there are its layers, and a line that says why."""
     built = mlp([12, 8, 3], "built").model_copy(update={"built_by": "mine:net"})
