@@ -218,7 +218,9 @@ class LayerCosts:
         ]
         return Cost(seconds, basis, tuple(errors), about)
 
-    def _law_of(self, shape: LayerShape, direction: Direction, needs: bool) -> tuple[WorkModel, str]:
+    def _law_of(
+        self, shape: LayerShape, direction: Direction, needs: bool
+    ) -> tuple[WorkModel, str]:
         """The law of a shape and its error source. Raises MissingParameter."""
         # what an operation takes is known where some product was measured
         known = self._has_products or not shape.is_product
