@@ -39,6 +39,16 @@ def test_hull_spans_the_intervals_of_the_launches() -> None:
     assert hull([one, [], two]) == found
 
 
+def test_a_launch_that_another_program_disturbed_does_not_count() -> None:
+    """Five launches at 1 +- 1% and one at 50: those five, with Lord's margin. Two are the machine."""
+    five = [[1.0 + (i - 2) / 200] * 6 for i in range(5)]
+    found = hull([*five, [50.0] * 6])
+    assert found == hull(five)
+    assert found.high == pytest.approx(1.0 + 0.507 * 0.02)
+    assert hull([*five, [50.0] * 6, [40.0] * 6]).high == 50.0
+    assert hull([*five[:4], [50.0] * 6]).high == 50.0, "of five launches none is spared"
+
+
 def test_hull_is_no_narrower_than_any_launch() -> None:
     generator = random.Random(0)
     launches = [[generator.lognormvariate(0, 0.5) for _ in range(30)] for _ in range(3)]
