@@ -7,7 +7,7 @@ all models and strategies that an execution was measured in place with:
 - forward, backward: n layers and the bytes of their outputs, beside layers alone;
 - copies: n copies of shards and halos, and their bytes, beside these alone;
 - halo, layerwise: n calls in which ranks meet, beside a loop of calls of the smallest message;
-- pack, unpack, update: the bytes, beside the pass alone;
+- pack, unpack, update: n tensors and their bytes, beside the pass alone;
 - exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
 
 A law has at most two numbers for all models, so it cannot memorise the ones that a prediction is
@@ -32,6 +32,7 @@ from calib.fitting.parameters.file import (
 from calib.fitting.sections.collective_rows import usual
 from calib.fitting.sections.compute import of_slowest_rank, taking_time
 from calib.foundation.execution import execution_of
+from calib.foundation.layer_keys import tensors_in
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Samples
 
@@ -150,7 +151,12 @@ def sum_of_parts(
         return None if whole is None else (whole, 0, case.gradient_bytes)
     loop = by_operation.get(phase)
     measured = loop.measured.get(case.tensors_key) if loop else None
-    return None if measured is None else (measured.value, 0, case.gradient_bytes)
+    return None if measured is None else (measured.value, _tensors(case), case.gradient_bytes)
+
+
+def _tensors(case: InPlaceCase) -> int:
+    """How many weights and biases its layers have."""
+    return sum(tensors_in(key) for key in case.layer_keys)
 
 
 def _meetings(

@@ -63,7 +63,7 @@ class TensorCosts:
             raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(UPDATES)}")
         part = _part(tensors, share)
         alone = self._update(part, optimizer)
-        extra = self._in_place.extra("update", alone.seconds, 0, part.nbytes)
+        extra = self._in_place.extra("update", alone.seconds, part.ntensors, part.nbytes)
         if optimizer != "momentum" and self._in_place.knows("update"):
             extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
         return total([alone, extra])
@@ -82,7 +82,8 @@ class TensorCosts:
     def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
         """Copy gradients into one flat buffer, or out of it. Raises MissingParameter."""
         alone = self._alone(self._loop(operation), tensors)
-        return total([alone, self._in_place.extra(operation, alone.seconds, 0, tensors.nbytes)])
+        extra = self._in_place.extra(operation, alone.seconds, tensors.ntensors, tensors.nbytes)
+        return total([alone, extra])
 
     @once
     def cutting(
