@@ -165,7 +165,7 @@ def test_a_shared_update_is_of_a_part_and_never_a_measured_list() -> None:
 
 
 def test_passes_have_what_their_phase_adds() -> None:
-    """Tensors at 2 us, 400 B at 1 us or more, and the law's factor on the whole; each operation by its own law."""
+    """Tensors at 2 us, 400 B at 1 us or more; the law's factor on the whole; each by its own law."""
     rules = [
         law(phase, 2, 2e-6, number * 1e-6)
         for number, phase in enumerate(("update", "pack", "unpack"), start=1)
