@@ -37,14 +37,14 @@ def with_errors(laws: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> 
         if not key.is_of_kinds:
             batches[key._replace(kind="")] += _off_per_doubling(law, rows[key])
             models = list(_models_left_out(law, rows[key]))
-            if sum(len(model.off) for model in models) >= MIN_ROWS:
-                off = np.abs(np.concatenate([model.off for model in models]))
+            if sum(model.n for model in models) >= MIN_ROWS:
+                off = np.abs(np.concatenate([model.off.ravel() for model in models]))
                 factor = max(factor, math.exp(bound_of(off)))
             deviation = math.log(factor) / DEVIATES
             totals[key._replace(kind="")] += [
                 (model.total_off / deviation, model.concentration)
                 for model in models
-                if len(model.off) > 1 and deviation > 0
+                if model.n > 1 and deviation > 0
             ]
         found.append((key._replace(kind=""), law, factor))
     return [
@@ -60,21 +60,30 @@ def with_errors(laws: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> 
 
 
 class LeftOut(NamedTuple):
-    """The layers of a model, by prices of the others' layers: seconds, and log(seconds / law) [n]."""
+    """The layers of a model by prices of the others' layers, in each launch, as a training is one.
+
+    Seconds [launches, n], and log(seconds / law) of the same shape.
+    """
 
     seconds: Floats
     off: Floats
 
     @property
+    def n(self) -> int:
+        """Layers."""
+        return self.seconds.shape[1]
+
+    @property
     def total_off(self) -> float:
-        """Log error of their total."""
-        return float(np.log(self.seconds.sum() / (self.seconds / np.exp(self.off)).sum()))
+        """Log error of their total, the root mean square over launches."""
+        said = (self.seconds / np.exp(self.off)).sum(axis=1)
+        return float(np.sqrt((np.log(self.seconds.sum(axis=1) / said) ** 2).mean()))
 
     @property
     def concentration(self) -> float:
-        """The sum of their squared shares of the time."""
-        shares = self.seconds / self.seconds.sum()
-        return float((shares**2).sum())
+        """The sum of their squared shares of the time, on average."""
+        shares = self.seconds / self.seconds.sum(axis=1, keepdims=True)
+        return float((shares**2).sum(axis=1).mean())
 
 
 def _batch_factor(off: Sequence[float]) -> float:
@@ -112,15 +121,17 @@ def _shared(totals: Sequence[tuple[float, float]]) -> float:
 
 def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[LeftOut]:
     """Each model whose layers the others' can price."""
-    times: dict[tuple[str, str, Work], list[float]] = defaultdict(list)
-    for model, layer, work, time in zip(
-        rows.models, rows.layers, rows.work, rows.seconds, strict=True
+    times: dict[tuple[str, str, Work], dict[int, float]] = defaultdict(dict)
+    for model, layer, work, launch, time in zip(
+        rows.models, rows.layers, rows.work, rows.launches, rows.seconds, strict=True
     ):
-        times[model, layer, work].append(time)
+        times[model, layer, work][launch] = time
     models = np.array([model for model, _, _ in times])
     layers = np.array([layer for _, layer, _ in times])
     x = with_call(np.array([work for _, _, work in times], dtype=float))
-    t = np.array([median(of) for of in times.values()])
+    t = np.array([median([*of.values()]) for of in times.values()])
+    launches = sorted({*rows.launches})
+    each = np.array([[of.get(n, np.nan) for of in times.values()] for n in launches])
     terms = Terms(tuple(law.intervals), law.form)
     for model in sorted({*models.tolist()} - {""}):
         held, kept = models == model, models != model
@@ -132,5 +143,7 @@ def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[LeftOut]:
             residuals = np.log(t[kept] / seconds(x[kept], prices, law.form))
             places = places_of(x[:, 1:])
             said *= np.exp(corrections(places[kept], residuals, places[held], law.reach))
+        whole = each[np.isfinite(each[:, held]).all(axis=1)][:, held]
+        mine = whole if len(whole) else t[held][None]
         if (said > 0).all():
-            yield LeftOut(t[held], np.log(t[held] / said))
+            yield LeftOut(mine, np.log(mine / said))
