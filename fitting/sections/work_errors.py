@@ -71,7 +71,7 @@ class LeftOut(NamedTuple):
     @property
     def n(self) -> int:
         """Layers."""
-        return self.seconds.shape[1]
+        return int(self.seconds.shape[1])
 
     @property
     def total_off(self) -> float:
