@@ -19,12 +19,16 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow. That of six launches or more is
     the distribution-free one of their medians, in whose scatter that of the repetitions is: the ends of
-    a single launch say how restless it was. Of fewer it spans those of every launch, and more (see
-    `launch_margin`).
+    a single launch say how restless it was, and one that took over FAR times as long as the others was
+    disturbed and does not count. Of fewer it spans those of every launch, and more (`launch_margin`).
     """
-    lists = _not_stalled([values for values in groups if values])
-    middle = median_of_groups(lists)
+    lists = [values for values in groups if values]
     medians = [median(values) for values in lists]
+    far = FAR * median(medians)
+    if len(medians) > max(LORD) and sum(value > far for value in medians) == 1:
+        lists = [values for values in lists if median(values) <= far]
+        medians = [value for value in medians if value <= far]
+    middle = median_of_groups(lists)
     ends = [median_interval(each) for each in ([medians] if len(medians) > max(LORD) else lists)]
     margin = max(launch_margin(medians), resolution)
     low = min(*(low for low, _ in ends), middle - margin)
@@ -32,24 +36,13 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     return Estimate(value=middle, low=max(low, 0.0), high=high)
 
 
-# a launch this many times as slow as the typical one was held up: threads that wait for one another lose
-# whole time slices when another program takes a core
-STALLED = 3.0
-FEWEST_LAUNCHES = 5  # of fewer, nobody can say which is the odd one
-
-
-def _not_stalled(launches: list[list[float]]) -> list[list[float]]:
-    """The launches without those that were held up, where enough others say what is typical."""
-    if len(launches) < FEWEST_LAUNCHES:
-        return launches
-    medians = [median(values) for values in launches]
-    most = STALLED * median(medians)
-    return [values for values, typical in zip(launches, medians, strict=True) if typical <= most]
-
-
 # 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 groups on, the
 # truth lies between the smallest and the largest in 1 - 2 (1/2)^6 = 97% whatever the distribution
 LORD = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
+
+
+# a launch whose median is over this many times that of all launches: another program had the cores
+FAR = 4.0
 
 
 def launch_margin(medians: list[float]) -> float:

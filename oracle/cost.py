@@ -1,8 +1,9 @@
 """Seconds with a basis and with errors by source; a prediction is a sum of them.
 
-Errors of one source (the measured times of one machine, one regression, one law of a collective) are
-fully correlated, so within a source they add up; different sources are independent and add in
-quadrature. `PhaseTime` is the record of a Cost.
+Errors of one source (the measured times of one machine, one regression, one law of a collective; of a
+law of layers what a model's have in common, and each layer's own) are fully correlated, so within a
+source they add up; different sources are independent and add in quadrature.
+`PhaseTime` is the record of a Cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a sum of isolated parts misses of an in-place iteration: t = sum + a layers + b bytes.
 
-Which of the four laws (nothing, a, b, both) is taken is decided by leaving one model out; so is its
-error. With one model there is nothing to leave out: the law repeats it, per layer where it has layers,
-and is trusted as little as the sum.
+a may be negative: a loop over one layer's backward starts autograd's engine for each, an iteration once.
+Which of the laws (nothing, a, b, both) is taken is decided by leaving one model out; so is its error.
+With one model there is nothing to leave out: the law repeats it, per layer where it has layers, and is
+trusted as little as the sum.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from calib.fitting.estimators.base import (
     resampled_medians,
     widest,
 )
+from calib.fitting.parameters.file import LEAST_LEFT
 from calib.fitting.regression import error_factor, left_out, relative_nnls
-from calib.foundation.arrays import Floats, Mask
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
 COEFFICIENTS = ("s_per_layer", "s_per_byte")
-FORMS = {  # which coefficients a law has
-    (False, False): "sum",
-    (True, False): "layers",
-    (False, True): "bytes",
-    (True, True): "layers + bytes",
+FORMS = {  # the signs of the coefficients that a law has
+    (0.0, 0.0): "sum",
+    (1.0, 0.0): "layers",
+    (0.0, 1.0): "bytes",
+    (1.0, 1.0): "layers + bytes",
+    (-1.0, 0.0): "-layers",
+    (-1.0, 1.0): "-layers + bytes",
 }
 
 
@@ -72,10 +76,10 @@ class SumInPlace(Estimator):
         self.sum_error_factor_ = error_factor(offset, t)
         self._draw(rows, columns, offset)
 
-    def _choose(self, columns: Floats, t: Floats, offset: Floats) -> tuple[Mask, Floats]:
-        """(which prices, seconds [d] of each model left out)."""
+    def _choose(self, columns: Floats, t: Floats, offset: Floats) -> tuple[Floats, Floats]:
+        """(signs of the prices, seconds [d] of each model left out)."""
         if len(t) == 1:
-            chosen = (bool(columns[0, 0] > 0), bool(columns[0, 0] == 0))
+            chosen = (float(columns[0, 0] > 0), float(columns[0, 0] == 0))
             self.form_, self.runner_up_ = FORMS[chosen], ""
             return np.array(chosen), offset
         found = []
@@ -85,6 +89,7 @@ class SumInPlace(Estimator):
                 if not used.any():
                     continue
                 predicted = left_out(used, t, np.ones_like(t), range(len(t)), offset)
+                predicted = np.maximum(predicted, LEAST_LEFT * offset)
             found.append((float(np.mean(np.log(predicted / t) ** 2)), candidate, predicted))
         found.sort(key=lambda each: each[0])  # stable: of equals the one of fewer prices
         self.form_ = FORMS[found[0][1]]
@@ -102,10 +107,12 @@ class SumInPlace(Estimator):
         by_launch = launch_medians(rows)
         by_launch = by_launch[np.isfinite(by_launch).all(axis=1)]
         self._launches = solved(by_launch) if len(by_launch) > 1 else self._prices[None]
-        self.intervals_ = {
-            name: interval(self._prices[i], self._draws[:, i], self._launches[:, i].tolist())
-            for i, name in enumerate(COEFFICIENTS)
-        }
+        self.intervals_ = {}
+        for i, name in enumerate(COEFFICIENTS):
+            sign = -1.0 if self._used[i] < 0 else 1.0
+            ends = sign * self._prices[i], sign * self._draws[:, i], sign * self._launches[:, i]
+            low, high = interval(ends[0], ends[1], ends[2].tolist())
+            self.intervals_[name] = (low, high) if sign > 0 else (-high, -low)
 
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) at 95%: the prices' own spread, and the error of models left out.
@@ -120,12 +127,12 @@ class SumInPlace(Estimator):
         return held_by_launches(low / factor, high * factor, expected, launches)
 
     def _seconds(self, x: Floats) -> Floats:
-        result: Floats = x[:, 0] + x[:, 1:] @ self._prices
+        result: Floats = np.maximum(x[:, 0] + x[:, 1:] @ self._prices, LEAST_LEFT * x[:, 0])
         return result
 
 
-def _solve(columns: Floats, t: Floats, offset: Floats, used: Mask) -> Floats:
-    """Prices [2] of relative least squares; 0 where not `used`."""
+def _solve(columns: Floats, t: Floats, offset: Floats, used: Floats) -> Floats:
+    """Prices [2] of relative least squares, of the signs `used`; 0 where that is 0."""
     if not used.any():
         return np.zeros(2)
     result: Floats = relative_nnls(columns * used, t, offset=offset) * used

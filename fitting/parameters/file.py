@@ -48,6 +48,7 @@ from calib.foundation.quantities import (
     Seconds,
     SecondsPerByte,
     SecondsPerFlop,
+    SignedSeconds,
     Whole,
     WholeBytes,
 )
@@ -67,6 +68,8 @@ OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_mpi", "mpi", "torch_gloo")
 # of an allreduce from cold caches: below it the call itself, whose code is cold, takes longer than the
 # bytes
 LEAST_EXCHANGE_BYTES = 2**18
+# of a sum of parts, that a law in place leaves where it deducts
+LEAST_LEFT = 0.1
 Intervals = Annotated[
     dict[str, tuple[Seconds, Seconds]],
     Field(description="95% interval of each coefficient, by its name"),
@@ -237,8 +240,9 @@ class Composition(Record):
     )
     execution: ExecutionName = USUAL
     active_ranks: ActiveRanks
-    s_per_layer: Seconds = Field(
-        description="s for each layer that runs a kernel; of pack, unpack and update for each tensor"
+    s_per_layer: SignedSeconds = Field(
+        description="s for each layer that runs a kernel, or tensor (pack, unpack, update); below 0 "
+        "where a part alone has a start that an iteration has once"
     )
     s_per_byte: SecondsPerByte = Field(
         description="s per byte of all activations (forward, backward) or all gradients (the "
@@ -249,7 +253,9 @@ class Composition(Record):
     )
     sum_error_factor: Factor = Field(description="the same of the sum alone")
     max_bytes: Nbytes = Field(description="most that were fitted")
-    intervals: Intervals = Field(default_factory=dict)
+    intervals: dict[str, tuple[SignedSeconds, SignedSeconds]] = Field(
+        default_factory=dict, description="95% interval of each coefficient, by its name"
+    )
     n: CountOrNone = Field(default=0, description="iterations")
     form: str = Field(default="", description="which terms the law has")
     runner_up: str = Field(default="", description="the next best form")

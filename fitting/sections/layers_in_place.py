@@ -3,7 +3,8 @@
 A model in place is timed twice: phase by phase without hooks, and layer by layer with hooks
 (training/in_place/iterations.py). The difference between a phase and the sum of its layers (time of the
 framework between layers, less the cost of hooks) is shared equally among the layers, so that they add
-up to the phase. A layer without a module of its own (an addition) counts with its time alone. In
+up to the phase. Where hooks are not to be believed, the times of the layers alone stand in for theirs.
+A layer without a module of its own (an addition) counts with its time alone. In
 a CUDA graph layers cannot be told apart: its iterations say nothing of them.
 """
 
@@ -25,8 +26,12 @@ from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Samples
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
-# a layer is never less than this of its hook's time: hooks cost microseconds
+# a layer is hardly less than this of its hook's time: hooks cost microseconds
 LEAST_SHARE = 0.25
+# a layer in place takes hardly more than this many times what it takes alone, but for small ones; where
+# such excess is over half of the phase, hooks gave a layer the time of others (an operation that
+# writes in place cuts the chain of a backward's hooks)
+MOST_TIMES, MOST_EXCESS = 4.0, 0.5
 
 
 @dataclass
@@ -174,18 +179,24 @@ def _shared_out(
 ) -> None:
     """`whole` seconds of `segments` passes, less what runs `again`, to (name, key) of layers."""
     active = phase.first.active_ranks
-    seconds: dict[str, float] = {}
+    by_itself: dict[str, float] = {}
     for name, key in named:
-        time = alone.get((key, active))
-        if name in layers:
-            seconds[name] = slowest_rank(layers[name]).value
-        elif time is not None:
-            seconds[name] = (time.forward_s if direction == "forward" else time.backward_s).value
+        if time := alone.get((key, active)):
+            by_itself[name] = (time.forward_s if direction == "forward" else time.backward_s).value
+    hooked = {name: slowest_rank(layers[name]).value for name, _ in named if name in layers}
+    excess = sum(max(0.0, t - MOST_TIMES * by_itself.get(name, t)) for name, t in hooked.items())
+    seconds = by_itself | (hooked if excess * segments <= MOST_EXCESS * whole.value else {})
     seconds = {name: time for name, time in seconds.items() if time > 0}  # no backward: no part
     if not seconds or whole.value <= 0:
         return
-    left = (whole.value / segments - again - sum(seconds.values())) / len(seconds)
+    rest = whole.value / segments - again
+    if rest <= 0:
+        return
+    left = (rest - sum(seconds.values())) / len(seconds)
+    shares = {name: max(time + left, LEAST_SHARE * time) for name, time in seconds.items()}
+    scale = rest / sum(shares.values())
     for name, key in named:
-        if name in seconds:
-            each = max(seconds[name] + left, LEAST_SHARE * seconds[name])
-            found[key, active, direction].add(each, whole, len(layers.get(name, phase)))
+        if name in shares:
+            found[key, active, direction].add(
+                scale * shares[name], whole, len(layers.get(name, phase))
+            )

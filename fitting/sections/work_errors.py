@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -15,30 +16,74 @@ from calib.fitting.parameters.file import WorkModel
 from calib.fitting.parameters.work import Work, seconds_of
 from calib.fitting.regression import CONFIDENCE, MIN_ROWS, bound_of
 from calib.fitting.sections.work_rows import WorkKey, WorkRows
+from calib.foundation.arrays import Floats
 from calib.foundation.statistics import median
 
 DEVIATES = float(ndtri(0.5 + 0.5 * CONFIDENCE))  # standard deviations in the log of an error factor
 
 
 def with_errors(laws: Sequence[WorkModel], rows: Mapping[WorkKey, WorkRows]) -> list[WorkModel]:
-    """The laws with `batch_factor` and `shared`, each of all kinds together: few have enough alone."""
-    by_key = {WorkKey(w.kind, w.direction, w.execution, w.active_ranks): w for w in laws}
+    """The laws with `batch_factor` and `shared`, each of all kinds together: few have enough alone.
+
+    Layers of models that were left out may be farther from a law than layers that were: then its
+    `error_factor` is theirs.
+    """
     batches: dict[WorkKey, list[float]] = defaultdict(list)
     totals: dict[WorkKey, list[tuple[float, float]]] = defaultdict(list)
-    for key, of in rows.items():
-        if key in by_key and not key.is_of_kinds:
-            together = key._replace(kind="")
-            batches[together] += _off_per_doubling(by_key[key], of)
-            totals[together] += _models_left_out(by_key[key], of)
+    found = []
+    for law in laws:
+        key = WorkKey(law.kind, law.direction, law.execution, law.active_ranks)
+        factor = law.error_factor
+        if not key.is_of_kinds:
+            batches[key._replace(kind="")] += _off_per_doubling(law, rows[key])
+            models = list(_models_left_out(law, rows[key]))
+            if sum(model.n for model in models) >= MIN_ROWS:
+                off = np.abs(np.concatenate([model.off.ravel() for model in models]))
+                factor = max(factor, math.exp(bound_of(off)))
+            deviation = math.log(factor) / DEVIATES
+            totals[key._replace(kind="")] += [
+                (model.total_off / deviation, model.concentration)
+                for model in models
+                if model.n > 1 and deviation > 0
+            ]
+        found.append((key._replace(kind=""), law, factor))
     return [
         law.model_copy(
             update={
-                "batch_factor": _batch_factor(batches[key._replace(kind="")]),
-                "shared": _shared(totals[key._replace(kind="")]),
+                "error_factor": factor,
+                "batch_factor": _batch_factor(batches[key]),
+                "shared": _shared(totals[key]),
             }
         )
-        for key, law in by_key.items()
+        for key, law, factor in found
     ]
+
+
+class LeftOut(NamedTuple):
+    """The layers of a model by prices of the others' layers, in each launch, as a training is one.
+
+    Seconds [launches, n], and log(seconds / law) of the same shape.
+    """
+
+    seconds: Floats
+    off: Floats
+
+    @property
+    def n(self) -> int:
+        """Layers."""
+        return int(self.seconds.shape[1])
+
+    @property
+    def total_off(self) -> float:
+        """Log error of their total, the root mean square over launches."""
+        said = (self.seconds / np.exp(self.off)).sum(axis=1)
+        return float(np.sqrt((np.log(self.seconds.sum(axis=1) / said) ** 2).mean()))
+
+    @property
+    def concentration(self) -> float:
+        """The sum of their squared shares of the time, on average."""
+        shares = self.seconds / self.seconds.sum(axis=1, keepdims=True)
+        return float((shares**2).sum(axis=1).mean())
 
 
 def _batch_factor(off: Sequence[float]) -> float:
@@ -74,22 +119,23 @@ def _shared(totals: Sequence[tuple[float, float]]) -> float:
     return min(1.0, max(0.0, more / sum(1.0 - h for _, h in totals)))
 
 
-def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[tuple[float, float]]:
-    """(z, h) of `_shared` for each model of several layers, from the prices of the others."""
-    times: dict[tuple[str, str, Work], list[float]] = defaultdict(list)
-    for model, layer, work, time in zip(
-        rows.models, rows.layers, rows.work, rows.seconds, strict=True
+def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[LeftOut]:
+    """Each model whose layers the others' can price."""
+    times: dict[tuple[str, str, Work], dict[int, float]] = defaultdict(dict)
+    for model, layer, work, launch, time in zip(
+        rows.models, rows.layers, rows.work, rows.launches, rows.seconds, strict=True
     ):
-        times[model, layer, work].append(time)
+        times[model, layer, work][launch] = time
     models = np.array([model for model, _, _ in times])
     layers = np.array([layer for _, layer, _ in times])
     x = with_call(np.array([work for _, _, work in times], dtype=float))
-    t = np.array([median(of) for of in times.values()])
+    t = np.array([median([*of.values()]) for of in times.values()])
+    launches = sorted({*rows.launches})
+    each = np.array([[of.get(n, np.nan) for of in times.values()] for n in launches])
     terms = Terms(tuple(law.intervals), law.form)
-    deviation = math.log(law.error_factor) / DEVIATES
     for model in sorted({*models.tolist()} - {""}):
         held, kept = models == model, models != model
-        if held.sum() < 2 or len({*layers[kept].tolist()}) < MIN_ROWS or not deviation:
+        if len({*layers[kept].tolist()}) < MIN_ROWS:
             continue
         prices = solve(x[kept], t[kept], np.ones(kept.sum()), terms, steps=SEARCH_STEPS)
         said = seconds(x[held], prices, law.form)
@@ -97,5 +143,7 @@ def _models_left_out(law: WorkModel, rows: WorkRows) -> Iterator[tuple[float, fl
             residuals = np.log(t[kept] / seconds(x[kept], prices, law.form))
             places = places_of(x[:, 1:])
             said *= np.exp(corrections(places[kept], residuals, places[held], law.reach))
-        total, shares = t[held].sum(), t[held] / t[held].sum()
-        yield float(np.log(total / said.sum())) / deviation, float((shares**2).sum())
+        whole = each[np.isfinite(each[:, held]).all(axis=1)][:, held]
+        mine = whole if len(whole) else t[held][None]
+        if (said > 0).all():
+            yield LeftOut(mine, np.log(mine / said))

@@ -6,7 +6,7 @@ filled by another layer, buffers just written, ranks that arrive late.
 
 from __future__ import annotations
 
-from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.file import LEAST_LEFT, Parameters
 from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layer_keys import execution_in
@@ -64,7 +64,7 @@ class InPlaceLaws:
         return phase in self._laws
 
     def extra(self, phase: str, alone: float, layers: int, nbytes: float) -> Cost:
-        """layers a + bytes b, to be added to `alone` seconds; UNKNOWN without a law.
+        """layers a + bytes b, added to `alone` seconds, below 0 a deduction; UNKNOWN without a law.
 
         The law is known within a factor on the whole phase, alone + extra, and the extra carries that
         error. Beyond the bytes of the fitted models it is extrapolated with a wider factor; else the
@@ -74,6 +74,7 @@ class InPlaceLaws:
         if law is None:
             return UNKNOWN
         seconds = layers * law.s_per_layer + nbytes * law.s_per_byte
+        seconds = max(seconds, (LEAST_LEFT - 1.0) * alone)
         factor = widened(law.error_factor, nbytes, law.max_bytes)
         whole = alone + seconds
         return Cost(

@@ -90,8 +90,8 @@ class TensorCosts:
         if timed is not None:
             return timed
         alone = self._alone(self._loop(operation), tensors)
-        count, nbytes = tensors.ntensors, tensors.nbytes
-        return total([alone, self._in_place.extra(operation, alone.seconds, count, nbytes)])
+        extra = self._in_place.extra(operation, alone.seconds, tensors.ntensors, tensors.nbytes)
+        return total([alone, extra])
 
     @once
     def cutting(

@@ -86,12 +86,23 @@ def test_what_hooks_leave_is_shared_out_alike() -> None:
 
 
 def test_what_hooks_cost_is_taken_from_all_alike() -> None:
-    """They say 6 + 8 of a phase of 12; but a layer keeps a quarter of its time."""
+    """They say 6 + 8 of a phase of 12; but a layer keeps about a quarter of its time."""
     of = case({"x": A, "y": B})
     found = fitted(hooked(of, "forward", 12e-3, {"x": 6e-3, "y": 8e-3}), of)
     assert (forward(found[A]), forward(found[B])) == pytest.approx((5e-3, 7e-3))
     found = fitted(hooked(of, "forward", 12e-3, {"x": 0.4e-3, "y": 15.6e-3}), of)
-    assert (forward(found[A]), forward(found[B])) == pytest.approx((LEAST_SHARE * 0.4e-3, 13.6e-3))
+    assert forward(found[A]) == pytest.approx(LEAST_SHARE * 0.4e-3, rel=0.2)
+    assert forward(found[A]) + forward(found[B]) == pytest.approx(12e-3), "as the phase"
+
+
+def test_hooks_that_give_a_layer_the_time_of_others_are_not_believed() -> None:
+    """Of a phase of 9 ms they say 0.1 + 8.9; alone y takes 1, and then has a half of the rest, or 3."""
+    of = case({"x": A, "y": B})
+    rows = hooked(of, "forward", 9e-3, {"x": 0.1e-3, "y": 8.9e-3})
+    found = fitted(rows, of, times=[alone(A, 2e-3, 1.0), alone(B, 1e-3, 1.0)])
+    assert (forward(found[A]), forward(found[B])) == pytest.approx((5e-3, 4e-3))
+    found = fitted(rows, of, times=[alone(A, 2e-3, 1.0), alone(B, 3e-3, 1.0)])
+    assert (forward(found[A]), forward(found[B])) == pytest.approx((0.1e-3, 8.9e-3))
 
 
 def test_a_layer_without_a_module_stands_with_its_time_alone() -> None:
@@ -161,7 +172,7 @@ def test_intervals_are_as_wide_as_the_phase() -> None:
     rows = rows_of(of, "forward", [[t, t] for t in times])
     for name, seconds in (("x", 2.0), ("y", 6.0)):
         rows += constant(of, "layer_forward", seconds, key=f"m:{name}")
-    found = fitted(rows, of)
+    found = fitted(rows, of, times=[alone(A, 2.0, 1.0), alone(B, 6.0, 1.0)])
     for name, value in ((A, 3.0), (B, 7.0)):
         time = found[name].in_place_forward_s
         assert time is not None and time.value == pytest.approx(value)
