@@ -35,12 +35,6 @@ def execution_in(key: str) -> str:
     return parts[3] if len(parts) > 3 else ""
 
 
-def tensors_in(key: str) -> int:
-    """How many weights and biases a key says that its layer has."""
-    parts = key.split("|")
-    return 0 if len(parts) < 3 or parts[2] == "-" else parts[2].count("+") + 1
-
-
 def but_batch(key: str) -> tuple[str, str]:
     """The key of a layer without its batch."""
     kind, _, rest = key.partition("|")

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import cast
 
 from benchmarks.minis.networks import MINI, NETWORKS
 from calib.calibrate import calibrate
@@ -112,7 +111,7 @@ def lines(report: Report) -> list[str]:
         most = max(projection.terms, key=lambda term: term.time.high - term.time.low)
         kind = ""
         if most.phase in ("forward", "backward"):
-            kind = widest_kind(run, of, cast(Direction, most.phase))
+            kind = widest_kind(run, of, most.phase)
         said += [
             f"  {case}: +-{percent(half_width(time))}, {with_interval(time.value, low, high, 1e3)} ms, "
             f"measured {of.total.measured.value * 1e3:.3g}; most from {most.phase}, {most.what}: "
