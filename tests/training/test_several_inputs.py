@@ -1,4 +1,4 @@
-"""The example in docs/other-training.md: a model of several inputs, wrapped, traced and trained."""
+"""Models of several inputs (the example in docs/other-training.md) and of several outputs."""
 
 from __future__ import annotations
 
@@ -65,3 +65,34 @@ def test_the_advice_where_it_is_not_wrapped(here: None) -> None:
     with pytest.raises(InputError, match=r"reads numbers, categories: .*Several inputs") as caught:
         traced("dlrm_of_docs:Dlrm", (39,), "dlrm", "cross_entropy")
     assert "\n" not in str(caught.value)
+
+
+LIKE_TRANSFORMERS = """
+from torch import nn
+
+
+class Model(nn.Module):
+    config = None
+    names = ("logits", "hidden")
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x, labels=None):
+        return {name: self.linear(x) for name in self.names}
+
+
+class Bare(Model):
+    names = ("last", "pooled")
+"""
+
+
+def test_the_logits_of_a_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "like_transformers.py").write_text(LIKE_TRANSFORMERS)
+    monkeypatch.chdir(tmp_path)
+    model = traced("like_transformers:Model", (6,), "model", "cross_entropy")
+    assert [layer.name for layer in model.layers] == ["linear", "loss"]
+    with pytest.raises(InputError, match=r"returns last, pooled: .* self.model\(x\).last"):
+        traced("like_transformers:Bare", (6,), "bare", "cross_entropy")
+    sys.modules.pop("like_transformers")
