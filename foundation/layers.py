@@ -187,8 +187,10 @@ class LayerShape(BaseModel):
 
     @property
     def is_view(self) -> bool:
-        """Whether its forward runs no kernel: the output is the input's memory."""
-        return self.kind == "flatten" if self.operator is None else self.operator.is_view
+        """Whether its forward runs no kernel: the output is the input's memory, and as it was."""
+        if self.operator is None:
+            return self.kind == "flatten"
+        return self.operator.is_view and not self.operator.is_in_place
 
     @property
     def is_identity(self) -> bool:

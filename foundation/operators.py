@@ -181,6 +181,12 @@ class Operator(BaseModel):
         return self.name == WHOLE
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether it writes its result into its first input."""
+        base = self.name.split(".")[1] if "." in self.name else ""
+        return base.endswith("_") and not base.startswith("_")
+
+    @property
     def is_free(self) -> bool:
         """Whether no kernel runs, neither forward nor backward."""
         return self.is_view and self.base in VIEWS

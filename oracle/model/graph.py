@@ -78,6 +78,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
 def _check_gradients(layers: Sequence[Layer]) -> None:
     """As in autograd, dL/dx is computed if and only if an earlier layer has weights."""
     weighted = {INPUT: False}  # whether the layer or one before it has weights
+    memory = Memory()
     for layer in layers:
         weighted_before = any([weighted[source] for source in layer.inputs])
         needed = weighted_before and layer.shape.is_differentiable
@@ -87,6 +88,8 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
         weighted |= dict.fromkeys(layer.outputs, layer.has_gradient)
+        for written in memory.add(layer):
+            weighted[written] |= layer.has_gradient
 
 
 def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
@@ -158,10 +161,46 @@ def _check_loss(layers: Sequence[Layer]) -> None:
             f"the last layer, {last.name!r}, is of kind {last.shape.kind} and not a loss "
             f"({' or '.join(LOSSES)})"
         )
-    reached = {last.name}
+    reaching = names_reaching([last.name], layers)
     for layer in reversed(layers):
-        if reached.isdisjoint(layer.outputs):
+        if layer.name not in reaching:
             raise InputError(f"the layer {layer.name!r} never reaches the loss, {last.name!r}")
         if layer.shape.kind in LOSSES and layer is not last:
             raise InputError(f"the layer {layer.name!r} is a loss but not the last layer")
+
+
+class Memory:
+    """Which outputs of layers are the same memory: views, and what is written in place."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[str]] = {}  # output -> all that are views of one memory
+
+    def add(self, layer: Layer) -> Sequence[str]:
+        """Know a layer's outputs; those before it into whose memory it writes."""
+        in_place = layer.shape.operator is not None and layer.shape.operator.is_in_place
+        if not layer.inputs or not (in_place or layer.shape.is_view):
+            return ()
+        shared = self.shared(layer.inputs[0])
+        written = tuple(shared) if in_place else ()
+        shared += layer.outputs
+        self._of |= dict.fromkeys(layer.outputs, shared)
+        return written
+
+    def shared(self, output: str) -> list[str]:
+        """All outputs so far that are of one memory with this one."""
+        return self._of.setdefault(output, [output])
+
+
+def names_reaching(returned: Sequence[str], layers: Sequence[Layer]) -> set[str]:
+    """The layers whose outputs reach those that are returned, or change in place what does."""
+    memory = Memory()
+    written = [memory.add(layer) for layer in layers]
+    reached, found = set(returned), set()
+    for layer, changed in zip(reversed(layers), reversed(written), strict=True):
+        if reached.isdisjoint(layer.outputs) and reached.isdisjoint(
+            memory.shared(layer.name) if changed else ()
+        ):
+            continue
         reached.update(layer.inputs)
+        found.add(layer.name)
+    return found

@@ -9,7 +9,7 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
-from calib.oracle.model.graph import INPUT, outputs_of
+from calib.oracle.model.graph import INPUT, Memory, names_reaching, outputs_of
 from calib.oracle.model.layer import Layer
 from calib.oracle.trace.layers import Attributes
 
@@ -29,6 +29,7 @@ class LayerList:
         self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
         self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
+        self._memory = Memory()
         self._shared: dict[str, dict[int, str]] = {}
 
     def unique(self, name: str) -> str:
@@ -76,17 +77,13 @@ class LayerList:
         for output, size in layer.outputs.items():
             self.shape_of[output] = size
             self.weighted[output] = layer.has_gradient
+        for written in self._memory.add(layer):
+            self.weighted[written] |= layer.has_gradient
 
     def drop_unused(self, returned: Sequence[str]) -> None:
         """Leave out what never reaches the outputs."""
-        reached = set(returned)
-        kept = []
-        for layer in reversed(self.layers):
-            if reached.isdisjoint(layer.outputs):
-                continue
-            reached.update(layer.inputs)
-            kept.append(layer)
-        self.layers = kept[::-1]
+        reaching = names_reaching(returned, self.layers)
+        self.layers = [layer for layer in self.layers if layer.name in reaching]
 
     @property
     def classes(self) -> int:

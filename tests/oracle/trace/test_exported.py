@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from calib.fitting.parameters.work import work_of
 from calib.foundation.layers import Shape
 from calib.foundation.operators import one_sample, whole_size
 from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
@@ -170,6 +171,23 @@ class Windows(nn.Module):
         return made
 
 
+class Parts(nn.Module):
+    """Parts of tensors, written in place: what reads the whole reads them, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.more = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros(x.shape[0], 8)
+        y[:, :4] = self.left(x)
+        y[:, 4:].copy_(self.right(x))
+        y[:, 3:5] += self.more(x)
+        made: Tensor = self.head(y)
+        return made
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
     "gpt": (Gpt, (12,)),
     "vit": (Vit, (3, 32, 32)),
@@ -177,6 +195,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
     "mobile": (Mobile, (3, 16, 16)),
     "unet": (Unet, (3, 16, 16)),
     "windows": (Windows, (16, 8)),
+    "parts": (Parts, (6,)),
     "lstm": (lambda: nn.Sequential(nn.Linear(4, 6), Last(nn.LSTM(6, 5, batch_first=True))), (9, 4)),
 }
 
@@ -253,6 +272,20 @@ def test_the_layers_of_a_block_have_the_names_of_its_modules() -> None:
     chunk = next(layer for layer in spec.layers if layer.name == "blocks.0.attention.chunk")
     assert list(chunk.outputs) == [chunk.name, f"{chunk.name}[1]", f"{chunk.name}[2]"]
     assert all(shape == (12, 16) for shape in chunk.outputs.values())
+
+
+def test_what_writes_into_a_part_of_a_tensor_reaches_its_readers() -> None:
+    layers = {layer.name: layer for layer in traced("parts")[1].layers}
+    assert layers["head"].inputs == ("zeros",) and layers["head"].needs_input_grad
+    assert {"left", "right", "more"} <= layers.keys()
+    assert layers["copy"].shape.operator is not None and layers["copy"].shape.operator.is_in_place
+
+
+def test_an_activation_in_place_runs_a_kernel() -> None:
+    """Its output is its input's memory, but no view of what it was."""
+    (found,) = (x.shape for x in traced("mobile")[1].layers if x.shape.name == "hardswish")
+    assert found.operator is not None and found.operator.is_view and not found.is_view
+    assert work_of(found, 2).nbytes == 2 * 4 * 2 * 12 * 16 * 16
 
 
 def test_weights_that_are_used_twice_count_once() -> None:
