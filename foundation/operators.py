@@ -196,8 +196,14 @@ class Operator(BaseModel):
         """Whether an output is a floating-point tensor."""
         if self.no_grad or not self.has_gradient:
             return False
-        made = self.types[len(self.types) - 1 - len(self.outputs) :] if self.types else ("",)
-        return any(each in ("", *FLOATS) for each in made)
+        return any(self.outputs_are_floats)
+
+    @property
+    def outputs_are_floats(self) -> tuple[bool, ...]:
+        """Of each output."""
+        count = 1 + len(self.outputs)
+        made = self.types[len(self.types) - count :] if self.types else ("",) * count
+        return tuple([each in ("", *FLOATS) for each in made])
 
     @cached_property
     def contents(self) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from calib.foundation.layers import LayerShape
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.exported import CHECKS, GRADIENTS, PRIME, ExportedLayers, innermost
+from calib.oracle.trace.exported import CHECKS, PRIME, ExportedLayers, innermost, part_of
 
 # modules that compute what one ATen operator does
 LAYERS = (
@@ -107,10 +107,10 @@ class _Made:
 
     def _call(self, node: fx.Node) -> Any:
         target: Any = node.target
-        if str(target) == GRADIENTS:
-            enabled, part, *given = node.args
-            before, self._no_grad = self._no_grad, self._no_grad or not enabled
-            returned = self.add(self._parts[part], tuple(map(self._argument, given)))
+        if (part := part_of(node)) is not None:
+            before, self._no_grad = self._no_grad, self._no_grad or part.no_grad
+            given = tuple(map(self._argument, part.given))
+            returned = self.add(self._parts[part.graph], given)
             self._no_grad = before
             return returned
         if target is operator.getitem:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import get_args
 
 from benchmarks.minis.networks import MINI, NETWORKS
 from calib.calibrate import calibrate
 from calib.foundation.errors import CalibError
 from calib.foundation.files import ensure_directory
+from calib.foundation.layers import Direction
 from calib.foundation.run_files import MODELS
 from calib.foundation.words import counted, percent, with_interval
 from calib.oracle.costs.machine import Machine
+from calib.oracle.layout.workload import workload
 from calib.oracle.predict import project
 from calib.oracle.projection import PhaseTime, Projection
 from calib.planning.request import FULL, QUICK, seconds_of
@@ -72,6 +76,19 @@ def explained(run: ScoredRun, of: Accuracy) -> Projection:
     return project(model, of.division, known, optimizer=of.optimizer, explain=True)
 
 
+def widest_kind(run: ScoredRun, of: Accuracy, direction: Direction) -> str:
+    """The kind of layer with most of the width of a forward or backward."""
+    model, machine = spec_of(of.model, run.path).run_as(of.execution), Machine(run.parameters)
+    active = min(of.p, run.parameters.ranks_per_node)
+    costs = machine.costs(active, of.optimizer, model.execution).layers
+    each = costs.each(workload(model, of.division), of.division.local_batch, direction)
+    widths: Counter[str] = Counter()
+    for layer, cost in zip(model.layers, each, strict=True):
+        widths[layer.shape.name] += cost.high - cost.low
+    ((kind, width),) = widths.most_common(1)
+    return f" ({percent(width / widths.total())} of it {kind})"
+
+
 def lines(report: Report) -> list[str]:
     """The summary, the mean width, the points with the widest intervals and why, causes of error."""
     found = report.findings
@@ -90,11 +107,11 @@ def lines(report: Report) -> list[str]:
         case = case_words(of.model, of.strategy, of.layout, of.p)
         low, high = time.interval(CONFIDENCE)
         most = max(projection.terms, key=lambda term: term.time.high - term.time.low)
+        kind = widest_kind(run, of, most.phase) if most.phase in get_args(Direction) else ""
         said += [
             f"  {case}: +-{percent(half_width(time))}, {with_interval(time.value, low, high, 1e3)} ms, "
             f"measured {of.total.measured.value * 1e3:.3g}; most from {most.phase}, {most.what}: "
-            f"{with_interval(*most.time.numbers, 1e3)} ms",
-            *(f"    {note}" for note in projection.notes),
+            f"{with_interval(*most.time.numbers, 1e3)} ms{kind}"
         ]
     return [*said, *(cause.words for cause in found.causes), *(x.line for x in found.missing)]
 

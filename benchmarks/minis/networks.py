@@ -2,8 +2,8 @@
 
 A mini has the modules of its network in their order, made by one rule. Every width that the network's
 constructor takes (channels, growth, hidden units, and with them groups and heads) is an eighth of the
-published one, and every stage has its first two blocks. An image has 64 x 64 pixels and 10 classes, a
-text 32 tokens of 512 words, and tables have 512 rows.
+published one, two heads at least, and every stage has its first two blocks. An image has 64 x 64 pixels
+and 10 classes, a text 32 tokens of 512 words, and tables have 512 rows.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Scale(NamedTuple):
     def widths(self, *published: int) -> list[int]:
         """Several widths."""
         return [self.width(each) for each in published]
+
+    def heads(self, published: int) -> int:
+        """Of attention; one alone would need no copy behind a transposition."""
+        return max(2, self.width(published))
 
     def stages(self, *published: int) -> list[int]:
         """Blocks of each stage."""
@@ -109,7 +113,7 @@ def vit_b16(of: Scale = MINI) -> nn.Module:
         num_classes=of.classes,
         img_size=of.pixels,
         embed_dim=of.width(768),
-        num_heads=of.width(12),
+        num_heads=of.heads(12),
         depth=of.stages(12)[0],
     )
 
@@ -126,7 +130,7 @@ def bert_base(of: Scale = MINI) -> nn.Module:
         vocab_size=of.table(30_522),
         hidden_size=of.width(768),
         num_hidden_layers=of.stages(12)[0],
-        num_attention_heads=of.width(12),
+        num_attention_heads=of.heads(12),
         intermediate_size=of.width(3072),
         num_labels=2,
     )
@@ -140,7 +144,7 @@ def gpt2(of: Scale = MINI) -> nn.Module:
         vocab_size=of.table(50_257),
         n_embd=of.width(768),
         n_layer=of.stages(12)[0],
-        n_head=of.width(12),
+        n_head=of.heads(12),
         bos_token_id=0,
         eos_token_id=0,
     )

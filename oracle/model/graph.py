@@ -87,7 +87,7 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        weighted |= dict.fromkeys(layer.outputs, layer.has_gradient)
+        weighted |= layer.gradients
         for written in memory.add(layer):
             weighted[written] |= layer.has_gradient
 

@@ -36,6 +36,16 @@ class Layer(BaseModel):
         return found
 
     @property
+    def gradients(self) -> dict[str, bool]:
+        """Whether dL/dy is computed, by output: indices beside values have none."""
+        operator = self.shape.operator
+        floats = (True,) if operator is None else operator.outputs_are_floats
+        computed = self.has_gradient
+        return {
+            name: computed and is_float for name, is_float in zip(self.outputs, floats, strict=True)
+        }
+
+    @property
     def own_parameters(self) -> tuple[Shape, ...]:
         """Shapes of the parameters that no layer before it has."""
         shapes = self.shape.parameter_shapes

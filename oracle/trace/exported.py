@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -34,11 +34,35 @@ from calib.oracle.trace.layer_list import LayerList
 
 PRIME = 10_007  # no size of a model is a multiple of it
 MOST_CALLS = 200_000  # more come from a loop over the samples
-GRADIENTS = "wrap_with_set_grad_enabled"
+GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 CHECKS = ("sym_", "_assert")  # how they begin
 PASSED_ON = frozenset(("lift_fresh_copy", "detach_", "alias"))
 LEAVES = "torch.nn.modules."
 CONTAINERS = frozenset(("Sequential", "ModuleList", "ModuleDict", "MultiheadAttention"))
+
+
+class Part(NamedTuple):
+    """A part of the forward under a context manager, as a graph of its own."""
+
+    graph: Any
+    given: list[Any]
+    no_grad: bool = False
+
+
+def part_of(node: fx.Node) -> Part | None:
+    """The part that a node calls, or None. Raises InputError where it runs in another item type."""
+    if str(node.target) == GRADIENTS:  # torch.no_grad
+        enabled, graph, *given = node.args
+        return Part(graph, given, no_grad=not enabled)
+    if str(node.target) == AUTOCAST:
+        _, item_type, enabled, _, graph, *given = node.args
+        if enabled:
+            raise InputError(
+                f"its forward turns autocast on, for {_word(item_type)}: leave the item type to the "
+                "execution"
+            )
+        return Part(graph, given)
+    return None
 
 
 @dataclass(frozen=True)
@@ -167,9 +191,8 @@ class ExportedLayers:
     def _call(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
             return self._argument(node.args[0])[node.args[1]]
-        if str(node.target) == GRADIENTS:  # torch.no_grad within the forward
-            enabled, part, *given = node.args
-            return self._part(self._argument(part), given, not enabled)
+        if (part := part_of(node)) is not None:
+            return self._part(self._argument(part.graph), part.given, part.no_grad)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise InputError(
                 f"{node.target} is no ATen operator: profile the model as one layer instead"

@@ -109,7 +109,9 @@ def _flops(shape: LayerShape) -> float:
 
 def _pass(shape: LayerShape, batch: int, device: torch.device) -> _Pass:
     """Run the operator, as it is named, and its backward."""
-    leaves, parameters, constants = _tensors(shape, batch, device, True)
+    assert shape.operator is not None
+    grad = shape.operator.is_differentiable  # some kernels refuse one that no integer can have
+    leaves, parameters, constants = _tensors(shape, batch, device, grad)
     inputs = [leaf.clone() for leaf in leaves]  # may be changed in place, as no leaf can
     kept: dict[int, int] = {}  # bytes of storages
 

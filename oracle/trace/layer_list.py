@@ -30,7 +30,7 @@ class LayerList:
         self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
         self._memory = Memory()
-        self._shared: dict[str, dict[int, str]] = {}
+        self._held: dict[str, Sequence[str]] = {}
 
     def unique(self, name: str) -> str:
         """`name`, or name#2, name#3 if it is taken."""
@@ -42,9 +42,14 @@ class LayerList:
 
     def parameters(self, layer: str, names: Sequence[str]) -> tuple[Shape, ...]:
         """The shapes of a layer's parameters; those that an earlier layer has are shared with it."""
-        owners = [self.owner_of.setdefault(id(self._parameters[name]), layer) for name in names]
-        self._shared[layer] = {at: owner for at, owner in enumerate(owners) if owner != layer}
+        self._held[layer] = names
         return tuple(tuple(self._parameters[name].shape) for name in names)
+
+    def _shared(self, layer: str) -> dict[int, str]:
+        """Which of a layer's parameters an earlier one has, and that one."""
+        held = [self._parameters[name] for name in self._held.get(layer, ())]
+        owners = [self.owner_of.setdefault(id(of), layer) for of in held]
+        return {at: owner for at, owner in enumerate(owners) if owner != layer}
 
     def append(
         self,
@@ -71,19 +76,25 @@ class LayerList:
             shape=layer_shape,
             inputs=inputs,
             needs_input_grad=needed and layer_shape.is_differentiable,
-            shared_parameters=self._shared.get(name, {}),
+            shared_parameters=self._shared(name),
         )
         self.layers.append(layer)
-        for output, size in layer.outputs.items():
-            self.shape_of[output] = size
-            self.weighted[output] = layer.has_gradient
+        self.shape_of |= layer.outputs
+        self.weighted |= layer.gradients
         for written in self._memory.add(layer):
             self.weighted[written] |= layer.has_gradient
 
     def drop_unused(self, returned: Sequence[str]) -> None:
         """Leave out what never reaches the outputs."""
         reaching = names_reaching(returned, self.layers)
-        self.layers = [layer for layer in self.layers if layer.name in reaching]
+        self.owner_of.clear()  # an earlier one may be left out
+        self.layers = [
+            layer.model_copy(update={"shared_parameters": self._shared(layer.name)})
+            if layer.name in self._held
+            else layer
+            for layer in self.layers
+            if layer.name in reaching
+        ]
 
     @property
     def classes(self) -> int:
@@ -114,5 +125,7 @@ class LayerList:
         expected = sum(parameter.numel() for parameter in distinct.values())
         found = sum(layer.own_parameter_items for layer in self.layers)
         if unused or found != expected:
-            what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
+            named = ", ".join(unused[:3])
+            named += f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+            what = f"no layer that runs uses {named}" if unused else "some are not used"
             raise InputError(f"{found} of {expected} parameters of {about} are traced: {what}")

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from calib.foundation.errors import InputError
+
 SourcePlace = tuple[str, int]  # file, line
 
 OURS = str(Path(__file__).parents[2]) + "/"  # the package calib
@@ -72,11 +74,23 @@ def line_of(error: BaseException) -> str:
 class Tracer(fx.Tracer):
     """fx.Tracer that records in each node's meta the line of the user's code that made it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._modes = _modes()
+
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """The node, with its place in meta[PLACE]."""
+        """The node, with its place in meta[PLACE]. Raises InputError under what no node shows."""
+        if _modes() != self._modes:
+            raise InputError("its forward turns gradients or autocast on or off")
         node = super().create_node(*args, **kwargs)
         node.meta[PLACE] = users_place(_frames(sys._getframe(1)))
         return node
+
+
+def _modes() -> tuple[bool, bool, bool]:
+    """Whether gradients and autocast are on."""
+    on = torch.is_autocast_enabled
+    return torch.is_grad_enabled(), on("cpu"), on("cuda")
 
 
 def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:

@@ -44,6 +44,7 @@ from calib.oracle.trace.layers import (
 )
 from calib.oracle.trace.lines import PLACE, at, failed_at, line_of, traced
 
+DATA = "data-dependent"  # in what torch.export says of a branch on the items of a tensor
 BATCH = 2  # samples of the meta tensors; batch norm in train mode refuses 1
 
 
@@ -278,7 +279,7 @@ def trace(
         try:
             found = trace_operators(module, input_shape, name, loss, auxiliary_weight)[0]
         except InputError as error:
-            raise (error if refused.unknown else refused) from None
+            raise (error if refused.unknown else NotByFx(str(error))) from None
     return found.model_copy(update={"built_by": built_by})
 
 
@@ -315,9 +316,8 @@ def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
             errors.append(error)
     first, second = errors
     told = second if "indices" in line_of(first) or "Long" in str(first) else first
-    raise InputError(
-        f"cannot trace {about} with torch.export{at(failed_at(told))}: {line_of(told)}"
-    )
+    why = "its control flow depends on data" if DATA in str(told) else line_of(told)
+    raise InputError(f"cannot trace {about} with torch.export{at(failed_at(told))}: {why}")
 
 
 def _spec(

@@ -180,11 +180,27 @@ class Parts(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
+        self.left.weight.abs()  # of no use
         y = torch.zeros(x.shape[0], 8)
         y[:, :4] = self.left(x)
         y[:, 4:].copy_(self.right(x))
-        y[:, 3:5] += self.more(x)
+        with torch.autocast("cpu", enabled=False):  # as rotations of attention have it
+            y[:, 3:5] += self.more(x)
         made: Tensor = self.head(y)
+        return made
+
+
+class Routed(nn.Module):
+    """Experts by the largest scores: what is counted of their indices has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.head = nn.Linear(6, 5), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, experts = self.scores(x).topk(2, -1)
+        shares = experts.float().cumsum(-1, dtype=torch.int32)
+        made: Tensor = self.head(x * values.sum(-1, keepdim=True)) + shares.sum(-1, keepdim=True)
         return made
 
 
@@ -196,6 +212,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
     "unet": (Unet, (3, 16, 16)),
     "windows": (Windows, (16, 8)),
     "parts": (Parts, (6,)),
+    "routed": (Routed, (6,)),
     "lstm": (lambda: nn.Sequential(nn.Linear(4, 6), Last(nn.LSTM(6, 5, batch_first=True))), (9, 4)),
 }
 
@@ -279,6 +296,13 @@ def test_what_writes_into_a_part_of_a_tensor_reaches_its_readers() -> None:
     assert layers["head"].inputs == ("zeros",) and layers["head"].needs_input_grad
     assert {"left", "right", "more"} <= layers.keys()
     assert layers["copy"].shape.operator is not None and layers["copy"].shape.operator.is_in_place
+
+
+def test_indices_beside_values_have_no_gradient() -> None:
+    layers = {layer.name: layer for layer in traced("routed")[1].layers}
+    assert layers["topk"].gradients == {"topk": True, "topk[1]": False}
+    assert layers["to"].inputs == ("topk[1]",) and not layers["to"].needs_input_grad
+    assert not layers["cumsum"].needs_input_grad and layers["sum"].needs_input_grad
 
 
 def test_an_activation_in_place_runs_a_kernel() -> None:

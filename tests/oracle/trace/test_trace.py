@@ -314,6 +314,11 @@ def decayed(weight: Tensor) -> Tensor:
     return weight.mul_(0.9).sum()
 
 
+def in_half_precision(self: Forward, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return self.linear(x)
+
+
 REFUSED = {
     "view of a fixed batch": (
         Forward(lambda self, x: self.linear(x).view(2, 6)),
@@ -350,8 +355,9 @@ REFUSED = {
     ),
     "control flow": (
         Forward(lambda self, x: self.linear(x) if x.sum() > 0 else x),
-        ["torch.fx", "control flow"],
+        ["torch.export", "control flow depends on data"],
     ),
+    "autocast": (Forward(in_half_precision), ["turns autocast on, for bfloat16"]),
     "no weights": (nn.Sequential(nn.ReLU()), ["has no weights"]),
 }
 

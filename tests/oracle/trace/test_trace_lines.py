@@ -32,7 +32,7 @@ REFUSED = {
     "if": (["if y.sum() > 0:", "    return y", "return x"], 11, "control flow"),
     "while": (["while y.norm() > 1:", "    y = y + y", "return y"], 11, "control flow"),
     "assert": (["z = y + y", "assert (z > 0).all()", "return z"], 12, "control flow"),
-    "number": (["n = int(y.sum())", "return y"], 11, "not 'Proxy'"),
+    "number": (["n = int(y.sum())", "return y"], 11, "control flow"),
     "own mistake": (["z = y + y", "return self.nolayer(z)"], 12, "nolayer"),
 }
 
