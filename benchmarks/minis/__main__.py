@@ -21,7 +21,7 @@ from calib.foundation.errors import CalibError
 from calib.foundation.files import ensure_directory
 from calib.foundation.layers import Direction
 from calib.foundation.run_files import MODELS
-from calib.foundation.words import counted, percent, with_interval
+from calib.foundation.words import percent, with_interval
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.workload import workload
 from calib.oracle.predict import project
@@ -29,6 +29,8 @@ from calib.oracle.projection import PhaseTime, Projection
 from calib.planning.request import FULL, QUICK, seconds_of
 from calib.predicting.file import spec_of
 from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.causes import causes
+from calib.reports.scoring.summary import noise_ceiling, summary
 from calib.reports.sentences import summary_lines
 from calib.reports.words import case_words
 from calib.scoring.findings import Report, report_of
@@ -90,18 +92,19 @@ def widest_kind(run: ScoredRun, of: Accuracy, direction: Direction) -> str:
 
 
 def lines(report: Report) -> list[str]:
-    """The summary, the mean width, the points with the widest intervals and why, causes of error."""
-    found = report.findings
-    points = [(run, of) for run in report.found for of in run.accuracies if of.counts]
-    if not points:
-        return summary_lines(found.summary)
+    """The summary, the mean width, the points with the widest intervals and why, causes of error.
+
+    Data parallelism on one rank is serial training again: it says what the noise is, and no more.
+    """
+    found = [(run, of) for run in report.found for of in run.accuracies]
+    points = [(run, of) for run, of in found if of.counts and (of.p > 1 or of.strategy == "serial")]
+    of_all = summary([of for _, of in points])
+    ceiling = noise_ceiling(of for _, of in found)
+    said = summary_lines(of_all.model_copy(update={"noise_ceiling": ceiling}))
+    if points:
+        mean = fmean(half_width(of.total.predicted) for _, of in points)
+        said += [f"Mean width of the 90% intervals: +-{percent(mean)}.", "Widest:"]
     points.sort(key=lambda point: -half_width(point[1].total.predicted))
-    mean = fmean(half_width(of.total.predicted) for _, of in points)
-    said = [
-        *summary_lines(found.summary),
-        f"Mean width of the 90% intervals: +-{percent(mean)} over {counted(len(points), 'point')}.",
-        "Widest:",
-    ]
     for run, of in points[:MOST_SHOWN]:
         time, projection = of.total.predicted, explained(run, of)
         case = case_words(of.model, of.strategy, of.layout, of.p)
@@ -113,7 +116,8 @@ def lines(report: Report) -> list[str]:
             f"measured {of.total.measured.value * 1e3:.3g}; most from {most.phase}, {most.what}: "
             f"{with_interval(*most.time.numbers, 1e3)} ms{kind}"
         ]
-    return [*said, *(cause.words for cause in found.causes), *(x.line for x in found.missing)]
+    of_causes = causes([of for _, of in points], report.layers)
+    return [*said, *(x.words for x in of_causes), *(x.line for x in report.findings.missing)]
 
 
 def main(words: Sequence[str]) -> int:
