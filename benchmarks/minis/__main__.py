@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,11 +84,11 @@ def widest_kind(run: ScoredRun, of: Accuracy, direction: Direction) -> str:
     active = min(of.p, run.parameters.ranks_per_node)
     costs = machine.costs(active, of.optimizer, model.execution).layers
     each = costs.each(workload(model, of.division), of.division.local_batch, direction)
-    widths: Counter[str] = Counter()
+    widths: defaultdict[str, float] = defaultdict(float)
     for layer, cost in zip(model.layers, each, strict=True):
         widths[layer.shape.name] += cost.high - cost.low
-    ((kind, width),) = widths.most_common(1)
-    return f" ({percent(width / widths.total())} of it {kind})"
+    kind = max(widths, key=widths.__getitem__)
+    return f" ({percent(widths[kind] / sum(widths.values()))} of it {kind})"
 
 
 def lines(report: Report) -> list[str]:
@@ -110,7 +110,8 @@ def lines(report: Report) -> list[str]:
         case = case_words(of.model, of.strategy, of.layout, of.p)
         low, high = time.interval(CONFIDENCE)
         most = max(projection.terms, key=lambda term: term.time.high - term.time.low)
-        kind = widest_kind(run, of, most.phase) if most.phase in get_args(Direction) else ""
+        ways = [way for way in get_args(Direction) if way == most.phase]
+        kind = "".join(widest_kind(run, of, way) for way in ways)
         said += [
             f"  {case}: +-{percent(half_width(time))}, {with_interval(time.value, low, high, 1e3)} ms, "
             f"measured {of.total.measured.value * 1e3:.3g}; most from {most.phase}, {most.what}: "
