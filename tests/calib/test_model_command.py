@@ -241,8 +241,8 @@ def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
 def test_control_flow_is_one_line_with_the_users_line(here: Path) -> None:
     line = refused(calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "6"))
     assert line == (
-        "cannot trace the model net (Switch) with torch.fx, at my_pkg/net.py, line 20 "
-        "`if x.sum() > 0:`: symbolically traced variables cannot be used as inputs to control flow; "
+        "cannot trace the model net (Switch) with torch.export, at my_pkg/net.py, line 20 "
+        "`if x.sum() > 0:`: its control flow depends on data; "
         "`calib model profile` takes it as one layer"
     )
 
