@@ -16,7 +16,7 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import split_flags, why_impossible
 from calib.oracle.layout.spatial import part_sizes
 from calib.oracle.layout.stages import crossings
-from calib.oracle.model.regions import checkpointed
+from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.training.plans.division import LayerwiseDivision, why_not_cut
 

@@ -16,7 +16,7 @@ from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows, messages
 from calib.oracle.layout.workload import FREE, workload
 from calib.oracle.memory.live_bytes import live_bytes
-from calib.oracle.model.regions import run_again
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors

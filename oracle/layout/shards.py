@@ -23,7 +23,7 @@ from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.regions import checkpointed
+from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from calib.foundation.layers import Shape
-from calib.oracle.model.regions import regions
+from calib.oracle.model.recomputed import regions
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 

@@ -19,7 +19,7 @@ from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.shards import largest_parts, rank_parameters
 from calib.oracle.model.layer import Layer, contents
-from calib.oracle.model.regions import run_again
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once, once_per_geometry
 

@@ -20,7 +20,7 @@ from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
 from calib.oracle.memory.unit_bytes import unit_bytes
 from calib.oracle.model.graph import INPUT
-from calib.oracle.model.regions import Region, regions
+from calib.oracle.model.recomputed import Region, regions
 from calib.oracle.model.spec import ModelSpec
 
 INT64 = 8

@@ -167,7 +167,7 @@ class Tape:
 
     In a checkpointed region (`begin_region` to `end_region`) nothing that nodes save is kept, only what
     the region reads. When the backward comes to the last node that saves, it runs the region again on a
-    tape of its own, and no further than to what that node saves (`until`; oracle/model/regions.py).
+    tape of its own, and no further than to what that node saves (`until`; oracle/model/recomputed.py).
     """
 
     def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:

@@ -23,7 +23,7 @@ from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, model_weights, tensors
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.regions import checkpointed
+from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.search.links import Links

@@ -10,7 +10,7 @@ import math
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.model.regions import checkpointed
+from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.search.links import adapted

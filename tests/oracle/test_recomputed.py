@@ -13,7 +13,7 @@ from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import workload
-from calib.oracle.model.regions import run_again
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 

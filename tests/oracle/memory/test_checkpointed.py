@@ -28,7 +28,7 @@ from calib.microbench.item_types import casting, weight_type
 from calib.microbench.memory import account
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.live_layers import kept_by
-from calib.oracle.model.regions import regions, run_again, saves
+from calib.oracle.model.recomputed import regions, run_again, saves
 from calib.training.step import in_type, loss_function, synthetic_batch
 
 BATCH = 5
