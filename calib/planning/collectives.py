@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ def collective_cases(
     maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
     cases: list[Case] = [maker.message(m, f"{m.why}, {label}") for label, m in sent]
+    cases += [maker.message(m, m.why) for m in _second_sizes([m for _, m in sent])]
     cases += [
         maker.message(m._replace(groups=1), f"{m.why}, {label}, by one group alone")
         for label, m in sent
@@ -116,6 +118,16 @@ def _messages(
         if any(message.nbytes > MOST_BYTES for message in every):
             left_out.append(f"messages of {point.label} over {MOST_BYTES} B: will be extrapolated")
     return sent, left_out, used
+
+
+def _second_sizes(sent: Iterable[Message]) -> list[Message]:
+    """The smallest message of each kind of which all have one size: a line needs two."""
+    sizes: dict[Message, set[int]] = defaultdict(set)
+    for message in sent:
+        sizes[message._replace(nbytes=SMALLEST_BYTES, why="start-up of its messages")].add(
+            message.nbytes
+        )
+    return [of for of, found in sizes.items() if len(found) == 1 and min(found) > SMALLEST_BYTES]
 
 
 def _fits(machine: PlannedLaunches, message: Message) -> bool:

@@ -319,6 +319,14 @@ def test_cut_and_join_at_the_sizes_of_filter_and_channel() -> None:
     assert found("data+filter") == {(o, (4, n), 2) for o in both for n in (8, 6, 4)}
 
 
+def test_messages_of_one_size_have_a_second_one() -> None:
+    """fc1 and fc2 in two parts send y of fc2 alone, 8 x 6 items: with 8 B that is a line."""
+    request = Request(models=("hand.json",), strategies=("tensor",), p=(2,), batch=8)
+    plan = draft(request, cluster(2), {"hand.json": mlp([12, 8, 6, 4])}).plan
+    first = {case.nbytes for case in collectives(plan, operation="allreduce") if case.tier == 0}
+    assert first == {8, 4 * 8 * 6}
+
+
 def test_what_a_strategy_uses_is_interpolated_in_before_the_rest(
     specs: dict[str, ModelSpec],
 ) -> None:
