@@ -373,7 +373,15 @@ def _work(row: CsvRow, law: WorkModel) -> Rows:
         "s_per_fresh_byte",
     )
     yield from _priced(row.between(law.min_bytes, law.max_bytes), law, names, law.intervals)
-    yield from row.fields(law, "error_factor", "growth_per_decade", "n_layers", "runner_up_score")
+    yield from row.fields(
+        law,
+        "error_factor",
+        "shared",
+        "growth_per_decade",
+        "batch_factor",
+        "n_layers",
+        "runner_up_score",
+    )
     yield row.between(law.min_flops, law.max_flops, "flop").of("most_work", law.max_flops, "flop")
     yield row.of("most_fresh_bytes", law.max_fresh_bytes, BYTES)
     yield from _residuals(row, law.residual_quantiles)

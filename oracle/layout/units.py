@@ -58,14 +58,21 @@ def model_units(model: ModelSpec) -> tuple[Unit, ...]:
     """The units of a model, in the order in which a forward meets them.
 
     A unit is gathered for every run of its layers, in the forward and in the backward, which runs
-    checkpointed regions again.
+    checkpointed regions again. What layers of several units share is the root's.
     """
     weighted = [layer for layer in model.layers if layer.shape.parameter_shapes]
     unit_of = units_of(layer.name for layer in weighted)
+    of_several = {
+        (owner, layer.shape.parameter_shapes[at])
+        for layer in weighted
+        for at, owner in layer.shared_parameters.items()
+        if unit_of[owner] != unit_of[layer.name]
+    }
     shapes: dict[str, tuple[Shape, ...]] = {}
     for layer in weighted:
-        name = unit_of[layer.name]
-        shapes[name] = shapes.get(name, ()) + layer.shape.parameter_shapes
+        for shape in layer.own_parameters:
+            name = ROOT if (layer.name, shape) in of_several else unit_of[layer.name]
+            shapes[name] = (*shapes.get(name, ()), shape)
     units = [unit_of.get(layer.name, ROOT) for layer in model.layers]
     runs = Counter(
         name

@@ -63,7 +63,8 @@ def test_layers_are_the_first_parts_of_a_rank(vgg: ModelSpec, strategy: str, p: 
         counts = Counter(("layerwise", m.operation) for m in messages(vgg, division))
     assert {(phase, operation): n for phase, operation, n in case.meetings} == counts
     assert bool(case.meetings) == (division.parts > 1 or division.shards)
-    assert bool(case.copies) == (division.parts > 1)
+    # regions of tensor parallelism begin and end with sums: nothing is cut or joined
+    assert bool(case.copies) == (division.parts > 1 and division.strategy != "tensor")
 
 
 def test_filter_by_hand() -> None:
@@ -130,7 +131,7 @@ def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
     request = Request(models=(VGG,), strategies=tuple(STRATEGIES), p=(1, 2, 4))
     plan = draft(request, cluster(4), {VGG: vgg}).plan
     found = cases(plan, InPlaceCase, is_overlap=False)
-    both = ["data", "fully_sharded", "channel", "filter", "pipeline", "spatial"]
+    both = ["data", "fully_sharded", "channel", "filter", "pipeline", "spatial", "tensor"]
     expected = [("serial", 1), *((s, p) for p in (2, 4) for s in both)]
     expected += [("data+filter", 4), ("data+spatial", 4)]
     assert sorted((case.strategy, case.ranks) for case in found) == sorted(expected)

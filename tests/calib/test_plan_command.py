@@ -168,7 +168,7 @@ def test_mistakes(machine: Path, tmp_path: Path) -> None:
         (("--plan", path, "--budget", "10m"), "change the file instead of giving options"),
         (("--plan", path, "--quick"), "change the file instead of giving options"),
         (("--budget", "ten"), "'ten' is not a time"),
-        (("--strategies", "filter,tensor"), "strategies = 'tensor': must be 'serial', 'data'"),
+        (("--strategies", "filter,expert"), "strategies = 'expert': must be 'serial', 'data'"),
         (("--libraries", "gloo"), "libraries = 'gloo': must be 'mpi', 'nccl'"),
         (("--batch", "4", "--batch-per-rank", "2"), "give batch or batch_per_rank, not both"),
         (("-p", "two"), "-p 'two' is not a list of numbers"),

@@ -389,8 +389,8 @@ def test_the_library_has_two_names() -> None:
 def test_unknown_strategy() -> None:
     with pytest.raises(InputError, match=r"unknown strategy 'dtaa'; known: serial, data"):
         strategy_named("dtaa")
-    with pytest.raises(InputError, match="unknown strategy 'tensor'; known: serial, data"):
-        project(NET, Division("tensor", 2, 4), machine())
+    with pytest.raises(InputError, match="unknown strategy 'expert'; known: serial, data"):
+        project(NET, Division("expert", 2, 4), machine())
     with pytest.raises(InputError, match="unknown optimizer 'lamb'; known: sgd, momentum, adam"):
         each(NET, "data", 2, 4, machine(), optimizer="lamb")
 

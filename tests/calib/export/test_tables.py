@@ -67,6 +67,8 @@ def falling() -> Parameters:
     law = filled.work(
         neighbours=[(-1.5, 0.25, 7.5, -0.3), (2.0, -4.0, 9.0, 0.2)],
         residual_quantiles=filled.QUANTILES,
+        shared=0.5,
+        batch_factor=1.25,
         intervals={"call_s": (9e-6, 1.1e-5), "unheard": (1, 2)},
     )
     content = filled.filled(
