@@ -45,8 +45,13 @@ _DRAWN = {
 class WithoutChance(TorchFunctionMode):
     """A context in which dropout passes its input on, and random numbers are constants, in this thread.
 
-    By modules, functions or operators of ATen, also within attention and recurrent layers.
+    By modules, functions or operators of ATen, also within attention and recurrent layers. With
+    `building`, weights and samples may be made inside: of what is drawn, masks alone are constants.
     """
+
+    def __init__(self, building: bool = False) -> None:
+        super().__init__()
+        self._drawn = {"bernoulli": 1.0} if building else _DRAWN
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -59,7 +64,7 @@ class WithoutChance(TorchFunctionMode):
             args = [0.0 if type(given) is float else given for given in args]
             keywords |= {"dropout_p": 0.0} if "dropout_p" in keywords else {}
         found = func(*args, **keywords)
-        if name in _DRAWN:
+        if name in self._drawn:
             with torch.no_grad():
-                found.fill_(_DRAWN[name])
+                found.fill_(self._drawn[name])
         return found

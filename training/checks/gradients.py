@@ -48,7 +48,7 @@ def gradient_difference(
     with torch.random.fork_rng(devices=[]):
         small = _small(about, division)
         # a graph is what runs when it is captured
-        with WithoutChance() if execution.cuda_graph else nullcontext():
+        with WithoutChance(building=True) if execution.cuda_graph else nullcontext():
             options = replace(options, execution=execution.name)
             step = TrainingStep(about, small, seed, teams, options)
         try:

@@ -122,6 +122,9 @@ def test_stochastic_depth_drops_no_path() -> None:
         assert torch.equal(torch.empty(4, 1).bernoulli_(keep), torch.ones(4, 1))
         assert torch.equal(torch.floor(keep + torch.rand(4, 1)), torch.ones(4, 1))
         assert torch.equal(torch.randn_like(torch.ones(3)), torch.zeros(3))
+    with WithoutChance(building=True):
+        assert torch.equal(torch.empty(4, 1).bernoulli_(keep), torch.ones(4, 1))
+        assert len(set(nn.Linear(3, 5).weight.flatten().tolist())) > 1, "weights are drawn"
     assert set(torch.empty(1000).bernoulli_(keep).tolist()) == {0.0, 1.0}, "outside it is as ever"
 
 
