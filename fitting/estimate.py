@@ -17,10 +17,9 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
     It is never narrower than the `resolution` of the clock to both sides.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
-    layout), so the interval of the pooled values would be too narrow. That of six launches or more is
-    the distribution-free one of their medians, in whose scatter that of the repetitions is: the ends of
-    a single launch say how restless it was, and one that took over FAR times as long as the others was
-    disturbed and does not count. Of fewer it spans those of every launch, and more (`launch_margin`).
+    layout), so the interval of the pooled values would be too narrow: the interval spans those of
+    every group's median, and of few groups more (see `launch_margin`). One of six launches that took over
+    FAR times as long as the others was disturbed and does not count.
     """
     lists = [values for values in groups if values]
     medians = [median(values) for values in lists]
@@ -29,7 +28,7 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
         lists = [values for values in lists if median(values) <= far]
         medians = [value for value in medians if value <= far]
     middle = median_of_groups(lists)
-    ends = [median_interval(each) for each in ([medians] if len(medians) > max(LORD) else lists)]
+    ends = [median_interval(each) for each in lists]
     margin = max(launch_margin(medians), resolution)
     low = min(*(low for low, _ in ends), middle - margin)
     high = max(*(high for _, high in ends), middle + margin)
@@ -39,8 +38,6 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
 # 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 groups on, the
 # truth lies between the smallest and the largest in 1 - 2 (1/2)^6 = 97% whatever the distribution
 LORD = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
-
-
 # a launch whose median is over this many times that of all launches: another program had the cores
 FAR = 4.0
 

@@ -146,6 +146,8 @@ def train(
         run.go_on()
     with device.arithmetic(dtype), watching(control.rank, report, START_FACTOR * limit):
         beat()
+        run.count()
+        beat()
         run.check(teams)
         beat()
         run.end()
@@ -208,6 +210,7 @@ class TimedRun:
         self._index = 0
         self._wall_s = 0.0
         self._switches = 0
+        self._peaks = 0, 0
         self._reason: Reason = ""
         self.longest_s = 0.0  # iteration so far, on any rank
         self.timed_s: list[float] = []  # on the critical rank
@@ -275,6 +278,10 @@ class TimedRun:
             }
         )
 
+    def count(self) -> None:
+        """One more iteration to count bytes; before the check, of which some would be left."""
+        self._peaks = peak_rss_bytes(), peak_live_bytes(self._step)
+
     def check(self, teams: Teams) -> None:
         """Compare gradients with serial ones. Raises MeasurementError, and then keeps no time.
 
@@ -291,10 +298,9 @@ class TimedRun:
             self._writer.checked(difference, notes)
 
     def end(self) -> None:
-        """One more iteration to count bytes; then the last line."""
+        """The last line."""
         mine = [
-            peak_rss_bytes(),
-            peak_live_bytes(self._step),
+            *self._peaks,
             clock_share(self._step.clock, self._switches, median(self.timed_s)),
             self._switches,
         ]
