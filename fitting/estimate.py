@@ -18,8 +18,8 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
-    every group's median, and of few groups more (see `launch_margin`). One of six launches that took over
-    FAR times as long as the others was disturbed and does not count.
+    every group's median, and of few groups more (see `launch_margin`). One of six launches that took
+    over FAR times as long as the others was disturbed and does not count.
     """
     lists = [values for values in groups if values]
     medians = [median(values) for values in lists]
