@@ -13,7 +13,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.names import RankCount, StrategyLabel
 from calib.foundation.quantities import Count, CountOrNone, Ranks
 
-Cut = Literal["", "image", "filters", "channels", "regions"]
+CutWhat = Literal["", "image", "filters", "channels", "regions"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StrategyTraits:
     """
 
     module: str
-    cuts: Cut = ""
+    cuts: CutWhat = ""
     replicas: bool = False
     stages: bool = False
     shards: bool = False

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
-from calib.foundation.division import Cut, Division
+from calib.foundation.division import CutWhat, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.cuts import Passed, part_of
@@ -150,7 +150,7 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
 
 
 @once
-def narrowest(model: ModelSpec, cuts: Cut) -> tuple[int, str] | None:
+def narrowest(model: ModelSpec, cuts: CutWhat) -> tuple[int, str] | None:
     """Width and name of the layer that limits p of filter or channel; None if none is split."""
     layers = [model.layers[place] for place in weighted_places(model, cuts)]
     return min(((_width(layer.shape, cuts), layer.name) for layer in layers), default=None)
@@ -187,7 +187,7 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
 
 
 @once
-def weighted_places(model: ModelSpec, cuts: Cut) -> Sequence[int]:
+def weighted_places(model: ModelSpec, cuts: CutWhat) -> Sequence[int]:
     """The indices of the layers that filter or channel splits, on any number of ranks."""
     layers = model.layers
     weighted = [index for index, layer in enumerate(layers) if layer.shape.kind in WEIGHTED]
@@ -275,7 +275,7 @@ def _largest(n: int, parts: int) -> int:
     return -(-n // parts)
 
 
-def _width(shape: LayerShape, cuts: Cut) -> int:
+def _width(shape: LayerShape, cuts: CutWhat) -> int:
     """C (channels, input features) or F (filters, output features) of a weighted layer."""
     tensor = shape.input_shapes[0] if cuts == "channels" else shape.output_shape
     return tensor[0 if shape.kind == "conv" else -1]
