@@ -65,7 +65,7 @@ Runner = Callable[[Control, Any, int, float, float], Repetitions]
 
 
 def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
-    """The cases of one launch, tier by tier; in each models in place come first.
+    """The cases of one launch, tier by tier; in each models in place come first, when little is freed.
 
     What is alike is shuffled by the plan's seed and the launch.
     """
@@ -74,15 +74,8 @@ def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
     return sorted(cases, key=_turn)
 
 
-def _turn(case: Case) -> tuple[int, bool, int]:
-    """Of the models the smallest comes first: so each has about the heap of a program of its own.
-
-    glibc gives less memory back to the system the larger what a process has freed so far: after the
-    layers of others an iteration has no fresh pages, where a program has thousands.
-    """
-    if isinstance(case, InPlaceCase) and not case.is_overlap:
-        return case.tier, False, case.activation_bytes + case.gradient_bytes
-    return case.tier, True, 0
+def _turn(case: Case) -> tuple[int, bool]:
+    return case.tier, not isinstance(case, InPlaceCase)
 
 
 def case_seed(plan: Plan, case: Case) -> int:

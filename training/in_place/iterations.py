@@ -19,6 +19,7 @@ from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.control import Control
+from calib.microbench.machine.heap import own_heap
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -66,29 +67,49 @@ def measure_in_place(
     """
     if case.is_overlap:
         return measure_overlap(control, case, seed, budget_s, target)
-    division, execution = case.division, execution_of(case.execution)
-    teams = short_teams(control, case) if make is None else make(control, division)
+    teams = short_teams(control, case) if make is None else make(control, case.division)
     try:
-        options = WorkerOptions(optimizer=case.optimizer, execution=case.execution)
-        step = TrainingStep(entry(case.model, case.own), division, seed % 2**31, teams, options)
-        step.hold_weights()  # gradients are wrong without the exchange
-        block = in_place_block(step, phases_of(case))
-        by_layers = not (execution.cuda_graph or division.shards)
-        share = LAYERS_SHARE if by_layers else 0.0
-        result = repeat(control, block, budget_s * (1.0 - share), target)
-        if step.device.events is not None:
-            result.resolution_s = step.device.events.resolution_s
-        result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        if by_layers:
-            modules = modules_of(step.worker.module, case.layer_names)
-            result.ranks |= layer_rows(control, step, modules, result)
-        if division.traits.whole and not division.shards:
-            memory = control.allgather_object(step_memory(step))
-            result.memory = max(memory, key=lambda found: int(found["peak_live"]))
-        step.close()
-        return result
+        with own_heap(case.device, lambda: _rehearse(_step_of(case, seed, teams))):
+            return _measure(control, case, _step_of(case, seed, teams), budget_s, target)
     finally:
         teams.close()
+
+
+def _step_of(case: InPlaceCase, seed: int, teams: Teams) -> TrainingStep:
+    options = WorkerOptions(optimizer=case.optimizer, execution=case.execution)
+    about = entry(case.model, case.own)
+    step = TrainingStep(about, case.division, seed % 2**31, teams, options)
+    step.hold_weights()  # gradients are wrong without the exchange
+    return step
+
+
+def _rehearse(step: TrainingStep) -> None:
+    """One iteration of a step that is not used again."""
+    step.iterate(apart=True)
+    step.close()
+    take_filled()
+    beat()
+
+
+def _measure(
+    control: Control, case: InPlaceCase, step: TrainingStep, budget_s: float, target: float
+) -> Repetitions:
+    division, execution = case.division, execution_of(case.execution)
+    by_layers = not (execution.cuda_graph or division.shards)
+    share = LAYERS_SHARE if by_layers else 0.0
+    block = in_place_block(step, phases_of(case))
+    result = repeat(control, block, budget_s * (1.0 - share), target)
+    if step.device.events is not None:
+        result.resolution_s = step.device.events.resolution_s
+    result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
+    if by_layers:
+        modules = modules_of(step.worker.module, case.layer_names)
+        result.ranks |= layer_rows(control, step, modules, result)
+    if division.traits.whole and not division.shards:
+        memory = control.allgather_object(step_memory(step))
+        result.memory = max(memory, key=lambda found: int(found["peak_live"]))
+    step.close()
+    return result
 
 
 def short_teams(control: Any, case: InPlaceCase) -> Teams:
