@@ -297,9 +297,11 @@ def _softmax(call: Call) -> Passed | None:
 
 
 def _cat(call: Call) -> Passed | None:
-    """All along an axis that is not cut."""
-    at = 1 if call.shape.operator is None else call.axis(1)
-    alike = set(call.cuts) == {call.cut} and at != call.cut.axis
+    """All along an axis that is not cut; a constant among them has no items, as an empty cache."""
+    of = call.shape.operator
+    at = 1 if of is None else call.axis(1)
+    empty = of is None or all(size == (0,) for size, _ in of.constants)
+    alike = set(call.cuts) == {call.cut} and at != call.cut.axis and empty
     return call.passed([call.cut]) if alike else None
 
 

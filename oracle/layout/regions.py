@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, passed_on, sizes_of
@@ -42,14 +43,39 @@ class Region:
         return {**self.columns, **self.inside, **self.rows}
 
 
-def is_linear(shape: LayerShape) -> bool:
-    """Whether it is a product of its one input and weights (outputs, inputs), with or without biases."""
-    of = shape.operator
+class LinearWeights(NamedTuple):
+    """Where a linear layer has its weight among its parameters, and which axis of it is of the inputs.
+
+    The other axis is of the outputs; the other parameter, if there is one, is the bias.
+    """
+
+    place: int = 0
+    inputs: int = 1
+
+    @property
+    def outputs(self) -> int:
+        """The axis of the output features."""
+        return 1 - self.inputs
+
+
+def linear_weights(shape: LayerShape) -> LinearWeights | None:
+    """Of a product of its one input and weights, with or without biases; None for other layers.
+
+    Weights are (outputs, inputs), as nn.Linear has them, or (inputs, outputs): in products that are
+    written out, as in Conv1D of transformers' GPT-2.
+    """
+    of, held = shape.operator, shape.parameter_shapes
     if of is None:
-        return shape.kind == "linear"
-    held = [{"parameter": at} for at in range(len(shape.parameter_shapes))]
+        return LinearWeights() if shape.kind == "linear" else None
+    x, first, second = {"input": 0}, {"parameter": 0}, {"parameter": 1}
     given = [each for each in of.positional if each is not None]
-    return of.base == "linear" and len(held) > 0 and given == [{"input": 0}, *held]
+    if of.base == "linear" and held and given == [x, first, second][: 1 + len(held)]:
+        return LinearWeights()
+    if of.base in ("mm", "matmul") and given == [x, first] and len(held[0]) == 2:
+        return LinearWeights(0, 0)
+    if of.base == "addmm" and given == [first, x, second] and not of.named:
+        return LinearWeights(1, 0) if held[0] == held[1][1:] else None
+    return None
 
 
 @once
@@ -107,7 +133,9 @@ class _Search:
         self.free = {  # linear layers of no region yet
             at
             for at, layer in enumerate(model.layers)
-            if is_linear(layer.shape) and not layer.shared_parameters and layer.name not in shared
+            if linear_weights(layer.shape)
+            and not layer.shared_parameters
+            and layer.name not in shared
         }
         self._alike, self._known = model.alike, dict[tuple[object, ...], Passed | None]()
 

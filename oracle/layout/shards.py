@@ -17,9 +17,9 @@ from typing import Any
 from calib.foundation.division import CutWhat, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.layout.cuts import Passed, part_of
+from calib.oracle.layout.cuts import Cut, Passed, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
-from calib.oracle.layout.regions import narrowest_cut, region_cuts
+from calib.oracle.layout.regions import linear_weights, narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
@@ -301,20 +301,25 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
 
 def region_part(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
     """A layer of a region on one of `parts` parts; one that ends it has no bias, added after the sum."""
-    if not shape.parameter_shapes:
-        return part_of(shape, passed, parts)
-    weight, *biases = shape.parameter_shapes
-    is_row = passed.inputs[0] is not None
-    if is_row:
-        held: tuple[Shape, ...] = ((weight[0], weight[1] // parts),)
-    else:
-        held = tuple([(of[0] // parts, *of[1:]) for of in (weight, *biases)])
-    part = part_of(shape, passed, parts)
-    changes: dict[str, Any] = {"parameter_shapes": held}
-    if is_row and biases and part.operator is not None:
-        call = part.operator.positional[:2]
-        changes["operator"] = part.operator.model_copy(update={"arguments": json.dumps(call)})
+    part, of = part_of(shape, passed, parts), linear_weights(shape)
+    if of is None:
+        return part
+    held, is_row = [*shape.parameter_shapes], passed.inputs[0] is not None
+    weight = Cut(of.inputs if is_row else of.outputs).part(held[of.place], parts)
+    if not is_row:
+        held = [Cut(0).part(each, parts) if len(each) == 1 else weight for each in held]
+        return part.model_copy(update={"parameter_shapes": tuple(held)})
+    changes: dict[str, Any] = {"parameter_shapes": (weight,)}
+    if len(held) > 1 and part.operator is not None:
+        name = "aten.mm.default" if part.operator.base == "addmm" else part.operator.name
+        call = {"name": name, "arguments": json.dumps([{"input": 0}, {"parameter": 0}])}
+        changes["operator"] = part.operator.model_copy(update=call)
     return part.model_copy(update=changes)
+
+
+def biases(shape: LayerShape) -> tuple[Shape, ...]:
+    """Of a convolution or linear layer: what is added after the sum of terms, whole on every rank."""
+    return tuple([of for of in shape.parameter_shapes if len(of) == 1])
 
 
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
@@ -330,7 +335,7 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
         return model.parameter_shapes
     held = [layer.own_parameters for layer in model.layers]
     for place, part in largest_parts(model, division).items():
-        whole = model.layers[place].shape.parameter_shapes
-        cut = part.parameter_shapes
-        held[place] = (*cut, *whole[len(cut) :])
+        whole, cut = model.layers[place].shape, part.parameter_shapes
+        added = biases(whole) if len(cut) < len(whole.parameter_shapes) else ()
+        held[place] = (*cut, *added)
     return tuple([shape for of in held for shape in of])

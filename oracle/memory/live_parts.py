@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.oracle.layout.regions import regions
-from calib.oracle.layout.shards import largest_parts, split_places
+from calib.oracle.layout.shards import biases, largest_parts, split_places
 from calib.oracle.layout.spatial import (
     WINDOWED,
     Axis,
@@ -176,10 +176,10 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) ->
 
 def _biased(tape: Tape, whole: LayerShape, y: HeldTensor) -> HeldTensor:
     """A sum with the layer's biases, in its own memory."""
-    biases = weight_bytes(whole, tape.items.weight_bytes)[1:]
-    if not biases:
+    added = tuple([float(tape.items.weight_bytes * math.prod(of)) for of in biases(whole)])
+    if not added:
         return y
-    summed = tape.run([y], None, Back((None,), biases))
+    summed = tape.run([y], None, Back((None,), added))
     tape.ledger.drop(y.tensor)
     return summed
 

@@ -52,6 +52,7 @@ def test_gradients_are_those_of_serial_training(name: str, p: int) -> None:
 VIT = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
 GPT = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
 APART = model_entry(block("Apart"), (TOKENS, WIDTH), 5)
+GPT2 = model_entry(block("Gpt2"), (TOKENS, WIDTH), 5)
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -62,7 +63,7 @@ def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) ->
 
 RANKS = """
 import torch
-from tests.training.test_tensor import APART, BATCH, GPT, VIT
+from tests.training.test_tensor import APART, BATCH, GPT, GPT2, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -76,7 +77,8 @@ from calib.training.worker import WorkerOptions
 torch.set_num_threads(1)
 control = MpiCommunicator()
 division = Division("tensor", control.size, BATCH)
-for about, execution in ((VIT, "float32"), (GPT, "float32"), (APART, "bfloat16-mixed")):
+float32, mixed = "float32", "bfloat16-mixed"
+for about, execution in ((VIT, float32), (GPT, float32), (APART, mixed), (GPT2, mixed)):
     teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
     off = gradient_difference(about, division, 3, teams, options)
     step = TrainingStep(about, division, 3, teams, options)
@@ -102,7 +104,7 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     lines = said(p, script).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     for off, measured, counted in map(str.split, lines):
         assert float(off) < EXACT
         assert abs(int(measured) - int(counted)) <= NUMBERS

@@ -13,14 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from calib.foundation.layers import LayerShape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, Passed, sizes_of
 from calib.oracle.layout.partitions import Range
-from calib.oracle.layout.regions import Region
+from calib.oracle.layout.regions import LinearWeights, Region, linear_weights
 from calib.oracle.layout.spatial import part_range
 from calib.training.layer_program import LayerProgram
 from calib.training.split.moves import GroupLink, narrowed, share, summed
@@ -42,15 +41,19 @@ class Shared(nn.Module):
 
 
 class Row(nn.Module):
-    """A linear layer on this rank's input features: terms are summed, then the bias is added."""
+    """A linear layer on this rank's input features: terms are summed, then the bias is added.
 
-    def __init__(self, link: GroupLink) -> None:
+    `transposed`: its weight is (inputs, outputs).
+    """
+
+    def __init__(self, link: GroupLink, transposed: bool) -> None:
         super().__init__()
         self._link = link
+        self._product: Callable[..., Any] = torch.matmul if transposed else nn.functional.linear
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """y, in the memory of its term."""
-        y = summed(F.linear(x, weight).contiguous(), self._link)
+        y = summed(self._product(x, weight).contiguous(), self._link)
         return y if bias is None else y.add_(bias.to(y.dtype))
 
 
@@ -87,6 +90,11 @@ def _draws(shape: LayerShape) -> bool:
     return of.base == "scaled_dot_product_attention" and given[0] > 0.0
 
 
+def _read_by(call: fx.Node) -> fx.Node:
+    """What a linear layer reads beside its weights."""
+    return next(node for node in call.all_input_nodes if node.op != "get_attr")
+
+
 class RegionParts:
     """A program whose regions become those of a rank; `held` are the parts of weights, by name.
 
@@ -117,7 +125,7 @@ class RegionParts:
                     name, [at for at in region.columns if self._layers[at].inputs == (name,)]
                 )
         for at, passed in region.columns.items():
-            self._cut_weights(at, 0, passed.outputs)
+            self._cut_outputs(at, passed)
             self._tell(at, passed)
         for at, passed in region.inside.items():
             self._localize(at)
@@ -137,35 +145,44 @@ class RegionParts:
 
     def _share(self, name: str, columns: Sequence[int]) -> None:
         calls = [self._calls[self._layers[at].name] for at in columns]
-        (source,) = {call.all_input_nodes[0] for call in calls}
+        (source,) = {_read_by(call) for call in calls}
         with self._graph.inserting_after(source):
             shared = self._graph.call_module("calib_shared", (source,))
         for call in calls:
             call.replace_input_with(source, shared)
 
-    def _weights(self, node: fx.Node) -> list[str]:
-        """Names of the weight and the bias of a linear layer."""
+    def _linear(self, at: int) -> tuple[LinearWeights, list[str]]:
+        """Which axes its weight has, and the names of the weight and the bias of a linear layer."""
+        node, of = self._calls[self._layers[at].name], linear_weights(self._layers[at].shape)
         module = self._program.module_called(node)
+        assert of is not None
         if module is None:
-            return [str(of.target) for of in node.all_input_nodes[1:]]
-        return [f"{node.target}.{name}" for name, _ in module.named_parameters()]
+            names = [str(each.target) for each in node.all_input_nodes if each.op == "get_attr"]
+        else:
+            names = [f"{node.target}.{name}" for name, _ in module.named_parameters()]
+        return of, [*names[of.place :], *names[: of.place]]
 
-    def _cut_weights(self, at: int, axis: int, cuts: Sequence[Cut | None]) -> list[str]:
-        """Keep this rank's part of a layer's weight along `axis`, and of its bias where that has it."""
-        (cut,), group = cuts, self._link.group
+    def _keep(self, name: str, axis: int, cut: Cut | None) -> None:
+        """Keep this rank's part of a weight or a bias along `axis`."""
+        group = self._link.group
         assert cut is not None
-        names = self._weights(self._calls[self._layers[at].name])
-        for name in names if axis == 0 else names[:1]:
-            path, _, last = name.rpartition(".")
-            owner = self._program.graph.get_submodule(path)
-            whole = owner.get_parameter(last)
-            own = part_range(whole.shape[axis] // cut.blocks, group.size, group.rank)
-            ranges = (*((0, n) for n in whole.shape[:axis]), own)
-            held = Held(name, whole, ranges, "own", cut.blocks)
-            part = held.cut(whole.detach()).clone(memory_format=torch.contiguous_format)
-            setattr(owner, last, nn.Parameter(part, whole.requires_grad))
-            self.held[name] = replace(held, parameter=owner.get_parameter(last))
-        return names
+        path, _, last = name.rpartition(".")
+        owner = self._program.graph.get_submodule(path)
+        whole = owner.get_parameter(last)
+        own = part_range(whole.shape[axis] // cut.blocks, group.size, group.rank)
+        ranges = (*((0, n) for n in whole.shape[:axis]), own)
+        held = Held(name, whole, ranges, "own", cut.blocks)
+        part = held.cut(whole.detach()).clone(memory_format=torch.contiguous_format)
+        setattr(owner, last, nn.Parameter(part, whole.requires_grad))
+        self.held[name] = replace(held, parameter=owner.get_parameter(last))
+
+    def _cut_outputs(self, at: int, passed: Passed) -> None:
+        """Let a linear layer make some of its output features."""
+        of, (weight, *bias) = self._linear(at)
+        (cut,) = passed.outputs
+        self._keep(weight, of.outputs, cut)
+        for name in bias:
+            self._keep(name, 0, cut)
 
     def _sum(self, at: int, passed: Passed) -> None:
         """Let a linear layer make its term of y, and the ranks sum them.
@@ -173,12 +190,13 @@ class RegionParts:
         A module for each, whose name is no parameter's: so its time in place is that of the layer.
         """
         node, program = self._calls[self._layers[at].name], self._program
-        names = self._cut_weights(at, 1, passed.inputs)
+        of, names = self._linear(at)
+        (cut,), x = passed.inputs, _read_by(node)
+        self._keep(names[0], of.inputs, cut)
         called = f"calib_{node.name}"
-        program.graph.add_module(called, Row(self._link))
+        program.graph.add_module(called, Row(self._link, transposed=of.inputs == 0))
         with self._graph.inserting_before(node):
             weight, *bias = [self._graph.get_attr(name) for name in names]
-        x = node.all_input_nodes[0]
         node.op, node.target, node.kwargs = "call_module", called, {}
         node.args = (x, weight, bias[0] if bias else None)
 

@@ -16,7 +16,7 @@ from calib.foundation.layers import LayerShape
 from calib.foundation.operators import PRIME
 from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
 from calib.oracle.layout.cuts import Cut, Passed, part_of, passed_on, regrouped
-from calib.oracle.layout.regions import is_linear, regions
+from calib.oracle.layout.regions import linear_weights, regions
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 
@@ -118,4 +118,4 @@ def test_what_passes_no_part_on() -> None:
     assert passed_on(by_name["mean"], (Cut(1),)) is None
     assert passed_on(by_name["inner.chunk"], (Cut(2, 2),)) is None
     assert passed_on(by_name["inner.chunk"], (Cut(2, 3),)) is not None
-    assert is_linear(by_name["head"]) and passed_on(by_name["head"], (Cut(1),)) is None
+    assert linear_weights(by_name["head"]) and passed_on(by_name["head"], (Cut(1),)) is None
