@@ -13,10 +13,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from calib.foundation.layers import LayerShape
-from calib.oracle.layout.cuts import Cut, Cuts, Passed, passed_on, sizes_of
+from calib.oracle.layout.cuts import Cut, Cuts, Passed, linear_weights, passed_on, sizes_of
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -43,41 +41,6 @@ class Region:
         return {**self.columns, **self.inside, **self.rows}
 
 
-class LinearWeights(NamedTuple):
-    """Where a linear layer has its weight among its parameters, and which axis of it is of the inputs.
-
-    The other axis is of the outputs; the other parameter, if there is one, is the bias.
-    """
-
-    place: int = 0
-    inputs: int = 1
-
-    @property
-    def outputs(self) -> int:
-        """The axis of the output features."""
-        return 1 - self.inputs
-
-
-def linear_weights(shape: LayerShape) -> LinearWeights | None:
-    """Of a product of its one input and weights, with or without biases; None for other layers.
-
-    Weights are (outputs, inputs), as nn.Linear has them, or (inputs, outputs): in products that are
-    written out, as in Conv1D of transformers' GPT-2.
-    """
-    of, held = shape.operator, shape.parameter_shapes
-    if of is None:
-        return LinearWeights() if shape.kind == "linear" else None
-    x, first, second = {"input": 0}, {"parameter": 0}, {"parameter": 1}
-    given = [each for each in of.positional if each is not None]
-    if of.base == "linear" and held and given == [x, first, second][: 1 + len(held)]:
-        return LinearWeights()
-    if of.base in ("mm", "matmul") and given == [x, first] and len(held[0]) == 2:
-        return LinearWeights(0, 0)
-    if of.base == "addmm" and given == [first, x, second] and not of.named:
-        return LinearWeights(1, 0) if held[0] == held[1][1:] else None
-    return None
-
-
 @once
 def regions(model: ModelSpec) -> tuple[Region, ...]:
     """All regions, in order; they have no layer in common."""
@@ -96,8 +59,13 @@ def narrowest_cut(model: ModelSpec) -> tuple[int, int, str] | None:
 
     None for a model without a region.
     """
+    return narrowest_of(model, region_cuts(model))
+
+
+def narrowest_of(model: ModelSpec, layers: Mapping[int, Passed]) -> tuple[int, int, str] | None:
+    """The same of any layers that are cut, by place."""
     widths: dict[str, int] = {}
-    for place, passed in region_cuts(model).items():
+    for place, passed in layers.items():
         layer = model.layers[place]
         inputs, outputs = sizes_of(layer.shape)
         cuts = zip((*inputs, *outputs), (*passed.inputs, *passed.outputs), strict=True)

@@ -17,10 +17,11 @@ from typing import Any
 from calib.foundation.division import CutWhat, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.layout.cuts import Cut, Passed, part_of
+from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
-from calib.oracle.layout.regions import linear_weights, narrowest_cut, region_cuts
+from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.layout.tokens import narrowest_tokens, token_parts
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import checkpointed
@@ -140,13 +141,25 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
             "layer ends what another begins, head by head or feature by feature"
         ]
     common, width, name = found
-    p = "p2" if division.traits.hybrid else "p"
+    mark = " with sequence parallelism" if division.cuts_tokens else ""
+    of = f"{division.strategy} parallelism{mark} of {model.name} on p = {division.parts}"
+    if common % division.parts:
+        return [
+            f"{of}: {name} has {width} heads or features, so p is at most {common} and divides "
+            f"{common}"
+        ]
+    if not division.cuts_tokens:
+        return []
+    found = narrowest_tokens(model)
+    if found is None:
+        return [
+            f"sequence parallelism of {model.name}: no region ends with a tensor that has tokens "
+            "beside samples and features"
+        ]
+    common, width, name = found
     if common % division.parts == 0:
         return []
-    return [
-        f"{division.strategy} parallelism of {model.name} on {p} = {division.parts}: {name} has "
-        f"{width} heads or features, so {p} is at most {common} and divides {common}"
-    ]
+    return [f"{of}: {name} has {width} tokens, so p is at most {common} and divides {common}"]
 
 
 @once
@@ -161,7 +174,8 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
 
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
-    layers that share weights, and operators. tensor: all layers of regions.py.
+    layers that share weights, and operators. tensor: all layers of regions.py, and with sequence
+    parallelism those of tokens.py.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -182,8 +196,14 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
         return range(min(end, next(named, end)))
     if division.traits.cuts == "regions":
-        return sorted(region_cuts(model))
+        return sorted(_cuts(model, division))
     return weighted_places(model, division.traits.cuts)
+
+
+def _cuts(model: ModelSpec, division: Division) -> dict[int, Passed]:
+    """How layers are cut by tensor, by their places."""
+    layers = token_parts(model).layers if division.cuts_tokens else {}
+    return {**region_cuts(model), **layers}
 
 
 @once
@@ -247,7 +267,7 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
     """
     parts: dict[tuple[object, ...], LayerShape] = {}
     found: dict[int, LayerShape] = {}
-    cuts = region_cuts(model) if division.traits.cuts == "regions" else {}
+    cuts = _cuts(model, division) if division.traits.cuts == "regions" else {}
     for place in split_places(model, division):
         key = model.alike[place], cuts.get(place)
         if key not in parts:
@@ -300,7 +320,7 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
 
 
 def region_part(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
-    """A layer of a region on one of `parts` parts; one that ends it has no bias, added after the sum."""
+    """A layer on one of `parts` parts; one that ends a region has no bias, added after the sum."""
     part, of = part_of(shape, passed, parts), linear_weights(shape)
     if of is None:
         return part
@@ -320,6 +340,19 @@ def region_part(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
 def biases(shape: LayerShape) -> tuple[Shape, ...]:
     """Of a convolution or linear layer: what is added after the sum of terms, whole on every rank."""
     return tuple([of for of in shape.parameter_shapes if len(of) == 1])
+
+
+def partial_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
+    """Of weights whose gradients are parts of a sum over the ranks, each of its tokens.
+
+    Those of layers that run on parts of the tokens, and biases that are added to such parts.
+    """
+    if not division.cuts_tokens:
+        return ()
+    found, layers = token_parts(model), model.layers
+    of = {at: layers[at].shape.parameter_shapes for at in found.layers}
+    of |= {at: biases(layers[at].shape) for at in found.rows}
+    return tuple([shape for at in sorted(of) for shape in of[at]])
 
 
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.helpers.token_models import Gpt, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
@@ -30,14 +31,15 @@ BATCH = 4
 EXACT = 1e-7
 
 
-def tensor(p: int) -> Division:
-    return Division("tensor", p, BATCH)
+def tensor(p: int, sequence: bool = False) -> Division:
+    return Division("tensor", p, BATCH, sequence_parallel=sequence)
 
 
-def difference(about: ModelEntry, p: int, execution: str = "float32") -> float:
-    options = WorkerOptions(execution=execution)
+def difference(about: ModelEntry, p: int, sequence: bool = False) -> float:
+    division = tensor(p, sequence)
+    options = WorkerOptions()
     return max(
-        on_ranks(tensor(p), lambda teams: gradient_difference(about, tensor(p), 3, teams, options))
+        on_ranks(division, lambda teams: gradient_difference(about, division, 3, teams, options))
     )
 
 
@@ -53,6 +55,9 @@ VIT = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
 GPT = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
 APART = model_entry(block("Apart"), (TOKENS, WIDTH), 5)
 GPT2 = model_entry(block("Gpt2"), (TOKENS, WIDTH), 5)
+# tokens divide by 4
+POOLED = ModelEntry("pooled", Pooled, (3, 8, 8), "cross_entropy", 5, BATCH)
+BLOCKS = ModelEntry("blocks", Gpt, (8,), "cross_entropy", 20, BATCH, places=(8,), rows=20)
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -61,9 +66,20 @@ def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) ->
     assert difference(about, p) < EXACT
 
 
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("about", [POOLED, BLOCKS], ids=["vit", "gpt"])
+def test_with_tokens_cut_between_regions(about: ModelEntry, p: int) -> None:
+    assert difference(about, p, sequence=True) < EXACT
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs", "WrittenOut"])
+def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
+    assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), 2, sequence=True) < EXACT
+
+
 RANKS = """
 import torch
-from tests.training.test_tensor import APART, BATCH, GPT, GPT2, VIT
+from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, POOLED, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -76,9 +92,12 @@ from calib.training.worker import WorkerOptions
 
 torch.set_num_threads(1)
 control = MpiCommunicator()
-division = Division("tensor", control.size, BATCH)
 float32, mixed = "float32", "bfloat16-mixed"
-for about, execution in ((VIT, float32), (GPT, float32), (APART, mixed), (GPT2, mixed)):
+for about, execution, sequence in (
+    *((VIT, float32, False), (GPT, float32, False), (APART, mixed, False), (GPT2, mixed, False)),
+    *((POOLED, float32, True), (BLOCKS, float32, True), (BLOCKS, mixed, True)),
+):
+    division = Division("tensor", control.size, BATCH, sequence_parallel=sequence)
     teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
     off = gradient_difference(about, division, 3, teams, options)
     step = TrainingStep(about, division, 3, teams, options)
@@ -104,7 +123,7 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     lines = said(p, script).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 7
     for off, measured, counted in map(str.split, lines):
         assert float(off) < EXACT
         assert abs(int(measured) - int(counted)) <= NUMBERS

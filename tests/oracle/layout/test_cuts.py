@@ -15,8 +15,8 @@ from torch import Tensor
 from calib.foundation.layers import LayerShape
 from calib.foundation.operators import PRIME
 from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
-from calib.oracle.layout.cuts import Cut, Passed, part_of, passed_on, regrouped
-from calib.oracle.layout.regions import linear_weights, regions
+from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of, passed_on, regrouped
+from calib.oracle.layout.regions import regions
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 
