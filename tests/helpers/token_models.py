@@ -28,7 +28,10 @@ class Pooled(Transformer):
 
 
 class Gpt(nn.Module):
-    """Two blocks, a scale after each attention, a norm written out, a tied head."""
+    """Two blocks, a scale after each attention, a norm written out, a tied head.
+
+    The second attention is GPT-2's, whose products have two dimensions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
