@@ -169,7 +169,7 @@ def workload(model: ModelSpec, division: Division) -> Workload:
 @once_per_geometry
 def exchanged_weights(model: ModelSpec, division: Division) -> Tensors:
     """A rank's weights whose gradients are exchanged after the backward, where any are."""
-    if division.traits.cuts == "regions":
+    if division.cuts_tokens:
         return tensors(partial_parameters(model, division), model.items)
     return workload(model, division).weights
 

@@ -62,7 +62,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """Of gradients that each rank has of its tokens."""
-    p, nbytes = division.p, exchanged_weights(model, division).nbytes
+    p, nbytes = division.p, _exchanged_bytes(model, division)
     if not nbytes:
         return []
     link = costs.link(p, "allreduce")
@@ -78,6 +78,10 @@ def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> 
     ]
 
 
+def _exchanged_bytes(model: ModelSpec, division: Division) -> int:
+    return exchanged_weights(model, division).nbytes if division.cuts_tokens else 0
+
+
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
     """Activations of B samples, in parts inside regions, and the weights that a rank has.
 
@@ -85,7 +89,7 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     """
     activations = activation_bytes(model, division.local_batch * _items(model, division))
     found = naive_parts(activations, workload(model, division).weights.nbytes, False, optimizer)
-    exchanged = exchanged_weights(model, division).nbytes
+    exchanged = _exchanged_bytes(model, division)
     return found | ({"exchange": exchanged} if exchanged else {})
 
 

@@ -310,7 +310,7 @@ def test_csv_has_a_row_a_projection(here: Path) -> None:
     done = asked(here, "all", f"{options} --csv -")
     assert done.returncode == 0 and "predicted iteration" not in done.stdout
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert len(rows) == 2 * 12
+    assert len(rows) == 2 * 13
     for row in (row for row in rows if row["total_s"]):
         parts = sum(float(row[f"{phase}_s"]) for phase in PHASES)
         assert parts == pytest.approx(float(row["total_s"]), rel=1e-9)

@@ -54,3 +54,16 @@ class Gpt(nn.Module):
         x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.gain
         made: Tensor = self.head(x).transpose(1, 2)
         return made
+
+
+class OneRegion(nn.Module):
+    """The model's input, added to what a region makes of it, a norm, and a head of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(self.norm(x + self.down(self.up(x).relu())))
+        return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.tensor_ranks import Noted, on_ranks
-from tests.helpers.token_models import Gpt, Pooled
+from tests.helpers.token_models import Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
@@ -18,6 +19,7 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.own import Loss
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
 from calib.training.checks.gradients import gradient_difference
@@ -129,25 +131,49 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
         assert abs(int(measured) - int(counted)) <= NUMBERS
 
 
-@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])
-def test_ranks_send_what_the_oracle_says(name: str) -> None:
-    """Message by message, in order: once for all that reads a tensor."""
-    about = model_entry(block(name), (TOKENS, WIDTH), 5)
+def sent_by_ranks(about: ModelEntry, division: Division) -> list[list[tuple[str, int]]]:
+    """By every rank of two, in an iteration."""
 
     def program(teams: Any) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
         teams.group = Noted(
             teams.group, lambda name, whole, _: sent.append((name, 4 * whole.numel()))
         )
-        step = TrainingStep(about, tensor(2), 3, teams)
+        step = TrainingStep(about, division, 3, teams)
         step.clock.begin("forward")
         step.worker.compute(step.inputs, step.targets)
-        assert step.worker.exchange is None
+        assert (step.worker.exchange is None) != division.sequence_parallel
+        step.exchange_gradients()
         return sent
 
+    return on_ranks(division, program)
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])
+def test_ranks_send_what_the_oracle_says(name: str) -> None:
+    """Message by message, in order: once for all that reads a tensor."""
+    about = model_entry(block(name), (TOKENS, WIDTH), 5)
     spec = trace(block(name)(), (TOKENS, WIDTH), name, "mse")
     wanted = [(message.operation, message.nbytes) for message in messages(spec, tensor(2))]
-    assert on_ranks(tensor(2), program) == [wanted] * 2
+    assert sent_by_ranks(about, tensor(2)) == [wanted] * 2
+
+
+@pytest.mark.parametrize(
+    ("about", "loss"),
+    [
+        (BLOCKS, "cross_entropy"),
+        (POOLED, "cross_entropy"),
+        (model_entry(block("Cross"), (TOKENS, WIDTH), 5), "mse"),
+    ],
+    ids=["gpt", "vit", "cross"],
+)
+def test_ranks_send_tokens_as_the_oracle_says(about: ModelEntry, loss: Loss) -> None:
+    """Of every size and operation as many; the gradients of tokens last."""
+    division = tensor(2, sequence=True)
+    spec = trace(about.build(), about.input_shape, about.name, loss)
+    wanted = [(message.operation, message.nbytes) for message in messages(spec, division)]
+    for sent in sent_by_ranks(about, division):
+        assert Counter(sent) == Counter(wanted) and sent[-1] == wanted[-1]
 
 
 def test_three_steps_are_those_of_serial_training() -> None:
@@ -167,6 +193,24 @@ def test_three_steps_are_those_of_serial_training() -> None:
     assert {held.name: held.gradient for held in ranks[0].held} == {
         **dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias", "4.bias"), "same"),
         **dict.fromkeys(("2.weight", "2.bias", "4.weight"), "own"),
+    }
+
+
+def test_three_steps_on_parts_of_the_tokens() -> None:
+    """Every layer's outputs and their gradients, cut as the worker says, and weights after updates."""
+    about = model_entry(OneRegion, (6, WIDTH), 3)
+    x, y = (
+        torch.arange(BATCH * 6 * (WIDTH + 3.0), dtype=torch.float64).sin().split(BATCH * 6 * WIDTH)
+    )
+    batch = x.view(BATCH, 6, WIDTH), y.view(BATCH, 6, 3)
+    settings: dict[str, Any] = {"steps": 3, "frozen": False, "of_input": False}
+    ranks = ranks_of(about, tensor(2, sequence=True), batch, **settings)
+    compare(ranks, serial(about, batch, **settings))
+    assert [rank.region["norm"] for rank in ranks] == [((0, 3),), ((3, 6),)]
+    assert {held.name: held.gradient for held in ranks[0].held} == {
+        **dict.fromkeys(("up.weight", "up.bias", "down.weight"), "own"),
+        **dict.fromkeys(("down.bias", "norm.weight", "norm.bias"), "partial"),
+        **dict.fromkeys(("head.weight", "head.bias"), "same"),
     }
 
 

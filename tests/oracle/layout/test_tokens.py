@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.attention import TOKENS, WIDTH, block
-from tests.helpers.token_models import Gpt, Pooled
+from tests.helpers.token_models import Gpt, OneRegion, Pooled
 from tests.oracle.handmade import mlp
 from tests.oracle.operator_models import traced
-from torch import Tensor, nn
+from torch import Tensor
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
@@ -106,22 +106,9 @@ def test_an_allreduce_becomes_a_reduce_scatter_and_an_allgather(gpt: ModelSpec) 
     }
 
 
-class Ends(nn.Module):
-    """A model whose input is added to what a region makes: it has no gradient to gather."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.head(self.norm(x + self.down(self.up(x).relu())))
-        return made
-
-
 def test_the_models_input_is_sliced() -> None:
     """And gathered for the region that begins with it; a head with weights of its own stays whole."""
-    model = trace(Ends(), (6, WIDTH), "ends", "mse")
+    model = trace(OneRegion(), (6, WIDTH), "one", "mse")
     assert token_parts(model).sliced == ("input",) and token_parts(model).ends == ("norm",)
     flows = [(flow.operation, flow.direction) for flow in layer_flows(model, cut(2))]
     assert flows == [
@@ -132,7 +119,7 @@ def test_the_models_input_is_sliced() -> None:
     ]
 
 
-class Twice(Ends):
+class Twice(OneRegion):
     """One norm, used before and after."""
 
     def forward(self, x: Tensor) -> Tensor:
