@@ -140,26 +140,26 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
             f"{model.name} has nothing that {division.strategy} parallelism could divide: no linear "
             "layer ends what another begins, head by head or feature by feature"
         ]
-    common, width, name = found
+    p = "p2" if division.traits.hybrid else "p"
     mark = " with sequence parallelism" if division.cuts_tokens else ""
-    of = f"{division.strategy} parallelism{mark} of {model.name} on p = {division.parts}"
-    if common % division.parts:
-        return [
-            f"{of}: {name} has {width} heads or features, so p is at most {common} and divides "
-            f"{common}"
-        ]
+    of = f"{division.strategy} parallelism{mark} of {model.name} on {p} = {division.parts}"
+
+    def why_no_divisor(found: tuple[int, int, str], what: str) -> list[str]:
+        common, width, name = found
+        if common % division.parts == 0:
+            return []
+        return [f"{of}: {name} has {width} {what}, so {p} is at most {common} and divides {common}"]
+
+    reasons = why_no_divisor(found, "heads or features")
     if not division.cuts_tokens:
-        return []
-    found = narrowest_tokens(model)
-    if found is None:
+        return reasons
+    tokens = narrowest_tokens(model)
+    if tokens is None:
         return [
             f"sequence parallelism of {model.name}: no region ends with a tensor that has tokens "
             "beside samples and features"
         ]
-    common, width, name = found
-    if common % division.parts == 0:
-        return []
-    return [f"{of}: {name} has {width} tokens, so p is at most {common} and divides {common}"]
+    return reasons + why_no_divisor(tokens, "tokens")
 
 
 @once
