@@ -91,6 +91,9 @@ class _Search:
         for layer in model.layers:
             self._sizes |= zip(layer.outputs, sizes_of(layer.shape)[1], strict=True)
         self._shared = {owner for of in model.layers for owner in of.shared_parameters.values()}
+        self._with_gradient = {
+            name for layer in model.layers for name, has in layer.gradients.items() if has
+        }
         self._alike, self._known = model.alike, dict[tuple[object, ...], Passed | None]()
 
     def run(self, sliced: Mapping[str, Cut]) -> tuple[TokenParts, dict[str, Cut]]:
@@ -132,13 +135,20 @@ class _Search:
         return TokenTensor(cut, tokens, math.prod(size) // (PRIME * tokens))
 
     def _apart(self, at: int, cuts: Cuts, own: Mapping[str, Cut]) -> Passed | None:
-        """How a layer passes parts on; what it adds to a rank's own part may be cut, too."""
+        """How a layer passes parts on; what it adds to a rank's own part may be cut, too.
+
+        Of a whole tensor that it reads every rank would make a part of the gradient alone.
+        """
+        layer = self._layers[at]
         if not any(cuts) or not self._may_pass(at):
             return None
         found = self._passed(at, cuts)
-        if found is None and any(name in own for name in self._layers[at].inputs):
-            found = self._passed(at, self._aligned(self._layers[at], cuts))
-        return found
+        if found is None and any(name in own for name in layer.inputs):
+            found = self._passed(at, self._aligned(layer, cuts))
+        if found is None:
+            return None
+        whole = {name for name, cut in zip(layer.inputs, found.inputs, strict=True) if not cut}
+        return None if whole & self._with_gradient else found
 
     def _may_pass(self, at: int) -> bool:
         """Whether it has gradients, one output, no weights of other layers, and makes no product."""

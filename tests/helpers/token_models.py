@@ -67,3 +67,17 @@ class OneRegion(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = self.head(self.norm(x + self.down(self.up(x).relu())))
         return made
+
+
+class Gated(OneRegion):
+    """What the region makes is scaled by what the mean over its tokens says, and by a weight's view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.gamma = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.full((WIDTH,), 0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.down(self.up(x).relu())
+        y = y * self.gate(y.mean(1, keepdim=True)).sigmoid() * self.gamma.view(1, 1, -1)
+        made: Tensor = self.head(self.norm(x + y).mean(1))
+        return made

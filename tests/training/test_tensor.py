@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.tensor_ranks import Noted, on_ranks
-from tests.helpers.token_models import Gpt, OneRegion, Pooled
+from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
@@ -129,6 +129,11 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     for off, measured, counted in map(str.split, lines):
         assert float(off) < EXACT
         assert abs(int(measured) - int(counted)) <= NUMBERS
+
+
+def test_what_is_whole_and_multiplies_parts() -> None:
+    """Its gradient is not left to be a part of the sum."""
+    assert difference(model_entry(Gated, (6, WIDTH), 3), 2, sequence=True) < EXACT
 
 
 def sent_by_ranks(about: ModelEntry, division: Division) -> list[list[tuple[str, int]]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.attention import TOKENS, WIDTH, block
-from tests.helpers.token_models import Gpt, OneRegion, Pooled
+from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.handmade import mlp
 from tests.oracle.operator_models import traced
 from torch import Tensor
@@ -131,6 +131,13 @@ def test_shared_weights_stay_whole() -> None:
     model = trace(Twice(), (6, WIDTH), "twice", "mse")
     parts = {model.layers[at].name for at in token_parts(model).layers}
     assert parts == {"add"}
+
+
+def test_a_whole_tensor_with_a_gradient_stops_parts() -> None:
+    """A gate of all tokens, and the view of a weight: the sum behind them is whole."""
+    model = trace(Gated(), (6, WIDTH), "gated", "mse")
+    parts = token_parts(model)
+    assert not parts.layers and parts.ends == ("down",) and not parts.sliced
 
 
 def test_p_divides_the_tokens(gpt: ModelSpec) -> None:
