@@ -312,6 +312,7 @@ class Run:
         segments: Numbers | None = None,
         overlap: bool = False,
         sharded_optimizer: bool = False,
+        sequence_parallel: bool = False,
         optimizer: str = "momentum",
         execution: str = USUAL,
         form: Form = "measured",
@@ -335,7 +336,7 @@ class Run:
             Samples of a rank, or of all ranks; default the registered model's own.
         inner, segments
             Ranks of a group of a hybrid; micro-batches of a pipeline.
-        overlap, sharded_optimizer, optimizer, execution, form, samples
+        overlap, sharded_optimizer, sequence_parallel, optimizer, execution, form, samples
             As in `calib predict`. With `samples`, `epoch_s` is predicted too.
         changes
             What if a parameter were another, as `--set` of `calib predict` takes it.
@@ -364,6 +365,7 @@ class Run:
             segments=_given("segments", segments),
             overlap=overlap,
             sharded_optimizer=sharded_optimizer,
+            sequence_parallel=sequence_parallel,
         )
         scales = batches(
             layers, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch)

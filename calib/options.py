@@ -145,6 +145,9 @@ OverlapOption = Annotated[
 Sharded = Annotated[
     bool, typer.Option("--sharded-optimizer", help="Data: a rank updates 1/p of the weights.")
 ]
+SequenceParallel = Annotated[
+    bool, typer.Option("--sequence-parallel", help="Tensor: 1/p of the tokens between its regions.")
+]
 Accumulate = Annotated[
     int | None,
     typer.Option(

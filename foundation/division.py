@@ -66,7 +66,7 @@ STRATEGIES = {
     ),
     "filter": StrategyTraits("filter", "filters"),
     "channel": StrategyTraits("channel", "channels"),
-    "tensor": StrategyTraits("tensor", "regions"),
+    "tensor": StrategyTraits("tensor", "regions", options=("sequence_parallel",)),
     "data+filter": StrategyTraits("data_filter", "filters", replicas=True, options=("inner",)),
     "data+spatial": StrategyTraits(
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
@@ -81,6 +81,7 @@ OPTION_WORDS = {
     "split_until": ("where the split ends", ""),
     "overlap": ("overlap", False),
     "sharded_optimizer": ("sharded optimizer", False),
+    "sequence_parallel": ("sequence parallelism", False),
     "gradients": ("gradients by all ranks of a group", "leaders"),
     "accumulation": ("accumulation of gradients", 1),
 }
@@ -146,6 +147,13 @@ class Division:
     sharded_optimizer: Annotated[
         bool,
         Field(description="whether each rank updates 1/p of the weights, then they are gathered"),
+    ] = False
+    sequence_parallel: Annotated[
+        bool,
+        Field(
+            description="whether each rank has 1/p of the tokens between the regions of tensor "
+            "(Korthikanti et al. 2022)"
+        ),
     ] = False
     gradients: Annotated[
         Gradients,
@@ -281,15 +289,25 @@ class Division:
 
     @property
     def _marks(self) -> list[str]:
-        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
+        marks = {
+            "overlapped": self.overlap,
+            "sharded optimizer": self.sharded_optimizer,
+            "sequence parallel": self.sequence_parallel,
+        }
         return [mark for mark, is_so in marks.items() if is_so]
+
+    @property
+    def cuts_tokens(self) -> bool:
+        """Whether each rank has a part of the tokens between regions."""
+        return self.sequence_parallel and self.parts > 1
 
     @cached_property
     def geometry(self) -> tuple[object, ...]:
         """Equal for divisions that cut a model into the same parts, whatever the batch and p1."""
         whole = self.parts == 1 and not self.shards
         kind = "whole" if whole else self.strategy.removeprefix("data+")
-        return kind, self.parts, self.cells if self.parts > 1 else (), self.split_until
+        cells = self.cells if self.parts > 1 else ()
+        return kind, self.parts, cells, self.split_until, self.cuts_tokens
 
 
 class Divided(BaseModel):

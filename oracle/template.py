@@ -29,6 +29,7 @@ class DivisionTemplate:
     split_until: str = ""
     overlap: bool = False
     sharded_optimizer: bool = False
+    sequence_parallel: bool = False
     gradients: Gradients = "leaders"
     accumulation: int = 1
 
@@ -70,8 +71,9 @@ class DivisionTemplate:
         return groups(p, ranks_per_node)
 
 
-VARIANTS: tuple[dict[str, Any], ...] = ({}, {"overlap": True}, {"sharded_optimizer": True})
-# every strategy; data also with overlap, and with a sharded optimizer
+MARKS = ("overlap", "sharded_optimizer", "sequence_parallel")
+VARIANTS: tuple[dict[str, Any], ...] = ({}, *({mark: True} for mark in MARKS))
+# every strategy; data also with overlap, and with a sharded optimizer, tensor with sequence parallelism
 EVERY = tuple(
     DivisionTemplate(name, **marks)
     for name, traits in STRATEGIES.items()

@@ -16,7 +16,7 @@ from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import traced
 from calib.oracle.trace.tracing import NotByFx, export_in_own_types, trace_nodes, trace_operators
-from calib.training.exported_graph import exported_graph
+from calib.training.exported_graph import exported_graph, operator_of
 from calib.training.models import ModelEntry
 
 Observer = Callable[[str, Tensor], None]
@@ -69,6 +69,14 @@ class LayerProgram(nn.Module):
         """The node whose result is the output of `layer`."""
         nodes: list[fx.Node] = list(self.graph.graph.nodes)
         return next(node for node in nodes if self.layer_of.get(node.name) == layer)
+
+    def layer_behind(self, node: fx.Node) -> str:
+        """The layer whose output a node has, also by an identity; "" of a size."""
+        while node.name not in self.layer_of and node.all_input_nodes:
+            if node.op != "call_module" and operator_of(node) is None:
+                break
+            node = node.all_input_nodes[0]  # an identity
+        return self.layer_of.get(node.name, INPUT if node.op == "placeholder" else "")
 
     def module_called(self, node: fx.Node) -> nn.Module | None:
         """The module that a node calls; None where it calls none."""

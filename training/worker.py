@@ -27,7 +27,7 @@ from calib.training.teams import Teams
 # what a rank has of a parameter's gradient, among the ranks that share its samples:
 #   own      this rank alone has these weights (a shard of filters, a stage)
 #   same     all have the whole gradient (a layer that is whole on every rank)
-#   partial  each has the part of its piece of the image; the whole is their sum
+#   partial  each has the part of its piece of the image, or its tokens; the whole is their sum
 Gradient = Literal["own", "same", "partial"]
 
 

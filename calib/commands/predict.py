@@ -36,6 +36,7 @@ from calib.options import (
     SamplesOption,
     ScheduleName,
     Segments,
+    SequenceParallel,
     SettingsOption,
     Sharded,
     SplitUntil,
@@ -78,6 +79,7 @@ def command(
     split_until: SplitUntil = "",
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
+    sequence_parallel: SequenceParallel = False,
     optimizer: OptimizerOption = "momentum",
     execution: Executions = None,
     samples: SamplesOption = None,
@@ -109,6 +111,7 @@ def command(
         split_until=split_until,
         overlap=overlap,
         sharded_optimizer=sharded_optimizer,
+        sequence_parallel=sequence_parallel,
     )
     ranks = numbers(p, "-p")
     refuse_two_batches(batch_per_rank, batch_per_node, batch)

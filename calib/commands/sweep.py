@@ -25,6 +25,7 @@ from calib.options import (
     RankCounts,
     SamplesOption,
     ScheduleName,
+    SequenceParallel,
     SettingsOption,
     Sharded,
     SplitUntil,
@@ -72,6 +73,7 @@ def command(
     split_until: SplitUntil = "",
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
+    sequence_parallel: SequenceParallel = False,
     optimizer: OptimizerOption = "momentum",
     execution: Executions = None,
     samples: SamplesOption = None,
@@ -96,6 +98,7 @@ def command(
         split_until=split_until,
         overlap=overlap,
         sharded_optimizer=sharded_optimizer,
+        sequence_parallel=sequence_parallel,
     )
     ranks = numbers(p, "-p")
     scales = (

@@ -35,6 +35,7 @@ from calib.options import (
     OverlapOption,
     ScheduleName,
     Segments,
+    SequenceParallel,
     Sharded,
     SplitUntil,
     VariablesOption,
@@ -80,6 +81,7 @@ def command(
     split_until: SplitUntil = "",
     overlap: OverlapOption = False,
     sharded_optimizer: Sharded = False,
+    sequence_parallel: SequenceParallel = False,
     gradients: GradientsOption = None,
     accumulate: Accumulate = None,
     plan: Annotated[
@@ -171,6 +173,7 @@ def command(
         "split_until": split_until,
         "overlap": overlap,
         "sharded_optimizer": sharded_optimizer,
+        "sequence_parallel": sequence_parallel,
         "gradients": gradients,
         "accumulation": [accumulate] if accumulate else [],
     }

@@ -15,7 +15,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
 from calib.planning.peaks import peak_cases
-from calib.planning.points import PlannedLaunches, planned_launches, points_of
+from calib.planning.points import PlannedLaunches, planned_launches, points_of, with_tokens_cut
 from calib.planning.request import Request
 from calib.planning.tensors import tensor_cases
 from calib.terminal.printing import say
@@ -41,13 +41,14 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
     """
     machine = planned_launches(request, cluster)
     points, left_out = points_of(request, machine, specs)
-    collectives, unsent = collective_cases(request, machine, points)
+    apart = with_tokens_cut(points)
+    collectives, unsent = collective_cases(request, machine, apart)
     cases = [
         *in_place_cases(request, points),
         *overlap_cases(request, machine, points),
-        *layer_cases(request, points),
+        *layer_cases(request, apart),
         *peak_cases(request, machine, points),
-        *tensor_cases(request, points),
+        *tensor_cases(request, apart),
         *collectives,
         *sparse_cases(request, machine),
     ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from calib.foundation.division import Division, traits_of
@@ -11,7 +11,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.records.cluster import Cluster
-from calib.oracle.layout.shards import possible_division
+from calib.oracle.layout.shards import possible_division, why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
@@ -81,6 +81,19 @@ def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
     if (found := entry_of(model)) is not None:
         return found.batch_per_rank
     raise InputError(f"the model {model.name} has no batch of its own: give --batch-per-rank")
+
+
+def with_tokens_cut(points: Sequence[Point]) -> list[Point]:
+    """The points, and behind them those of tensor with sequence parallelism, where that can be.
+
+    Their layers and messages are measured too, not their iterations.
+    """
+    more = [
+        replace(point, division=replace(point.division, sequence_parallel=True))
+        for point in points
+        if "sequence_parallel" in point.division.traits.options
+    ]
+    return [*points, *(of for of in more if not why_impossible(of.model, of.division))]
 
 
 def points_of(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import Shape
 from calib.microbench.cases import Case, TensorsCase
-from calib.oracle.layout.shards import rank_parameters
+from calib.oracle.layout.shards import partial_parameters, rank_parameters
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.shared_layers import cut_tensors
@@ -28,6 +28,7 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         packed = traits.replicas or traits.cuts == "image"
         in_one = packed and not point.division.shards
         cases += _passes(request, point, shapes, f"weights of {point.label}", in_one, 0)
+        cases += _of_tokens(request, point)
         cases += _units(request, point)
         cases += _shards(request, point)
         cases += _accumulations(request, point, shapes)
@@ -59,6 +60,13 @@ def _units(request: Request, point: Point) -> Iterable[TensorsCase]:
             yield _case(request, point, "pack", shapes, why, 0)
 
 
+def _of_tokens(request: Request, point: Point) -> Iterable[TensorsCase]:
+    """The packing of gradients that each rank has of its tokens."""
+    shapes = partial_parameters(point.model, point.division)
+    if shapes:
+        yield _case(request, point, "pack", shapes, f"norms and biases of {point.label}", 0)
+
+
 def _accumulations(
     request: Request, point: Point, shapes: tuple[Shape, ...]
 ) -> Iterable[TensorsCase]:
@@ -75,9 +83,9 @@ def _accumulations(
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """What filter and channel join from shards, and what they cut."""
+    """What filter and channel join from shards, what they cut, and likewise of tokens."""
     division = point.division
-    if division.traits.cuts not in ("filters", "channels"):
+    if division.parts == 1 or division.traits.cuts == "image":
         return
     for operation, whole in cut_tensors(point.model, division).items():
         for name, shape in whole.items():

@@ -28,11 +28,13 @@ def templates(
     split_until: str = "",
     overlap: bool = False,
     sharded_optimizer: bool = False,
+    sequence_parallel: bool = False,
     gradients: Gradients | None = None,
 ) -> list[DivisionTemplate]:
     """Every strategy with its options, once for each p2 and number of micro-batches that it takes.
 
-    "all" has data in its three variants; in the fourth too, where both options of it are given.
+    "all" has data in its three variants; in the fourth too, where both options of it are given. tensor
+    has two.
 
     Raises
     ------
@@ -47,7 +49,11 @@ def templates(
         "gradients": gradients,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    marks: dict[str, Any] = {"overlap": overlap, "sharded_optimizer": sharded_optimizer}
+    marks: dict[str, Any] = {
+        "overlap": overlap,
+        "sharded_optimizer": sharded_optimizer,
+        "sequence_parallel": sequence_parallel,
+    }
     lists = {"inner": inner, "segments": segments, "accumulation": accumulation}
     words = list(dict.fromkeys(word.strip() for word in strategies.split(",") if word.strip()))
     if words == ["all"]:

@@ -32,7 +32,7 @@ TEXT = (
     "bottleneck",
     "reason",
 )
-TRUTH = ("overlap", "sharded_optimizer", "feasible")
+TRUTH = ("overlap", "sharded_optimizer", "sequence_parallel", "feasible")
 WHOLE = ("p", "inner", "batch", "segments", "accumulation", "limit_ranks", "bytes_per_rank")
 COLUMNS = (
     "model",
@@ -48,6 +48,7 @@ COLUMNS = (
     "grid",
     "overlap",
     "sharded_optimizer",
+    "sequence_parallel",
     "optimizer",
     "execution",
     "feasible",
@@ -82,6 +83,7 @@ def row_of(of: Projection) -> list[Cell]:
         "x".join(map(str, division.cells)),
         division.overlap,
         division.sharded_optimizer,
+        division.sequence_parallel,
         of.optimizer,
         of.execution,
         of.feasible,

@@ -73,6 +73,41 @@ class Call:
         return Passed(self.cuts, tuple(cuts), arguments)
 
 
+class LinearWeights(NamedTuple):
+    """Where a linear layer has its weight among its parameters, and which axis of it is of the inputs.
+
+    The other axis is of the outputs; the other parameter, if there is one, is the bias.
+    """
+
+    place: int = 0
+    inputs: int = 1
+
+    @property
+    def outputs(self) -> int:
+        """The axis of the output features."""
+        return 1 - self.inputs
+
+
+def linear_weights(shape: LayerShape) -> LinearWeights | None:
+    """Of a product of its one input and weights, with or without biases; None for other layers.
+
+    Weights are (outputs, inputs), as nn.Linear has them, or (inputs, outputs): in products that are
+    written out, as in Conv1D of transformers' GPT-2.
+    """
+    of, held = shape.operator, shape.parameter_shapes
+    if of is None:
+        return LinearWeights() if shape.kind == "linear" else None
+    x, first, second = {"input": 0}, {"parameter": 0}, {"parameter": 1}
+    given = [each for each in of.positional if each is not None]
+    if of.base == "linear" and held and given == [x, first, second][: 1 + len(held)]:
+        return LinearWeights()
+    if of.base in ("mm", "matmul") and given == [x, first] and len(held[0]) == 2:
+        return LinearWeights(0, 0)
+    if of.base == "addmm" and given == [first, x, second] and not of.named:
+        return LinearWeights(1, 0) if held[0] == held[1][1:] else None
+    return None
+
+
 def sizes_of(shape: LayerShape) -> tuple[list[Shape], list[Shape]]:
     """Sizes of all inputs and outputs at PRIME samples."""
     of = shape.operator
@@ -93,6 +128,18 @@ def passed_on(shape: LayerShape, cuts: Cuts) -> Passed | None:
         return found
     # an argument that changes must be one by its place
     return found if all(at < len(of.positional) for at in found.arguments(1)) else None
+
+
+def passed_apart(shape: LayerShape, cuts: Cuts) -> Passed | None:
+    """How a layer passes on cuts of an axis whose items it computes apart, all its weights being whole.
+
+    As tokens: by a linear layer, a norm over features, an embedding, and item by item with a parameter
+    that is the same for all tokens. What has no weights passes cuts on as above. None if it does not.
+    """
+    rule = _behind_weights if linear_weights(shape) else _APART.get(shape.name)
+    if rule is None:
+        return passed_on(shape, cuts)
+    return None if shape.operator and shape.operator.no_grad else rule(Call(shape, cuts))
 
 
 def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
@@ -141,11 +188,15 @@ def _written(size: Shape) -> list[Any]:
 
 
 def _each(call: Call, behind: int = 0) -> Passed | None:
-    """Item by item, with broadcasting; `behind` dimensions at the end belong together."""
+    """Item by item, with broadcasting; `behind` dimensions at the end belong together.
+
+    Constants and weights are whole.
+    """
     (output,) = call.outputs
     rank = len(output)
     of = call.shape.operator
-    sizes = [*call.inputs, *(size for size, _ in (of.constants if of else ()))]
+    constants = (size for size, _ in (of.constants if of else ()))
+    sizes = [*call.inputs, *constants, *call.shape.parameter_shapes]
     cuts = [*call.cuts, *[None] * (len(sizes) - len(call.cuts))]
     found = {
         Cut(cut.axis + rank - len(size), cut.blocks)
@@ -297,10 +348,40 @@ def _softmax(call: Call) -> Passed | None:
 
 
 def _cat(call: Call) -> Passed | None:
-    """All along an axis that is not cut."""
-    at = 1 if call.shape.operator is None else call.axis(1)
-    alike = set(call.cuts) == {call.cut} and at != call.cut.axis
+    """All along an axis that is not cut; a constant among them has no items, as an empty cache."""
+    of = call.shape.operator
+    at = 1 if of is None else call.axis(1)
+    empty = of is None or all(size == (0,) for size, _ in of.constants)
+    alike = set(call.cuts) == {call.cut} and at != call.cut.axis and empty
     return call.passed([call.cut]) if alike else None
+
+
+def _reduced(call: Call) -> Passed | None:
+    """A mean or a sum over axes that are not cut; they go, unless they are kept."""
+    rank, over = len(call.inputs[0]), call.argument(1, "dim")
+    axes = {int(at) % rank for at in (over if isinstance(over, list) else [over]) if at is not None}
+    if not axes or call.cut.axis in axes:
+        return None
+    gone = 0 if call.argument(2, "keepdim", False) else sum(at < call.cut.axis for at in axes)
+    return call.passed([Cut(call.cut.axis - gone, call.cut.blocks)])
+
+
+def _behind_weights(call: Call, dimensions: int = 1) -> Passed | None:
+    """Weights are of the last dimensions; along the others items are computed apart."""
+    whole = len(call.inputs[0]) - dimensions
+    return call.passed([call.cut]) if call.cut.axis < whole else None
+
+
+def _norm(call: Call) -> Passed | None:
+    """Over the last dimensions."""
+    of = call.shape.operator
+    over = call.shape.attributes["normalized_shape"] if of is None else call.argument(1, "")
+    return _behind_weights(call, len(over)) if isinstance(over, list | tuple) else None
+
+
+def _embedding(call: Call) -> Passed | None:
+    """Of indices, by a table of weights."""
+    return call.passed([call.cut]) if len(call.inputs) == 1 else None
 
 
 Rule = Callable[[Call], Passed | None]
@@ -332,4 +413,12 @@ _OPERATORS: Mapping[str, Rule] = {
     "chunk": _chunk,
     "slice": _slice,
     "cat": _cat,
+    "mean": _reduced,
+    "sum": _reduced,
+}
+# with whole weights
+_APART: Mapping[str, Rule] = {
+    **dict.fromkeys(_ITEM_BY_ITEM, _each),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
+    "embedding": _embedding,
 }

@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from calib.foundation.layers import LayerShape
-from calib.oracle.layout.cuts import Cut, Cuts, Passed, passed_on, sizes_of
+from calib.oracle.layout.cuts import Cut, Cuts, Passed, linear_weights, passed_on, sizes_of
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -42,16 +41,6 @@ class Region:
         return {**self.columns, **self.inside, **self.rows}
 
 
-def is_linear(shape: LayerShape) -> bool:
-    """Whether it is a product of its one input and weights (outputs, inputs), with or without biases."""
-    of = shape.operator
-    if of is None:
-        return shape.kind == "linear"
-    held = [{"parameter": at} for at in range(len(shape.parameter_shapes))]
-    given = [each for each in of.positional if each is not None]
-    return of.base == "linear" and len(held) > 0 and given == [{"input": 0}, *held]
-
-
 @once
 def regions(model: ModelSpec) -> tuple[Region, ...]:
     """All regions, in order; they have no layer in common."""
@@ -70,8 +59,13 @@ def narrowest_cut(model: ModelSpec) -> tuple[int, int, str] | None:
 
     None for a model without a region.
     """
+    return narrowest_of(model, region_cuts(model))
+
+
+def narrowest_of(model: ModelSpec, layers: Mapping[int, Passed]) -> tuple[int, int, str] | None:
+    """The same of any layers that are cut, by place."""
     widths: dict[str, int] = {}
-    for place, passed in region_cuts(model).items():
+    for place, passed in layers.items():
         layer = model.layers[place]
         inputs, outputs = sizes_of(layer.shape)
         cuts = zip((*inputs, *outputs), (*passed.inputs, *passed.outputs), strict=True)
@@ -107,7 +101,9 @@ class _Search:
         self.free = {  # linear layers of no region yet
             at
             for at, layer in enumerate(model.layers)
-            if is_linear(layer.shape) and not layer.shared_parameters and layer.name not in shared
+            if linear_weights(layer.shape)
+            and not layer.shared_parameters
+            and layer.name not in shared
         }
         self._alike, self._known = model.alike, dict[tuple[object, ...], Passed | None]()
 

@@ -17,10 +17,11 @@ from typing import Any
 from calib.foundation.division import CutWhat, Division
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.layout.cuts import Passed, part_of
+from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.layout.tokens import narrowest_tokens, token_parts
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import checkpointed
@@ -139,14 +140,26 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
             f"{model.name} has nothing that {division.strategy} parallelism could divide: no linear "
             "layer ends what another begins, head by head or feature by feature"
         ]
-    common, width, name = found
     p = "p2" if division.traits.hybrid else "p"
-    if common % division.parts == 0:
-        return []
-    return [
-        f"{division.strategy} parallelism of {model.name} on {p} = {division.parts}: {name} has "
-        f"{width} heads or features, so {p} is at most {common} and divides {common}"
-    ]
+    mark = " with sequence parallelism" if division.cuts_tokens else ""
+    of = f"{division.strategy} parallelism{mark} of {model.name} on {p} = {division.parts}"
+
+    def why_no_divisor(found: tuple[int, int, str], what: str) -> list[str]:
+        common, width, name = found
+        if common % division.parts == 0:
+            return []
+        return [f"{of}: {name} has {width} {what}, so {p} is at most {common} and divides {common}"]
+
+    reasons = why_no_divisor(found, "heads or features")
+    if not division.cuts_tokens:
+        return reasons
+    tokens = narrowest_tokens(model)
+    if tokens is None:
+        return [
+            f"sequence parallelism of {model.name}: no region ends with a tensor that has tokens "
+            "beside samples and features"
+        ]
+    return reasons + why_no_divisor(tokens, "tokens")
 
 
 @once
@@ -161,7 +174,8 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
 
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
-    layers that share weights, and operators. tensor: all layers of regions.py.
+    layers that share weights, and operators. tensor: all layers of regions.py, and with sequence
+    parallelism those of tokens.py.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -182,8 +196,14 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
         return range(min(end, next(named, end)))
     if division.traits.cuts == "regions":
-        return sorted(region_cuts(model))
+        return sorted(_cuts(model, division))
     return weighted_places(model, division.traits.cuts)
+
+
+def _cuts(model: ModelSpec, division: Division) -> dict[int, Passed]:
+    """How layers are cut by tensor, by their places."""
+    layers = token_parts(model).layers if division.cuts_tokens else {}
+    return {**region_cuts(model), **layers}
 
 
 @once
@@ -247,7 +267,7 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
     """
     parts: dict[tuple[object, ...], LayerShape] = {}
     found: dict[int, LayerShape] = {}
-    cuts = region_cuts(model) if division.traits.cuts == "regions" else {}
+    cuts = _cuts(model, division) if division.traits.cuts == "regions" else {}
     for place in split_places(model, division):
         key = model.alike[place], cuts.get(place)
         if key not in parts:
@@ -300,21 +320,39 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
 
 
 def region_part(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
-    """A layer of a region on one of `parts` parts; one that ends it has no bias, added after the sum."""
-    if not shape.parameter_shapes:
-        return part_of(shape, passed, parts)
-    weight, *biases = shape.parameter_shapes
-    is_row = passed.inputs[0] is not None
-    if is_row:
-        held: tuple[Shape, ...] = ((weight[0], weight[1] // parts),)
-    else:
-        held = tuple([(of[0] // parts, *of[1:]) for of in (weight, *biases)])
-    part = part_of(shape, passed, parts)
-    changes: dict[str, Any] = {"parameter_shapes": held}
-    if is_row and biases and part.operator is not None:
-        call = part.operator.positional[:2]
-        changes["operator"] = part.operator.model_copy(update={"arguments": json.dumps(call)})
+    """A layer on one of `parts` parts; one that ends a region has no bias, added after the sum."""
+    part, of = part_of(shape, passed, parts), linear_weights(shape)
+    if of is None:
+        return part
+    held, is_row = [*shape.parameter_shapes], passed.inputs[0] is not None
+    weight = Cut(of.inputs if is_row else of.outputs).part(held[of.place], parts)
+    if not is_row:
+        held = [Cut(0).part(each, parts) if len(each) == 1 else weight for each in held]
+        return part.model_copy(update={"parameter_shapes": tuple(held)})
+    changes: dict[str, Any] = {"parameter_shapes": (weight,)}
+    if len(held) > 1 and part.operator is not None:
+        name = "aten.mm.default" if part.operator.base == "addmm" else part.operator.name
+        call = {"name": name, "arguments": json.dumps([{"input": 0}, {"parameter": 0}])}
+        changes["operator"] = part.operator.model_copy(update=call)
     return part.model_copy(update=changes)
+
+
+def biases(shape: LayerShape) -> tuple[Shape, ...]:
+    """Of a convolution or linear layer: what is added after the sum of terms, whole on every rank."""
+    return tuple([of for of in shape.parameter_shapes if len(of) == 1])
+
+
+def partial_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
+    """Of weights whose gradients are parts of a sum over the ranks, each of its tokens.
+
+    Those of layers that run on parts of the tokens, and biases that are added to such parts.
+    """
+    if not division.cuts_tokens:
+        return ()
+    found, layers = token_parts(model), model.layers
+    of = {at: layers[at].shape.parameter_shapes for at in found.layers}
+    of |= {at: biases(layers[at].shape) for at in found.rows}
+    return tuple([shape for at in sorted(of) for shape in of[at]])
 
 
 def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
@@ -330,7 +368,7 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
         return model.parameter_shapes
     held = [layer.own_parameters for layer in model.layers]
     for place, part in largest_parts(model, division).items():
-        whole = model.layers[place].shape.parameter_shapes
-        cut = part.parameter_shapes
-        held[place] = (*cut, *whole[len(cut) :])
+        whole, cut = model.layers[place].shape, part.parameter_shapes
+        added = biases(whole) if len(cut) < len(whole.parameter_shapes) else ()
+        held[place] = (*cut, *added)
     return tuple([shape for of in held for shape in of])

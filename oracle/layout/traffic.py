@@ -16,11 +16,12 @@ from calib.foundation.collectives import Operation
 from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.regions import regions
-from calib.oracle.layout.shards import require_possible, split_places
+from calib.oracle.layout.shards import partial_parameters, require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
+from calib.oracle.layout.tokens import TokenParts, token_parts
 from calib.oracle.layout.units import model_units
-from calib.oracle.layout.workload import kinds_of, repeats, workload
+from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
@@ -158,7 +159,7 @@ def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
     if division.parts == 1:
         return []
     if division.traits.cuts == "regions":
-        return _regions(model)
+        return _regions(model, token_parts(model) if division.cuts_tokens else TokenParts())
     return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
@@ -285,18 +286,40 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     ]
 
 
-def _regions(model: ModelSpec) -> list[Sending]:
-    """tensor: allreduce of y where a region ends, and of dL/dx where it begins, once for each x."""
+def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
+    """tensor: allreduce of y where a region ends, and of dL/dx where it begins, once for each x.
+
+    Where tokens are cut, a reduce-scatter and an allgather in the place of each: y is scattered in the
+    forward, and dL/dy gathered in the backward; x is gathered, and dL/dx scattered. What whole layers
+    read is gathered in the forward, and in the backward dL/dy of what is sliced.
+    """
     layers, kinds = model.layers, kinds_of(model)
     found = regions(model)
     rows = sorted(place for region in found for place in region.rows)
     entries = sorted(place for region in found for place in region.entries.values())
+    makers = {name: place for place, layer in enumerate(layers) for name in layer.outputs}
+    ends = sorted(makers[name] for name in parts.ends)
+    # the model's input has no gradient
+    sliced = [makers[name] for name in parts.sliced if name in makers]
+    sliced = sorted(place for place in sliced if layers[place].has_gradient)
+    y = {kinds[place]: layers[place].shape.output_items for place in (*rows, *ends, *sliced)}
+    x = {kinds[place]: layers[place].shape.input_items for place in entries}
     given = [place for place in entries if layers[place].needs_input_grad]
-    y = {kinds[place]: layers[place].shape.output_items for place in rows}
-    x = {kinds[place]: layers[place].shape.input_items for place in given}
+    cut = {*parts.rows, *parts.entries}
+
+    def apart(places: Sequence[int]) -> tuple[list[int], list[int]]:
+        return [of for of in places if of not in cut], [of for of in places if of in cut]
+
+    (summed, scattered), (_, gathered), back = apart(rows), apart(entries), apart(given[::-1])
+    returned = [*scattered, *sliced][::-1]
     return [
-        Sending("allreduce", "layerwise", "forward", "y of {}", rows, y),
-        Sending("allreduce", "layerwise", "backward", "dL/dx of {}", given[::-1], x),
+        Sending("allreduce", "layerwise", "forward", "y of {}", summed, y),
+        Sending("reduce_scatter", "layerwise", "forward", "y of {}", scattered, y),
+        Sending("allgather", "layerwise", "forward", "x of {}", gathered, x),
+        Sending("allgather", "layerwise", "forward", "y of {}", ends, y),
+        Sending("allreduce", "layerwise", "backward", "dL/dx of {}", back[0], x),
+        Sending("reduce_scatter", "layerwise", "backward", "dL/dx of {}", back[1], x),
+        Sending("allgather", "layerwise", "backward", "dL/dy of {}", returned, y),
     ]
 
 
@@ -305,12 +328,14 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
 
     data with a sharded optimizer: a reduce-scatter, and an allgather of the weights after the update.
     data+spatial: an allreduce by a leader of each group; or, if all ranks take part, a reduce-scatter
-    in each group, an allreduce of 1/p2 across the groups, and an allgather in each group.
+    in each group, an allreduce of 1/p2 across the groups, and an allgather in each group. tensor with
+    sequence parallelism: an allreduce of those that every rank has of its tokens alone.
     """
     p, parts = division.p, division.parts
+    nbytes = message_bytes(exchanged_weights(model, division).nbytes, 1)
     if p == 1 or division.shards or (division.replicas == 1 and not division.traits.replicated):
-        return []
-    nbytes = message_bytes(workload(model, division).weights.nbytes, 1)
+        partial = len(partial_parameters(model, division)) > 0
+        return [Message("allreduce", nbytes, p, why="gradients, of tokens")] if partial else []
     if division.sharded_optimizer:
         return [
             Message("reduce_scatter", nbytes, p, why="gradients"),

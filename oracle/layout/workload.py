@@ -17,7 +17,7 @@ from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
 from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.layout.shards import largest_parts, rank_parameters
+from calib.oracle.layout.shards import largest_parts, partial_parameters, rank_parameters
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -164,6 +164,14 @@ def workload(model: ModelSpec, division: Division) -> Workload:
         output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
         again=Counter([piece for piece in again if piece != FREE]),
     )
+
+
+@once_per_geometry
+def exchanged_weights(model: ModelSpec, division: Division) -> Tensors:
+    """A rank's weights whose gradients are exchanged after the backward, where any are."""
+    if division.cuts_tokens:
+        return tensors(partial_parameters(model, division), model.items)
+    return workload(model, division).weights
 
 
 @once

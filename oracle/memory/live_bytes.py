@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import exchanged_weights, workload
 from calib.oracle.memory.live_iteration import (
     batch_line,
     buffers,
@@ -21,6 +21,7 @@ from calib.oracle.memory.live_parts import (
     RegionLayers,
     SharedLayers,
     SpatialLayers,
+    TokenLayers,
     UnitLayers,
     WholeLayers,
 )
@@ -52,10 +53,11 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
         held, after = unit_held_bytes(model, division, optimizer, widens)
     else:
         share = division.p if division.sharded_optimizer else 1
-        held = held_bytes(weights, optimizer, share) + exchange_bytes(weights, division)
+        flat = exchange_bytes(exchanged_weights(model, division), division)
+        held = held_bytes(weights, optimizer, share) + flat
         after = update_bytes(weights, optimizer, share)
         if widens:
-            after = max(after, summing_bytes(weights, division, model.items.weight_bytes))
+            after = max(after, summing_bytes(weights, flat, division, model.items.weight_bytes))
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
     if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others
@@ -101,5 +103,6 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
         return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
-    of = RegionLayers if division.traits.cuts == "regions" else SharedLayers
-    return of(model, division)
+    if division.traits.cuts == "regions":
+        return (TokenLayers if division.cuts_tokens else RegionLayers)(model, division)
+    return SharedLayers(model, division)

@@ -56,19 +56,18 @@ def exchange_bytes(weights: Tensors, division: Division) -> int:
 
     The buckets of DistributedDataParallel are as large.
     """
-    exchanges = division.replicas > 1 or division.traits.cuts == "image"
+    exchanges = division.replicas > 1 or division.traits.cuts == "image" or division.cuts_tokens
     if division.p == 1 or not exchanges:
         return 0
     sliced = division.gradients == "all"
     return weights.nbytes + (weights.nbytes // division.parts if sliced else 0)
 
 
-def summing_bytes(weights: Tensors, division: Division, item_bytes: int) -> int:
+def summing_bytes(weights: Tensors, flat: int, division: Division, item_bytes: int) -> int:
     """Gradients, and what an exchange makes to add them up in float32; 0 if it adds them as they are.
 
-    A reduce-scatter also makes the rank's part of the sum.
+    `flat` are bytes of its buffer. A reduce-scatter also makes the rank's part of the sum.
     """
-    flat = exchange_bytes(weights, division)
     if not flat or item_bytes >= ITEM_BYTES:
         return 0
     copies = flat + (flat // division.p if division.sharded_optimizer else 0)

@@ -16,7 +16,7 @@ from calib.oracle.layout.traffic import (
     gradient_messages,
     grouped_flows,
 )
-from calib.oracle.layout.workload import Select, Tensors, Workload, workload
+from calib.oracle.layout.workload import Select, Tensors, Workload, exchanged_weights, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 from calib.oracle.paper.form import PaperCosts
@@ -118,7 +118,7 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     messages = gradient_messages(model, division)
     if not messages:
         return []
-    return exchange_of(messages, workload(model, division).weights, model.items, costs)
+    return exchange_of(messages, exchanged_weights(model, division), model.items, costs)
 
 
 def exchange_of(

@@ -20,6 +20,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.stages import activations_before
+from calib.oracle.layout.tokens import token_parts
 from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
@@ -41,6 +42,7 @@ LoopOperation = Literal["concat", "split"]
 TENSORS = {
     "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
+    "regions": {"split": "sums, by tokens", "concat": "tokens"},
 }
 
 
@@ -126,10 +128,11 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     """By operation and layer: the whole tensor (per sample) that is cut into shards or joined.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
-    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: none.
+    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: what is gathered
+    and scattered where tokens are cut.
     """
     if division.traits.cuts == "regions":
-        return {}
+        return _token_tensors(model) if division.cuts_tokens else {}
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
@@ -138,6 +141,32 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
         return {"split": inputs, "concat": joined}
     outputs = {layer.name: layer.shape.output_shape for layer in split}
     return {"concat": outputs, "split": outputs}
+
+
+def _token_tensors(model: ModelSpec) -> dict[LoopOperation, dict[str, Shape]]:
+    """As (tokens, items of each).
+
+    A rank's own part, of what is sliced and of the gradient of what whole layers read, is not counted.
+    """
+    parts, layers = token_parts(model), model.layers
+    shapes = {name: (of.tokens, of.items) for name, of in parts.tensors.items()}
+    y = {layers[at].name: shapes[layers[at].name] for at in parts.rows}
+    x = {layers[at].name: shapes[name] for at, name in parts.entries.items()}
+    ends, sliced = ({name: shapes[name] for name in of} for of in (parts.ends, parts.sliced))
+    has_gradient = {name for layer in layers if layer.has_gradient for name in layer.outputs}
+    given = {layer.name for layer in layers if layer.needs_input_grad}
+    return {
+        "concat": {
+            **{f"x of {name}": shape for name, shape in x.items()},
+            **{f"y of {name}": shape for name, shape in ends.items()},
+            **{f"dL/dy of {name}": shape for name, shape in y.items()},
+            **{f"dL/dy of {of}": shape for of, shape in sliced.items() if of in has_gradient},
+        },
+        "split": {
+            **{f"y of {name}": shape for name, shape in y.items()},
+            **{f"dL/dx of {name}": shape for name, shape in x.items() if name in given},
+        },
+    }
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -194,12 +223,12 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     sums every y of its split layers and joins every dL/dx but the first. tensor: as measured.
     """
     if division.traits.cuts == "regions":
-        sums = {("allreduce", "y"): (0, 0), ("allreduce", "dL/dx"): (0, 0)}
+        joined: dict[tuple[str, str], tuple[int, int]] = {}
         for flow in grouped_flows(model, division):
-            about = flow.operation, "y" if flow.direction == "forward" else "dL/dx"
-            n, items = sums[about]
-            sums[about] = n + flow.count, items + flow.count * flow.items
-        return {about: of for about, of in sums.items() if of[0]}
+            about = flow.operation, flow.why.partition(" ")[0]
+            n, items = joined.get(about, (0, 0))
+            joined[about] = n + flow.count, items + flow.count * flow.items
+        return joined
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         y, dx = ("allreduce", split), ("allgather", split[1:])

@@ -7,13 +7,23 @@ parts, without messages (oracle/layout/regions.py). Where it ends, y is summed i
 begins, dL/dx is summed in the backward, once for all layers that read x. So a block of a transformer has
 four allreduces of tokens x width. Biases of the last layers, and all other layers, are whole on every
 rank. Their gradients are the same everywhere, so nothing is exchanged after the backward.
+
+With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2) norms, dropout and
+residuals between regions run on 1/p of the tokens (oracle/layout/tokens.py): each allreduce becomes a
+reduce-scatter of what a region makes and an allgather of what the next one reads, and in the backward
+the other way round, with as many bytes. Activations between regions are 1/p. Norms' weights and the
+biases of last layers have gradients of a rank's own tokens, which one allreduce sums, AR(p, W_part). A
+region keeps the whole x for its backward; Megatron-LM gathers it again.
 """
 
 from __future__ import annotations
 
+import math
+
 from calib.foundation.division import Division
 from calib.oracle.layout.regions import narrowest_cut
-from calib.oracle.layout.workload import model_weights, workload
+from calib.oracle.layout.tokens import narrowest_tokens
+from calib.oracle.layout.workload import exchanged_weights, model_weights, workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
@@ -27,7 +37,7 @@ __all__ = ["limit", "measured", "memory", "paper"]
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The terms above, with 2 (p-1) (alpha + m beta / p) for each allreduce.
+    """The terms above, with (p-1) (alpha + m beta / p) for each operation, twice for an allreduce.
 
     ParaDL has no such strategy; these are its terms for it. WU is of the weights that a rank has.
     """
@@ -46,13 +56,41 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
             "sum(WU) |w_rank| / |w|",
             {"sum(WU)": update.seconds, "|w_rank| / |w|": share},
         ),
+        *_paper_exchange(model, division, costs),
     ]
 
 
+def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """Of gradients that each rank has of its tokens."""
+    p, nbytes = division.p, _exchanged_bytes(model, division)
+    if not nbytes:
+        return []
+    link = costs.link(p, "allreduce")
+    return [
+        Term(
+            "exchange",
+            "gradient exchange",
+            "allreduce of gradients, each of its tokens",
+            link.allreduce(p, nbytes),
+            "2 (p-1) (alpha + W_part beta / p)",
+            {"p": p, "W_part": nbytes, **link.values},
+        )
+    ]
+
+
+def _exchanged_bytes(model: ModelSpec, division: Division) -> int:
+    return exchanged_weights(model, division).nbytes if division.cuts_tokens else 0
+
+
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-    """Activations of B samples, in parts inside regions, and the weights that a rank has."""
+    """Activations of B samples, in parts inside regions, and the weights that a rank has.
+
+    With sequence parallelism also in parts between regions, and the buffer of exchanged gradients.
+    """
     activations = activation_bytes(model, division.local_batch * _items(model, division))
-    return naive_parts(activations, workload(model, division).weights.nbytes, False, optimizer)
+    found = naive_parts(activations, workload(model, division).weights.nbytes, False, optimizer)
+    exchanged = _exchanged_bytes(model, division)
+    return found | ({"exchange": exchanged} if exchanged else {})
 
 
 @once_per_geometry
@@ -64,10 +102,17 @@ def _items(model: ModelSpec, division: Division) -> int:
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """The heads and features of all regions, which p divides."""
+    """The heads and features of all regions, which p divides; and the tokens, where they are cut."""
     found = narrowest_cut(model)
     if found is None:
         return Limit(ranks=1, why="p <= 1: no region of layers can be divided")
     common, width, name = found
     why = f"{name} has the fewest heads or features, {width}: p divides {common}"
-    return Limit(ranks=common, why=why)
+    if not division.sequence_parallel:
+        return Limit(ranks=common, why=why)
+    tokens = narrowest_tokens(model)
+    if tokens is None:
+        return Limit(ranks=1, why="p <= 1: no region ends with a tensor of tokens")
+    most = math.gcd(common, tokens[0])
+    why += f"; {tokens[2]} has the fewest tokens, {tokens[1]}, of which it divides {tokens[0]}"
+    return Limit(ranks=most, why=why)

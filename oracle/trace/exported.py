@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.traceback import preserve_node_meta
 
 from calib.foundation.errors import InputError
@@ -89,7 +89,10 @@ class ExportedLayers:
         signature = program.graph_signature
         self._no_grad = False  # in a part of the forward that computes no gradients
         self._values: dict[fx.Node, Any] = {}
-        self._constants: dict[str, Tensor] = dict(program.constants)
+        # buffers that are not saved with the model are among them, without values: the module has those
+        self._constants: dict[str, Tensor] = {
+            name: of for name, of in program.constants.items() if not isinstance(of, FakeTensor)
+        }
         self._names = {
             **{name: (held, True) for name, held in signature.inputs_to_parameters.items()},
             **{name: (held, False) for name, held in signature.inputs_to_buffers.items()},

@@ -49,10 +49,12 @@ export: --to --output --ranks --bytes --nodes --cluster --library --execution --
     --calls --list --json
 env: --parameters --ranks --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
-    --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
+    --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
+    --samples --form --set
     --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
 sweep: --models --strategies -p --inner --segments --schedule --boundaries --grid --split-until
-    --overlap --sharded-optimizer --accumulate --optimizer --execution --samples --form --set
+    --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
+    --samples --form --set
     --batch-per-rank --batch-per-node --batch --parameters --output
 search: --model --space --method --cluster --memory --batch --batch-per-rank --budget
     --evaluations --option --optimizer --execution --seed --form --set --parameters --nominal --output
@@ -61,9 +63,9 @@ model:
 replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node --segments
     --samples --output --json
 train: --model --strategy -p --batch-per-rank --batch --accumulate --groups --inner --segments --schedule
-    --boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan --backend
-    --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed --output
-    --launcher --env --hang-seconds --input --outputs --loss --train-function --json
+    --boundaries --grid --split-until --overlap --sharded-optimizer --sequence-parallel --gradients
+    --plan --backend --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed
+    --output --launcher --env --hang-seconds --input --outputs --loss --train-function --json
 import-run: --output --model --strategy -p --batch --inner --segments --warmup --optimizer
     --execution --library --name --json
 report: --output --parameters --csv --markdown --junit --least-accuracy --history --no-history

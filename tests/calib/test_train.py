@@ -95,7 +95,11 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
 ) -> None:
     runs, reasons = asked("all", 4).runs()
     names = {job.division.strategy for job, _ in runs}
-    assert names == set(STRATEGIES) - {"serial"} and reasons == []
+    assert names == set(STRATEGIES) - {"serial"}
+    (why,) = reasons  # its regions are of a classifier
+    assert why.startswith(
+        "tensor, sequence parallel: sequence parallelism of vgg16-mini: no region"
+    )
     assert len({path for _, path in runs}) == len(runs) == 11  # data in its three variants
     for job, _ in runs:
         assert isinstance(job.division, Division) and why_impossible(VGG, job.division) == []

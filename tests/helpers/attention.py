@@ -140,6 +140,47 @@ class Pytorchs(nn.Module):
         return made
 
 
+class Conv1D(nn.Module):
+    """A linear layer as transformers' GPT-2 has it: its weight is (inputs, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) * inputs**-0.5)
+        self.bias = nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = (*x.shape[:-1], self.bias.shape[0])
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(size)
+
+
+class Gpt2(Attention):
+    """Its products, and keys and values behind those of an empty cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("empty", torch.zeros(0))
+        self.qkv, self.out = Conv1D(WIDTH, 3 * WIDTH), Conv1D(WIDTH, WIDTH)  # type: ignore[assignment]
+
+    def heads(self, x: Tensor) -> Tensor:
+        q, k, v = map(self.apart, self.qkv(x).split(WIDTH, dim=2))
+        return attend(q, *(torch.cat([self.empty, of], -2) for of in (k, v)))
+
+
+class WrittenOut(nn.Module):
+    """Products of two matrices, (inputs, outputs), without modules; one is of two dimensions."""
+
+    blocks = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(WIDTH, 4 * WIDTH))
+        self.down = nn.Parameter(torch.randn(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.gelu(x @ self.up)
+        return torch.mm(y.view(-1, 4 * WIDTH), self.down).view(x.shape)
+
+
 class Mlp(nn.Sequential):
     blocks = 1
 
@@ -214,7 +255,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     kind.__name__: kind
     for kind in (
         *(Chunked, SplitBySize, Sliced, BlocksFirst, HeadsFirst, Apart, Grouped, Pytorchs),
-        *(Mlp, Gated, Parallel, Cross),
+        *(Mlp, Gated, Parallel, Cross, Gpt2, WrittenOut),
     )
 }
 

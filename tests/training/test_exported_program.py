@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from calib.training.checks.chance import WithoutChance
 from calib.training.layer_program import LayerProgram, layer_program
-from calib.training.models import built
+from calib.training.models import ModelEntry, built
 from calib.training.step import in_type, loss_function, synthetic_batch
 
 FULL = ("awkward", "convnext")  # the modules themselves make numbers in float32
@@ -130,3 +130,24 @@ def test_without_dropout_a_program_draws_no_random_number(name: str) -> None:
         with WithoutChance():
             found.append(run(inputs))
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+class Positions(nn.Module):
+    """With a buffer that is not saved with the model, as transformers' BERT has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(8, 4), nn.Linear(4, 3)
+        self.register_buffer("places", torch.arange(6).flip(0)[None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(nn.functional.gelu(x + self.table(self.places[:, : x.shape[1]])))
+        return made.mean(1)
+
+
+def test_a_buffer_that_is_not_saved_has_its_values() -> None:
+    """torch.export keeps a tensor without memory in its place."""
+    about, module = ModelEntry("positions", Positions, (6, 4), "mse", 3, 2), Positions()
+    program, x = layer_program(module, about, 2), torch.arange(48.0).sin().view(2, 6, 4)
+    assert torch.equal(program(x), module(x))
+    assert [name for name, _ in program.graph.named_buffers()] == ["places"]

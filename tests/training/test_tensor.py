@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
@@ -17,6 +19,7 @@ from torch import nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.own import Loss
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
 from calib.training.checks.gradients import gradient_difference
@@ -30,14 +33,15 @@ BATCH = 4
 EXACT = 1e-7
 
 
-def tensor(p: int) -> Division:
-    return Division("tensor", p, BATCH)
+def tensor(p: int, sequence: bool = False) -> Division:
+    return Division("tensor", p, BATCH, sequence_parallel=sequence)
 
 
-def difference(about: ModelEntry, p: int, execution: str = "float32") -> float:
-    options = WorkerOptions(execution=execution)
+def difference(about: ModelEntry, p: int, sequence: bool = False) -> float:
+    division = tensor(p, sequence)
+    options = WorkerOptions()
     return max(
-        on_ranks(tensor(p), lambda teams: gradient_difference(about, tensor(p), 3, teams, options))
+        on_ranks(division, lambda teams: gradient_difference(about, division, 3, teams, options))
     )
 
 
@@ -52,6 +56,10 @@ def test_gradients_are_those_of_serial_training(name: str, p: int) -> None:
 VIT = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
 GPT = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
 APART = model_entry(block("Apart"), (TOKENS, WIDTH), 5)
+GPT2 = model_entry(block("Gpt2"), (TOKENS, WIDTH), 5)
+# tokens divide by 4
+POOLED = ModelEntry("pooled", Pooled, (3, 8, 8), "cross_entropy", 5, BATCH)
+BLOCKS = ModelEntry("blocks", Gpt, (8,), "cross_entropy", 20, BATCH, places=(8,), rows=20)
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -60,9 +68,20 @@ def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) ->
     assert difference(about, p) < EXACT
 
 
+@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("about", [POOLED, BLOCKS], ids=["vit", "gpt"])
+def test_with_tokens_cut_between_regions(about: ModelEntry, p: int) -> None:
+    assert difference(about, p, sequence=True) < EXACT
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs", "WrittenOut"])
+def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
+    assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), 2, sequence=True) < EXACT
+
+
 RANKS = """
 import torch
-from tests.training.test_tensor import APART, BATCH, GPT, VIT
+from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, POOLED, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -75,8 +94,12 @@ from calib.training.worker import WorkerOptions
 
 torch.set_num_threads(1)
 control = MpiCommunicator()
-division = Division("tensor", control.size, BATCH)
-for about, execution in ((VIT, "float32"), (GPT, "float32"), (APART, "bfloat16-mixed")):
+float32, mixed = "float32", "bfloat16-mixed"
+for about, execution, sequence in (
+    *((VIT, float32, False), (GPT, float32, False), (APART, mixed, False), (GPT2, mixed, False)),
+    *((POOLED, float32, True), (BLOCKS, float32, True), (BLOCKS, mixed, True)),
+):
+    division = Division("tensor", control.size, BATCH, sequence_parallel=sequence)
     teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
     off = gradient_difference(about, division, 3, teams, options)
     step = TrainingStep(about, division, 3, teams, options)
@@ -102,31 +125,60 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     lines = said(p, script).splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 7
     for off, measured, counted in map(str.split, lines):
         assert float(off) < EXACT
         assert abs(int(measured) - int(counted)) <= NUMBERS
 
 
-@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])
-def test_ranks_send_what_the_oracle_says(name: str) -> None:
-    """Message by message, in order: once for all that reads a tensor."""
-    about = model_entry(block(name), (TOKENS, WIDTH), 5)
+def test_what_is_whole_and_multiplies_parts() -> None:
+    """Its gradient is not left to be a part of the sum."""
+    assert difference(model_entry(Gated, (6, WIDTH), 3), 2, sequence=True) < EXACT
+
+
+def sent_by_ranks(about: ModelEntry, division: Division) -> list[list[tuple[str, int]]]:
+    """By every rank of two, in an iteration."""
 
     def program(teams: Any) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
         teams.group = Noted(
             teams.group, lambda name, whole, _: sent.append((name, 4 * whole.numel()))
         )
-        step = TrainingStep(about, tensor(2), 3, teams)
+        step = TrainingStep(about, division, 3, teams)
         step.clock.begin("forward")
         step.worker.compute(step.inputs, step.targets)
-        assert step.worker.exchange is None
+        assert (step.worker.exchange is None) != division.sequence_parallel
+        step.exchange_gradients()
         return sent
 
+    return on_ranks(division, program)
+
+
+@pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs"])
+def test_ranks_send_what_the_oracle_says(name: str) -> None:
+    """Message by message, in order: once for all that reads a tensor."""
+    about = model_entry(block(name), (TOKENS, WIDTH), 5)
     spec = trace(block(name)(), (TOKENS, WIDTH), name, "mse")
     wanted = [(message.operation, message.nbytes) for message in messages(spec, tensor(2))]
-    assert on_ranks(tensor(2), program) == [wanted] * 2
+    assert sent_by_ranks(about, tensor(2)) == [wanted] * 2
+
+
+@pytest.mark.parametrize(
+    ("about", "loss"),
+    [
+        (BLOCKS, "cross_entropy"),
+        (POOLED, "cross_entropy"),
+        (model_entry(block("Cross"), (TOKENS, WIDTH), 5), "mse"),
+    ],
+    ids=["gpt", "vit", "cross"],
+)
+def test_ranks_send_tokens_as_the_oracle_says(about: ModelEntry, loss: Loss) -> None:
+    """Of every size and operation as many; the gradients of tokens last."""
+    division = tensor(2, sequence=True)
+    spec = trace(about.build(), about.input_shape, about.name, loss)
+    wanted = [(message.operation, message.nbytes) for message in messages(spec, division)]
+    for sent in sent_by_ranks(about, division):
+        assert Counter(sent) == Counter(wanted) and sent[-1] == wanted[-1]
 
 
 def test_three_steps_are_those_of_serial_training() -> None:
@@ -146,6 +198,24 @@ def test_three_steps_are_those_of_serial_training() -> None:
     assert {held.name: held.gradient for held in ranks[0].held} == {
         **dict.fromkeys(("0.weight", "0.bias", "1.weight", "1.bias", "4.bias"), "same"),
         **dict.fromkeys(("2.weight", "2.bias", "4.weight"), "own"),
+    }
+
+
+def test_three_steps_on_parts_of_the_tokens() -> None:
+    """Every layer's outputs and their gradients, cut as the worker says, and weights after updates."""
+    about = model_entry(OneRegion, (6, WIDTH), 3)
+    x, y = (
+        torch.arange(BATCH * 6 * (WIDTH + 3.0), dtype=torch.float64).sin().split(BATCH * 6 * WIDTH)
+    )
+    batch = x.view(BATCH, 6, WIDTH), y.view(BATCH, 6, 3)
+    settings: dict[str, Any] = {"steps": 3, "frozen": False, "of_input": False}
+    ranks = ranks_of(about, tensor(2, sequence=True), batch, **settings)
+    compare(ranks, serial(about, batch, **settings))
+    assert [rank.region["norm"] for rank in ranks] == [((0, 3),), ((3, 6),)]
+    assert {held.name: held.gradient for held in ranks[0].held} == {
+        **dict.fromkeys(("up.weight", "up.bias", "down.weight"), "own"),
+        **dict.fromkeys(("down.bias", "norm.weight", "norm.bias"), "partial"),
+        **dict.fromkeys(("head.weight", "head.bias"), "same"),
     }
 
 

@@ -41,6 +41,26 @@ class FlatAllreduce:
         unpack(self._flat, gradients, self._divisor)
 
 
+class PartialGradients:
+    """Those gradients that are a rank's part of a sum ("partial"): one allreduce; the others stay."""
+
+    def __init__(self, held: Sequence[Held], communicator: TorchGroup) -> None:
+        self._places = [at for at, of in enumerate(held) if of.gradient == "partial"]
+        self._sums = FlatAllreduce([held[at].parameter for at in self._places], communicator, 1)
+
+    def pack(self, gradients: Sequence[Tensor]) -> None:
+        """Copy them into the flat buffer."""
+        self._sums.pack([gradients[at] for at in self._places])
+
+    def exchange(self) -> None:
+        """Sum the flat buffer over the ranks."""
+        self._sums.exchange()
+
+    def unpack(self, gradients: Sequence[Tensor]) -> None:
+        """Copy the sums back."""
+        self._sums.unpack([gradients[at] for at in self._places])
+
+
 class GroupedGradients:
     """The gradients of spatial and data+spatial: parts summed, replicas averaged.
 

@@ -1,29 +1,33 @@
 """Regions that a group of ranks shares: linear layers in parts, and all between them on parts.
 
 Shoeybi et al. 2019 (Megatron-LM), section 3. Where a region begins, every rank reads the whole x, whose
-gradients are summed (Shared, their f); where it ends, the terms of y are summed (Row, their g).
-calib.oracle.layout.regions says which layers these are and how they are cut.
+gradients are summed (Shared, their f); where it ends, the terms of y are summed (Row, their g). With
+sequence parallelism x is gathered, and y scattered (tokens.py). calib.oracle.layout.regions and tokens
+say which layers these are and how they are cut.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from calib.foundation.layers import LayerShape
 from calib.foundation.operators import PRIME
-from calib.oracle.layout.cuts import Cut, Passed, sizes_of
+from calib.oracle.layout.cuts import Cut, LinearWeights, Passed, linear_weights, sizes_of
 from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.regions import Region
 from calib.oracle.layout.spatial import part_range
+from calib.oracle.layout.tokens import TokenParts
+from calib.oracle.model.graph import INPUT
 from calib.training.layer_program import LayerProgram
+from calib.training.split.linear_map import mapped
 from calib.training.split.moves import GroupLink, narrowed, share, summed
+from calib.training.split.tokens import Moved, TokenMoves
 from calib.training.worker import Held
 
 MOST_SEEDS = 2**31
@@ -42,15 +46,20 @@ class Shared(nn.Module):
 
 
 class Row(nn.Module):
-    """A linear layer on this rank's input features: terms are summed, then the bias is added."""
+    """A linear layer on this rank's input features: terms are summed, then the bias is added.
 
-    def __init__(self, link: GroupLink) -> None:
+    `transposed`: its weight is (inputs, outputs). `moves`: of y a rank keeps its tokens.
+    """
+
+    def __init__(self, link: GroupLink, transposed: bool, moves: TokenMoves | None = None) -> None:
         super().__init__()
-        self._link = link
+        self._link, self._moves = link, moves
+        self._product: Callable[..., Any] = torch.matmul if transposed else nn.functional.linear
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """y, in the memory of its term."""
-        y = summed(F.linear(x, weight).contiguous(), self._link)
+        """y, in the memory of its term, or its part with the rank's tokens."""
+        y, moves = self._product(x, weight), self._moves
+        y = mapped(y, moves.scatter, moves.gather) if moves else summed(y.contiguous(), self._link)
         return y if bias is None else y.add_(bias.to(y.dtype))
 
 
@@ -87,37 +96,77 @@ def _draws(shape: LayerShape) -> bool:
     return of.base == "scaled_dot_product_attention" and given[0] > 0.0
 
 
+def _read_by(call: fx.Node) -> fx.Node:
+    """What a linear layer reads beside its weights."""
+    return next(node for node in call.all_input_nodes if node.op != "get_attr")
+
+
 class RegionParts:
     """A program whose regions become those of a rank; `held` are the parts of weights, by name.
 
     `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range.
+    `tokens` says which tensors between regions are cut along the tokens; `partial` are the names of
+    weights whose gradients are then of the rank's tokens alone.
     """
 
     def __init__(
-        self, program: LayerProgram, link: GroupLink, parts: dict[int, LayerShape], batch: int
+        self,
+        program: LayerProgram,
+        link: GroupLink,
+        parts: dict[int, LayerShape],
+        batch: int,
+        tokens: TokenParts,
     ) -> None:
         self.held: dict[str, Held] = {}
+        self.partial: set[str] = set()
         self.region: dict[str, tuple[Range, ...]] = {}
         self._program, self._graph, self._link = program, program.graph.graph, link
-        self._parts, self._batch = parts, batch
+        self._parts, self._batch, self._tokens = parts, batch, tokens
         self._layers = program.spec.layers
         self._calls: dict[str, fx.Node] = {}  # by layer
+        self._made: dict[str, fx.Node] = {}  # by tensor
         for node in self._graph.nodes:
-            if node.name in program.layer_of:
+            if node.op == "placeholder":
+                self._made[INPUT] = node
+            elif node.name in program.layer_of:
                 several = node.target is operator.getitem
                 call = node.all_input_nodes[0] if several else node
                 self._calls[program.layer_of[node.name].partition("[")[0]] = call
-        program.graph.add_module("calib_shared", Shared(link))
+                self._made[program.layer_of[node.name]] = node
+        self._parameters = {name for name, _ in program.graph.named_parameters()}
 
-    def divide(self, region: Region) -> None:
-        """Let this rank compute its part of a region."""
+    def divide(self, regions: Sequence[Region]) -> None:
+        """Let this rank compute its part of every region, and of the tokens between them."""
+        tokens, layers = self._tokens, self._layers
+        apart = [self._calls[layers[at].name] for at in tokens.layers]
+        columns = {at: self._calls[layers[at].name] for of in regions for at in of.columns}
+        for name in tokens.sliced:
+            moves = self._moves(name)
+            self._pass_on(name, Moved(moves.cut, moves.gather), [*apart, *columns.values()])
+        for region in regions:
+            self._divide(region)
+        for at, passed in tokens.layers.items():
+            self._localize(at)
+            self._draw(at)
+            self._tell(at, passed)
+            self.partial |= {*self._weights(at)}
+        others = {*self._calls.values(), self._graph.output_node()} - {*apart, *columns.values()}
+        for name in tokens.ends:
+            moves = self._moves(name)
+            self._pass_on(name, Moved(moves.gather, moves.cut), others)
+
+    def _divide(self, region: Region) -> None:
+        """One region."""
         for name, first in region.entries.items():
-            if self._layers[first].needs_input_grad:
-                self._share(
-                    name, [at for at in region.columns if self._layers[at].inputs == (name,)]
-                )
+            columns = [at for at in region.columns if self._layers[at].inputs == (name,)]
+            calls = [self._calls[self._layers[at].name] for at in columns]
+            if first in self._tokens.entries:
+                moves = self._moves(name)
+                self._pass_on(name, Moved(moves.gather, moves.scatter, narrows=True), calls)
+            elif self._layers[first].needs_input_grad:
+                self._pass_on(name, Shared(self._link), calls)
         for at, passed in region.columns.items():
-            self._cut_weights(at, 0, passed.outputs)
+            self._cut_outputs(at, passed)
             self._tell(at, passed)
         for at, passed in region.inside.items():
             self._localize(at)
@@ -125,6 +174,7 @@ class RegionParts:
             self._tell(at, passed)
         for at, passed in region.rows.items():
             self._sum(at, passed)
+            self._tell(at, self._tokens.rows.get(at, passed))
 
     def _tell(self, at: int, passed: Passed) -> None:
         """What this rank has of a layer's outputs."""
@@ -135,37 +185,60 @@ class RegionParts:
                 own = part_range(size[cut.axis], group.size, group.rank)
                 self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
 
-    def _share(self, name: str, columns: Sequence[int]) -> None:
-        calls = [self._calls[self._layers[at].name] for at in columns]
-        (source,) = {call.all_input_nodes[0] for call in calls}
-        with self._graph.inserting_after(source):
-            shared = self._graph.call_module("calib_shared", (source,))
-        for call in calls:
-            call.replace_input_with(source, shared)
+    def _moves(self, name: str) -> TokenMoves:
+        """Of a tensor that is cut along its tokens."""
+        return TokenMoves(self._link, self._tokens.tensors[name].cut, self._batch)
 
-    def _weights(self, node: fx.Node) -> list[str]:
-        """Names of the weight and the bias of a linear layer."""
+    def _pass_on(self, name: str, module: nn.Module, readers: Iterable[fx.Node]) -> None:
+        """Let those of the readers that read a tensor read what a module makes of it."""
+        program, made = self._program, dict[fx.Node, fx.Node]()
+        for call in readers:
+            for source in call.all_input_nodes:
+                if program.layer_behind(source) != name:
+                    continue
+                if source not in made:
+                    called = f"calib_passed_{len(self._graph.nodes)}"
+                    program.graph.add_module(called, module)
+                    with self._graph.inserting_after(source):
+                        made[source] = self._graph.call_module(called, (source,))
+                call.replace_input_with(source, made[source])
+
+    def _weights(self, at: int) -> list[str]:
+        """Names of the weights of a layer, in the order of its arguments."""
+        node = self._calls[self._layers[at].name]
         module = self._program.module_called(node)
-        if module is None:
-            return [str(of.target) for of in node.all_input_nodes[1:]]
-        return [f"{node.target}.{name}" for name, _ in module.named_parameters()]
+        if module is not None:
+            return [f"{node.target}.{name}" for name, _ in module.named_parameters()]
+        read = [str(each.target) for each in node.all_input_nodes if each.op == "get_attr"]
+        return [name for name in read if name in self._parameters]
 
-    def _cut_weights(self, at: int, axis: int, cuts: Sequence[Cut | None]) -> list[str]:
-        """Keep this rank's part of a layer's weight along `axis`, and of its bias where that has it."""
-        (cut,), group = cuts, self._link.group
+    def _linear(self, at: int) -> tuple[LinearWeights, list[str]]:
+        """Which axes its weight has, and the names of the weight and the bias of a linear layer."""
+        of, names = linear_weights(self._layers[at].shape), self._weights(at)
+        assert of is not None
+        return of, [*names[of.place :], *names[: of.place]]
+
+    def _keep(self, name: str, axis: int, cut: Cut | None) -> None:
+        """Keep this rank's part of a weight or a bias along `axis`."""
+        group = self._link.group
         assert cut is not None
-        names = self._weights(self._calls[self._layers[at].name])
-        for name in names if axis == 0 else names[:1]:
-            path, _, last = name.rpartition(".")
-            owner = self._program.graph.get_submodule(path)
-            whole = owner.get_parameter(last)
-            own = part_range(whole.shape[axis] // cut.blocks, group.size, group.rank)
-            ranges = (*((0, n) for n in whole.shape[:axis]), own)
-            held = Held(name, whole, ranges, "own", cut.blocks)
-            part = held.cut(whole.detach()).clone(memory_format=torch.contiguous_format)
-            setattr(owner, last, nn.Parameter(part, whole.requires_grad))
-            self.held[name] = replace(held, parameter=owner.get_parameter(last))
-        return names
+        path, _, last = name.rpartition(".")
+        owner = self._program.graph.get_submodule(path)
+        whole = owner.get_parameter(last)
+        own = part_range(whole.shape[axis] // cut.blocks, group.size, group.rank)
+        ranges = (*((0, n) for n in whole.shape[:axis]), own)
+        held = Held(name, whole, ranges, "own", cut.blocks)
+        part = held.cut(whole.detach()).clone(memory_format=torch.contiguous_format)
+        setattr(owner, last, nn.Parameter(part, whole.requires_grad))
+        self.held[name] = replace(held, parameter=owner.get_parameter(last))
+
+    def _cut_outputs(self, at: int, passed: Passed) -> None:
+        """Let a linear layer make some of its output features."""
+        of, (weight, *bias) = self._linear(at)
+        (cut,) = passed.outputs
+        self._keep(weight, of.outputs, cut)
+        for name in bias:
+            self._keep(name, 0, cut)
 
     def _sum(self, at: int, passed: Passed) -> None:
         """Let a linear layer make its term of y, and the ranks sum them.
@@ -173,12 +246,15 @@ class RegionParts:
         A module for each, whose name is no parameter's: so its time in place is that of the layer.
         """
         node, program = self._calls[self._layers[at].name], self._program
-        names = self._cut_weights(at, 1, passed.inputs)
+        of, names = self._linear(at)
+        (cut,), x = passed.inputs, _read_by(node)
+        self._keep(names[0], of.inputs, cut)
         called = f"calib_{node.name}"
-        program.graph.add_module(called, Row(self._link))
+        moves = self._moves(self._layers[at].name) if at in self._tokens.rows else None
+        program.graph.add_module(called, Row(self._link, of.inputs == 0, moves))
+        self.partial |= {*names[1:]} if moves else set()
         with self._graph.inserting_before(node):
             weight, *bias = [self._graph.get_attr(name) for name in names]
-        x = node.all_input_nodes[0]
         node.op, node.target, node.kwargs = "call_module", called, {}
         node.args = (x, weight, bias[0] if bias else None)
 

@@ -21,7 +21,6 @@ from calib.microbench.item_types import activation_type
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
-from calib.training.exported_graph import operator_of
 from calib.training.gradients.flat import FlatAllreduce, GroupedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.split.cell import ImageCell, slices
@@ -93,7 +92,7 @@ def _gather(program: LayerProgram, split: set[str], cell: ImageCell) -> None:
         if reader.op != "output" and program.layer_of.get(reader.name, INPUT) in parts:
             continue
         for source in reader.all_input_nodes:
-            layer = _layer_behind(program, source)
+            layer = program.layer_behind(source)
             if layer not in parts:
                 continue
             if layer not in gathered:
@@ -102,15 +101,6 @@ def _gather(program: LayerProgram, split: set[str], cell: ImageCell) -> None:
                 with graph.graph.inserting_before(reader):
                     gathered[layer] = graph.graph.call_module(name, (source,))
             reader.replace_input_with(source, gathered[layer])
-
-
-def _layer_behind(program: LayerProgram, node: fx.Node) -> str:
-    """The layer whose output a node has; "" of a size."""
-    while node.name not in program.layer_of and node.all_input_nodes:
-        if node.op != "call_module" and operator_of(node) is None:
-            break
-        node = node.all_input_nodes[0]  # an identity
-    return program.layer_of.get(node.name, "")
 
 
 def _synchronize(task: Task, program: LayerProgram, split: set[str]) -> None:

@@ -1,16 +1,21 @@
 """Tensor: every rank has 1/p of the heads or features of each region between linear layers.
 
 Nothing is exchanged after the backward: a rank's weights are its own, and all ranks have the same
-gradients of the others (Shoeybi et al. 2019, section 3; oracle/strategies/tensor.py).
+gradients of the others (Shoeybi et al. 2019, section 3; oracle/strategies/tensor.py). With sequence
+parallelism a rank has 1/p of the tokens between regions, and the gradients of weights there are summed.
 """
 
 from __future__ import annotations
 
+from torch import nn
+
 from calib.oracle.layout.regions import regions
 from calib.oracle.layout.shards import largest_parts
+from calib.oracle.layout.tokens import TokenParts, token_parts
+from calib.training.gradients.flat import PartialGradients
 from calib.training.split.moves import GroupLink
 from calib.training.split.regions import RegionParts
-from calib.training.worker import Held, Task, Worker, whole_parameters
+from calib.training.worker import Gradient, Held, Task, Worker, whole_parameters
 
 
 def make(task: Task) -> Worker:
@@ -26,13 +31,20 @@ def make(task: Task) -> Worker:
         GroupLink(group, task.clock),
         largest_parts(program.spec, division),
         division.local_batch,
+        token_parts(program.spec) if division.cuts_tokens else TokenParts(),
     )
-    for region in regions(program.spec):
-        parts.divide(region)
+    parts.divide(regions(program.spec))
     program.recompile()
+
+    def whole(name: str, parameter: nn.Parameter) -> Held:
+        gradient: Gradient = "partial" if name in parts.partial else "same"
+        return Held(names[id(parameter)], parameter, gradient=gradient)
+
     held = [
-        parts.held.get(name) or Held(names[id(parameter)], parameter)
+        parts.held.get(name) or whole(name, parameter)
         for name, parameter in program.graph.named_parameters()
         if parameter.requires_grad
     ]
-    return Worker(task, program, held, region=parts.region)
+    partial = any(of.gradient == "partial" for of in held)
+    exchange = PartialGradients(held, group) if partial else None
+    return Worker(task, program, held, exchange, parts.region)

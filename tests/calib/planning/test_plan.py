@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
+from tests.helpers.token_models import OneRegion
 from tests.oracle.handmade import mlp
 
 from calib.foundation.division import STRATEGIES, Division
@@ -35,6 +36,7 @@ from calib.oracle.layout.traffic import messages
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.template import groups
+from calib.oracle.trace.tracing import trace
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
@@ -835,6 +837,26 @@ def test_tensor(specs: dict[str, ModelSpec]) -> None:
     assert ("update", rank_parameters(model, division)) in passes
     (whole,) = [of for of in cases(plan, InPlaceCase, is_overlap=False) if of.division == division]
     assert whole.meetings == (("layerwise", "allreduce", 2),) and not whole.copies
+
+
+def test_tokens_of_tensor() -> None:
+    """Beside what tensor runs, parts of tokens, their messages and passes; no iteration of its own."""
+    model = trace(OneRegion(), (6, 16), "one", "mse")
+    request = Request(models=("one.json",), strategies=("tensor",), p=(2,), batch=8)
+    plan = draft(request, cluster(2), {"one.json": model}).plan
+    division = Division("tensor", 2, 8, sequence_parallel=True)
+    parts = {
+        shard.layer.key(8, needs_input_grad=shard.needs_input_grad)
+        for shard in rank_shards(model, division)
+    }
+    assert parts <= {case.key for case in cases(plan, LayerCase, passes="whole")}
+    assert any("layer_norm" in key and "|8*3x16" in key for key in parts)
+    sent = {(case.operation, case.nbytes) for case in cases(plan, CollectiveCase, tier=0)}
+    assert {(m.operation, m.nbytes) for m in messages(model, division)} <= sent
+    passes = {(case.operation, case.shapes) for case in cases(plan, TensorsCase, tier=0)}
+    whole = ((8, 6, 16),)
+    assert {("pack", ((16,), (16,), (16,))), ("concat", whole), ("split", whole)} <= passes
+    assert not [of for of in cases(plan, InPlaceCase) if of.division.sequence_parallel]
 
 
 def test_a_model_that_says_how_it_is_built_is_run_in_place() -> None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
+from tests.helpers.token_models import Gpt, Pooled
 from tests.oracle.operator_models import MODELS, traced
 from torch import Tensor
 
 from calib.foundation.layers import LayerShape
 from calib.foundation.operators import PRIME
 from calib.microbench.layers.operators import operator_call, operator_constants, operator_inputs
-from calib.oracle.layout.cuts import Cut, Passed, part_of, passed_on, regrouped
-from calib.oracle.layout.regions import is_linear, regions
+from calib.oracle.layout.cuts import (
+    Cut,
+    Passed,
+    linear_weights,
+    part_of,
+    passed_apart,
+    passed_on,
+    regrouped,
+)
+from calib.oracle.layout.regions import regions
+from calib.oracle.layout.tokens import token_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 
@@ -78,6 +89,53 @@ def test_models_of_operators(name: str) -> None:
     assert bool(check(traced(name), 2)) == (name in ("vit", "language", "next"))
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_operators_on_parts_of_the_tokens(parts: int) -> None:
+    """Of a GPT with a norm written out, and of a block of ConvNeXt, which has rows of an image."""
+    met = set()
+    for model in (trace(Gpt(), (8,), "gpt", "cross_entropy"), traced("next")):
+        for place, passed in token_parts(model).layers.items():
+            shape = model.layers[place].shape
+            if shape.operator is not None and not shape.parameter_shapes:
+                compare(shape, passed, parts)
+                met.add(shape.name)
+    assert {"view", "mean", "pow", "mul", "permute"} <= met
+
+
+def of_kind(kind: str, inputs: tuple[int, ...], output: tuple[int, ...]) -> LayerShape:
+    named = {"normalized_shape": inputs[1:]} if kind == "layer_norm" else {}
+    given: dict[str, Any] = {"attributes": named, "parameter_shapes": ((output[-1], inputs[-1]),)}
+    return LayerShape(kind=kind, input_shapes=(inputs,), output_shape=output, **given)  # type: ignore[arg-type]
+
+
+def test_what_whole_weights_pass_on() -> None:
+    """Cuts of tokens, by layers that compute tokens apart; of features by none."""
+    linear, norm = of_kind("linear", (6, 8), (6, 4)), of_kind("layer_norm", (6, 4, 8), (6, 4, 8))
+    table = of_kind("embedding", (6,), (6, 4))
+    for shape in (linear, norm, table):
+        passed = passed_apart(shape, (Cut(1),))
+        assert passed is not None and passed.outputs == (Cut(1),)
+        part = part_of(shape, passed, 2)
+        assert part.output_shape == (3, *shape.output_shape[1:])
+        assert part.parameter_shapes == shape.parameter_shapes
+        assert passed_on(shape, (Cut(1),)) is None
+    assert passed_apart(linear, (Cut(2),)) is None
+    assert passed_apart(norm, (Cut(2),)) is None and passed_apart(norm, (Cut(3),)) is None
+    conv = of_kind("conv", (3, 8, 8), (4, 8, 8))
+    assert passed_apart(conv, (Cut(2),)) is None
+
+
+def test_a_weight_for_each_token_passes_nothing_on() -> None:
+    """Positions; a scale of features does."""
+    model = trace(Pooled(), (3, 8, 8), "pooled", "mse")
+    (positions,) = [of.shape for of in model.layers if of.name == "add"]
+    assert positions.parameter_shapes and passed_apart(positions, (Cut(1),)) is None
+    gpt = trace(Gpt(), (8,), "gpt", "cross_entropy")
+    scales = [of.shape for of in gpt.layers if of.shape.parameter_shapes == ((WIDTH,),)]
+    assert len(scales) == 3
+    assert all(passed_apart(of, (Cut(1),)) and not passed_apart(of, (Cut(2),)) for of in scales)
+
+
 shapes = st.lists(st.sampled_from([1, 2, 2, 3, 4]), min_size=1, max_size=5).map(tuple)
 
 
@@ -118,4 +176,4 @@ def test_what_passes_no_part_on() -> None:
     assert passed_on(by_name["mean"], (Cut(1),)) is None
     assert passed_on(by_name["inner.chunk"], (Cut(2, 2),)) is None
     assert passed_on(by_name["inner.chunk"], (Cut(2, 3),)) is not None
-    assert is_linear(by_name["head"]) and passed_on(by_name["head"], (Cut(1),)) is None
+    assert linear_weights(by_name["head"]) and passed_on(by_name["head"], (Cut(1),)) is None

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.attention import HEADS, KINDS, TOKENS, WIDTH, block
@@ -115,6 +116,40 @@ def test_one_message_each_way_wherever_a_layer_is_written(name: str) -> None:
     rows, entries = (2, 1) if name == "Parallel" else (1, 2) if name == "Cross" else (1, 1)
     assert ways == ["forward"] * rows + ["backward"] * entries
     assert {(flow.operation, flow.items) for flow in flows} == {("allreduce", TOKENS * WIDTH)}
+
+
+def test_weights_of_products_that_are_written_out() -> None:
+    """(inputs, outputs): columns are cut along their last axis, rows along their first."""
+    model, p = model_of("Gpt2"), 2
+    parts = {model.layers[at].name: part for at, part in largest_parts(model, tensor(p)).items()}
+    first, last = parts["inner.qkv.addmm"], parts["inner.out.addmm"]
+    assert first.parameter_shapes == ((3 * WIDTH // p,), (WIDTH, 3 * WIDTH // p))
+    assert last.parameter_shapes == ((WIDTH // p, WIDTH),)
+    assert last.operator is not None and last.operator.base == "mm"
+    assert last.operator.positional == [{"input": 0}, {"parameter": 0}]
+    assert first.operator is not None and first.operator.base == "addmm"
+    inner = (WIDTH + 1) * 3 * WIDTH + WIDTH * WIDTH
+    held = sum(math.prod(shape) for shape in rank_parameters(model, tensor(p)))
+    assert held == model.parameter_items - inner + inner // p
+    assert (WIDTH,) in rank_parameters(model, tensor(p))
+
+
+class Products(nn.Module):
+    """A product and its bias, each times a factor."""
+
+    def __init__(self, **factors: float) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(8, 6)), nn.Parameter(torch.ones(6))
+        self.last, self.factors = nn.Linear(6, 3), factors
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(torch.addmm(self.bias, x, self.weight, **self.factors))
+        return made
+
+
+def test_a_scaled_product_is_no_linear_layer() -> None:
+    assert len(regions(trace(Products(), (8,), "plain", "mse"))) == 1
+    assert not regions(trace(Products(alpha=0.5), (8,), "scaled", "mse"))
 
 
 @settings(max_examples=30, deadline=None)

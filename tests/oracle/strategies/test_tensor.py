@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.helpers.token_models import Gpt, OneRegion
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
@@ -23,6 +26,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
+from calib.oracle.trace.tracing import trace
 
 # fc1 to fc2 and fc3 to fc4 are regions, fc5 is whole
 NET, BATCH = mlp([8] * 6), 8
@@ -89,6 +93,71 @@ def test_what_a_rank_holds_of_a_transformer() -> None:
         model = traced(name)
         one, two, four = (live_bytes(model, Division("tensor", p, BATCH), "sgd") for p in (1, 2, 4))
         assert one / 2 < two < one and one / 4 < four < two
+
+
+TOKENS, EACH = 6, 16
+ONE = trace(OneRegion(), (TOKENS, EACH), "one", "mse")
+CUT = replace(DIVISION, sequence_parallel=True)
+EVERY = operations("allreduce", "allgather", "reduce_scatter")
+# the norm, and the bias of the layer that ends the region
+PARTIAL = 4 * 3 * EACH
+
+
+def test_messages_and_passes_of_tokens_by_hand() -> None:
+    """y is scattered, and dL/dy gathered; x and what the head reads are gathered."""
+    known = machine(collectives=EVERY)
+    found = project(ONE, CUT, known, explain=True)
+    network, sent = Machine(known).network, 4 * BATCH * TOKENS * EACH
+    one = network.time(Message("allgather", sent, 2)).seconds
+    assert found.phases["layerwise"].value == pytest.approx(4 * one, rel=EXACT)
+    gradients = network.time(Message("allreduce", PARTIAL, 2)).seconds
+    assert found.phases["exchange"].value == pytest.approx(gradients, rel=EXACT)
+    terms = {term.what: term.values for term in found.terms}
+    assert terms["pack the gradients"] == {"W": PARTIAL}
+    assert terms["split of sums, by tokens, of 1 layers"]["sum of items"] == TOKENS * EACH
+    assert terms["concat of tokens, of 3 layers"]["sum of items"] == 3 * TOKENS * EACH
+
+
+def test_the_equation_of_tokens() -> None:
+    """(p-1) (alpha + m beta / p) for each operation, AR(p, W_part) behind the backward."""
+    found = project(ONE, CUT, machine(collectives=EVERY), "paper", explain=True)
+    sent = 4 * BATCH * TOKENS * EACH
+    # the fits of all three operations are one line, that of an allreduce
+    assert found.phases["layerwise"].value == pytest.approx(
+        4 * (2 * ALPHA_S + sent * BETA_S_PER_BYTE), rel=1e-9
+    )
+    assert found.phases["exchange"].value == pytest.approx(
+        2 * ALPHA_S + PARTIAL * BETA_S_PER_BYTE, rel=1e-9
+    )
+
+
+def test_bytes_between_regions_are_a_pth() -> None:
+    known = machine(collectives=EVERY)
+    plain, cut = (project(ONE, of, known).bytes_by_part for of in (DIVISION, CUT))
+    between = 3 * TOKENS * EACH + 2 * TOKENS * EACH  # of the sum and the norm
+    assert plain["activations"] - cut["activations"] == 2 * 4 * BATCH * between // 2
+    assert cut["exchange"] == PARTIAL and "exchange" not in plain
+    assert cut["weights"] == plain["weights"]
+
+
+def test_what_a_rank_holds_of_tokens() -> None:
+    """Less than without, of a batch that outweighs the buffer of gradients."""
+    model = trace(Gpt(), (8,), "gpt", "cross_entropy")
+    for p in (2, 4):
+        plain, cut = (
+            live_bytes(model, Division("tensor", p, 256, sequence_parallel=of), "sgd")
+            for of in (False, True)
+        )
+        assert cut < 0.95 * plain
+
+
+def test_the_limit_of_tokens() -> None:
+    found = project(ONE, replace(CUT, p=4, batch=16), machine(collectives=EVERY))
+    assert not found.feasible and found.limit is not None
+    assert found.limit.ranks == 2 and found.limit.why == (
+        "up has the fewest heads or features, 8: p divides 8; add has the fewest tokens, 6, of which "
+        "it divides 6"
+    )
 
 
 def test_the_limit() -> None:
