@@ -2,6 +2,8 @@
 
 A cut divides an axis among ranks: heads, or features. Rules are by ATen's names and by kinds of layers;
 what has none passes no cut. tests/oracle/layout/test_cuts.py runs operators on parts, and compares.
+`passed_on` is of layers without weights, whose whole inputs are the same on all ranks; `passed_apart`
+also of layers with whole weights, and whole tensors may be cut for it.
 """
 
 from __future__ import annotations
@@ -39,18 +41,25 @@ Changes = Callable[[int], dict[int, Any]]
 
 
 class Passed(NamedTuple):
-    """How a layer's inputs and outputs are cut, and what its arguments become."""
+    """How a layer's inputs and outputs are cut, and what its arguments become.
+
+    `beside` are the cuts of its parameters, then of its constants; empty: all are whole.
+    """
 
     inputs: Cuts
     outputs: Cuts
     arguments: Changes = lambda parts: {}
+    beside: Cuts = ()
 
 
 class Call:
-    """A layer, with sizes at PRIME samples, and how its inputs are cut."""
+    """A layer, with sizes at PRIME samples, and how its inputs are cut.
 
-    def __init__(self, shape: LayerShape, cuts: Cuts) -> None:
-        self.shape, self.cuts = shape, cuts
+    `cuts_whole`: tensors that are whole may be cut, too, where the others are.
+    """
+
+    def __init__(self, shape: LayerShape, cuts: Cuts, cuts_whole: bool = False) -> None:
+        self.shape, self.cuts, self.cuts_whole = shape, cuts, cuts_whole
         self.inputs, self.outputs = sizes_of(shape)
 
     @property
@@ -88,10 +97,30 @@ def passed_on(shape: LayerShape, cuts: Cuts) -> Passed | None:
     rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
     if rule is None or shape.parameter_shapes or (of is not None and of.no_grad):
         return None
-    found = rule(Call(shape, cuts))
+    return _placed(shape, rule(Call(shape, cuts)))
+
+
+def passed_apart(shape: LayerShape, cuts: Cuts) -> Passed | None:
+    """The same of a layer that may have weights, which stay whole: items along the cut are apart.
+
+    What broadcasts with a part is cut as that is: other inputs, and parameters and constants, too.
+    """
+    of = shape.operator
+    rule = _WITH_WEIGHTS.get(shape.name)
+    if rule is None:
+        rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
+        if shape.parameter_shapes and rule is not _each:
+            return None
+    if rule is None or (of is not None and of.no_grad):
+        return None
+    return _placed(shape, rule(Call(shape, cuts, cuts_whole=True)))
+
+
+def _placed(shape: LayerShape, found: Passed | None) -> Passed | None:
+    """What a rule found, if an argument that changes is one by its place."""
+    of = shape.operator
     if found is None or of is None:
         return found
-    # an argument that changes must be one by its place
     return found if all(at < len(of.positional) for at in found.arguments(1)) else None
 
 
@@ -108,6 +137,12 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
         return shape.model_copy(update={"input_shapes": tuple(made[:-1]), "output_shape": made[-1]})
     samples = [one_sample(size, PRIME) for size in cut]
     axes = tuple(axis for _, axis in samples)
+    held = [*shape.parameter_shapes, *(size for size, _ in of.constants)]
+    if passed.beside:
+        both = zip(held, passed.beside, strict=True)
+        held = [size if cut is None else cut.part(size, parts) for size, cut in both]
+    first = len(shape.parameter_shapes)
+    types = [each for _, each in of.constants]
     made = [each for each, _ in samples]
     arguments = list(of.positional)
     for place, argument in passed.arguments(parts).items():
@@ -122,6 +157,7 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
             "arguments": json.dumps(arguments),
             "axes": axes if any(axis is not None for axis in axes) else (),
             "outputs": tuple(made[len(inputs) + 1 :]),
+            "constants": tuple(zip(held[first:], types, strict=True)),
             "flops": of.flops / parts,
             "saved": of.saved.model_copy(update=saved),
         }
@@ -130,6 +166,7 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
         update={
             "input_shapes": tuple(made[: len(inputs)]),
             "output_shape": made[len(inputs)],
+            "parameter_shapes": tuple(held[:first]),
             "operator": operator,
         }
     )
@@ -145,7 +182,8 @@ def _each(call: Call, behind: int = 0) -> Passed | None:
     (output,) = call.outputs
     rank = len(output)
     of = call.shape.operator
-    sizes = [*call.inputs, *(size for size, _ in (of.constants if of else ()))]
+    constants = [size for size, _ in (of.constants if of else ())]
+    sizes = [*call.inputs, *call.shape.parameter_shapes, *constants]
     cuts = [*call.cuts, *[None] * (len(sizes) - len(call.cuts))]
     found = {
         Cut(cut.axis + rank - len(size), cut.blocks)
@@ -155,11 +193,16 @@ def _each(call: Call, behind: int = 0) -> Passed | None:
     if len(found) > 1:
         return None
     (made,) = found
-    for size, cut in zip(sizes, cuts, strict=True):
+    for number, (size, cut) in enumerate(zip(sizes, cuts, strict=True)):
         at = made.axis - rank + len(size)
         if cut is None and at >= 0 and size[at] != 1:
-            return None
-    return call.passed([made]) if 0 <= made.axis < rank - behind else None
+            if not call.cuts_whole:
+                return None
+            cuts[number] = Cut(at, made.blocks)
+    if not 0 <= made.axis < rank - behind:
+        return None
+    inputs, beside = cuts[: len(call.inputs)], cuts[len(call.inputs) :]
+    return Passed(tuple(inputs), (made,), beside=tuple(beside) if any(beside) else ())
 
 
 def _rows_apart(call: Call) -> Passed | None:
@@ -303,6 +346,29 @@ def _cat(call: Call) -> Passed | None:
     return call.passed([call.cut]) if alike else None
 
 
+def _linear(call: Call) -> Passed | None:
+    """Rows apart; the last axis, the features, is summed over."""
+    (*_, last) = call.inputs
+    apart = len(call.inputs) == 1 and call.cut.axis < len(last) - 1
+    return call.passed([call.cut]) if apart else None
+
+
+def _normalized(call: Call) -> Passed | None:
+    """Over the last axes."""
+    over: Any = (
+        call.shape.attributes["normalized_shape"]
+        if call.shape.operator is None
+        else call.argument(1, "normalized_shape")
+    )
+    first = len(call.inputs[0]) - len(over)
+    return call.passed([call.cut] * len(call.outputs)) if call.cut.axis < first else None
+
+
+def _looked_up(call: Call) -> Passed | None:
+    """A row for each index."""
+    return call.passed([call.cut]) if len(call.inputs) == 1 else None
+
+
 Rule = Callable[[Call], Passed | None]
 _KINDS: dict[str, Rule] = {
     "relu": _each,
@@ -332,4 +398,10 @@ _OPERATORS: Mapping[str, Rule] = {
     "chunk": _chunk,
     "slice": _slice,
     "cat": _cat,
+}
+_WITH_WEIGHTS: Mapping[str, Rule] = {
+    "linear": _linear,
+    "layer_norm": _normalized,
+    "rms_norm": _normalized,
+    "embedding": _looked_up,
 }

@@ -87,8 +87,8 @@ def _draws(shape: LayerShape) -> bool:
     return of.base == "scaled_dot_product_attention" and given[0] > 0.0
 
 
-class RegionParts:
-    """A program whose regions become those of a rank; `held` are the parts of weights, by name.
+class ProgramParts:
+    """A program of which some layers, `parts` by their places, run on a rank's parts of tensors.
 
     `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range.
     """
@@ -96,7 +96,6 @@ class RegionParts:
     def __init__(
         self, program: LayerProgram, link: GroupLink, parts: dict[int, LayerShape], batch: int
     ) -> None:
-        self.held: dict[str, Held] = {}
         self.region: dict[str, tuple[Range, ...]] = {}
         self._program, self._graph, self._link = program, program.graph.graph, link
         self._parts, self._batch = parts, batch
@@ -107,6 +106,51 @@ class RegionParts:
                 several = node.target is operator.getitem
                 call = node.all_input_nodes[0] if several else node
                 self._calls[program.layer_of[node.name].partition("[")[0]] = call
+
+    def _tell(self, at: int, passed: Passed) -> None:
+        """What this rank has of a layer's outputs."""
+        layer, group = self._layers[at], self._link.group
+        sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
+        for name, size, cut in sizes:
+            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
+                own = part_range(size[cut.axis], group.size, group.rank)
+                self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
+
+    def _localize(self, at: int) -> None:
+        """Give an operator the sizes of its part."""
+        of, whole = self._parts[at].operator, self._layers[at].shape.operator
+        if of is not None and whole is not None and of.arguments != whole.arguments:
+            node = self._calls[self._layers[at].name]
+            given = zip(node.args, of.positional, strict=True)
+            node.args = tuple([self._argument(*each) for each in given])
+
+    def _draw(self, at: int) -> None:
+        """Let what draws masks draw this rank's."""
+        layer, program = self._layers[at], self._program
+        if _draws(layer.shape):
+            node = self._calls[layer.name]
+            call: Any = program.module_called(node) or node.target
+            name = f"calib_{node.name}"
+            program.graph.add_module(name, OwnMasks(call, self._link.group.rank))
+            node.op, node.target = "call_module", name
+
+    def _argument(self, before: Any, of_part: Any) -> Any:
+        """An argument of the part, with its sizes at this batch."""
+        if isinstance(of_part, list):
+            return [self._argument(*each) for each in zip(before, of_part, strict=True)]
+        if isinstance(of_part, dict):
+            return of_part["batch"] * self._batch if "batch" in of_part else before
+        return of_part
+
+
+class RegionParts(ProgramParts):
+    """A program whose regions become those of a rank; `held` are the parts of weights, by name."""
+
+    def __init__(
+        self, program: LayerProgram, link: GroupLink, parts: dict[int, LayerShape], batch: int
+    ) -> None:
+        super().__init__(program, link, parts, batch)
+        self.held: dict[str, Held] = {}
         program.graph.add_module("calib_shared", Shared(link))
 
     def divide(self, region: Region) -> None:
@@ -125,15 +169,6 @@ class RegionParts:
             self._tell(at, passed)
         for at, passed in region.rows.items():
             self._sum(at, passed)
-
-    def _tell(self, at: int, passed: Passed) -> None:
-        """What this rank has of a layer's outputs."""
-        layer, group = self._layers[at], self._link.group
-        sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
-        for name, size, cut in sizes:
-            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
-                own = part_range(size[cut.axis], group.size, group.rank)
-                self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
 
     def _share(self, name: str, columns: Sequence[int]) -> None:
         calls = [self._calls[self._layers[at].name] for at in columns]
@@ -181,29 +216,3 @@ class RegionParts:
         x = node.all_input_nodes[0]
         node.op, node.target, node.kwargs = "call_module", called, {}
         node.args = (x, weight, bias[0] if bias else None)
-
-    def _localize(self, at: int) -> None:
-        """Give an operator the sizes of its part."""
-        of, whole = self._parts[at].operator, self._layers[at].shape.operator
-        if of is not None and whole is not None and of.arguments != whole.arguments:
-            node = self._calls[self._layers[at].name]
-            given = zip(node.args, of.positional, strict=True)
-            node.args = tuple([self._argument(*each) for each in given])
-
-    def _draw(self, at: int) -> None:
-        """Let what draws masks draw this rank's."""
-        layer, program = self._layers[at], self._program
-        if _draws(layer.shape):
-            node = self._calls[layer.name]
-            call: Any = program.module_called(node) or node.target
-            name = f"calib_{node.name}"
-            program.graph.add_module(name, OwnMasks(call, self._link.group.rank))
-            node.op, node.target = "call_module", name
-
-    def _argument(self, before: Any, of_part: Any) -> Any:
-        """An argument of the part, with its sizes at this batch."""
-        if isinstance(of_part, list):
-            return [self._argument(*each) for each in zip(before, of_part, strict=True)]
-        if isinstance(of_part, dict):
-            return of_part["batch"] * self._batch if "batch" in of_part else before
-        return of_part
