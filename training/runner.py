@@ -377,4 +377,4 @@ def exchange_word(division: Division, options: WorkerOptions) -> str:
         return "ddp" if division.overlap or options.ddp else "flat"
     if division.replicas > 1:
         return "segmented" if traits.cuts == "filters" else division.gradients
-    return "flat" if traits.cuts == "image" and division.parts > 1 else "none"
+    return "flat" if traits.replicated and division.parts > 1 else "none"

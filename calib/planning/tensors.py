@@ -25,7 +25,7 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         shapes = rank_parameters(point.model, point.division)
         traits = point.division.traits
         # gradients of all layers are exchanged, in one buffer or unit by unit
-        packed = traits.replicas or traits.cuts == "image"
+        packed = traits.replicas or traits.replicated
         in_one = packed and not point.division.shards
         cases += _passes(request, point, shapes, f"weights of {point.label}", in_one, 0)
         cases += _units(request, point)
@@ -75,9 +75,9 @@ def _accumulations(
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """What filter and channel join from shards, and what they cut."""
+    """What filter and channel join from shards, and what they cut; what sequence sends and gets."""
     division = point.division
-    if division.traits.cuts not in ("filters", "channels"):
+    if division.traits.cuts not in ("filters", "channels", "tokens"):
         return
     for operation, whole in cut_tensors(point.model, division).items():
         for name, shape in whole.items():

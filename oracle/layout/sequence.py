@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
@@ -55,7 +56,37 @@ class Move:
     @property
     def items(self) -> int:
         """Of the whole tensor of one sample."""
-        return math.prod(self.size) // (PRIME if self.size[0] % PRIME == 0 else 1)
+        return math.prod(self.of_sample)
+
+    @property
+    def of_sample(self) -> Shape:
+        """The size of one sample, or without one."""
+        return tuple([n // PRIME if n % PRIME == 0 else n for n in self.size])
+
+    def copies(self, parts: int) -> list[tuple[Literal["split", "concat"], str, Shape]]:
+        """The copies that a rank makes, of x and of dL/dx: the tensor, with the cut axis in front.
+
+        What it sends is split, and what has come is joined; of a slice or an allgather that is one of
+        the two each way. Nothing for a tensor without samples, which is small.
+        """
+        if all(n % PRIME for n in self.size):
+            return []
+
+        def shape(cut_as: Cut | None, axis: int) -> Shape:
+            sizes = [*self.of_sample]
+            if cut_as is not None:
+                sizes[cut_as.axis] //= parts
+            return (sizes.pop(axis), *sizes)
+
+        found: list[tuple[Literal["split", "concat"], str, Shape]] = []
+        ways = [("x", self.before, self.after)]
+        ways += [("dL/dx", self.after, self.before)] if self.has_gradient else []
+        for what, before, after in ways:
+            if after is not None:
+                found.append(("split", what, shape(before, after.axis)))
+            if before is not None:
+                found.append(("concat", what, shape(after, before.axis)))
+        return found
 
 
 @dataclass(frozen=True)

@@ -321,8 +321,9 @@ def _sequence(model: ModelSpec, ranks: int) -> list[Sending]:
     for direction, why, those in ways:
         places: dict[tuple[Operation, int], list[int]] = defaultdict(list)
         for of in those:
-            about = ("allgather", of.items) if of.is_gather else ("all_to_all", of.items // ranks)
-            places[about].append(of.readers[0])
+            operation: Operation = "allgather" if of.is_gather else "all_to_all"
+            items = of.items if of.is_gather else of.items // ranks
+            places[operation, items].append(of.readers[0])
         for (operation, items), at in places.items():
             each = {kinds[place]: items for place in at}
             sendings.append(Sending(operation, "layerwise", direction, why, at, each))

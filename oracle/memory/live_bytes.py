@@ -19,6 +19,7 @@ from calib.oracle.memory.live_iteration import (
 from calib.oracle.memory.live_parts import (
     RankLayers,
     RegionLayers,
+    SequenceLayers,
     SharedLayers,
     SpatialLayers,
     UnitLayers,
@@ -101,5 +102,7 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
         return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
+    if division.traits.cuts == "tokens":
+        return SequenceLayers(model, division)
     of = RegionLayers if division.traits.cuts == "regions" else SharedLayers
     return of(model, division)

@@ -1,4 +1,4 @@
-"""Filter, channel, tensor and data+filter: layers whose weights are divided among a group of ranks.
+"""Filter, channel, tensor, sequence and data+filter: layers that a group of ranks shares.
 
 Every rank of a group has all of its samples. Around a split layer the ranks join or sum tensors
 (layer_flows in oracle/layout/traffic.py), and each of them splits and concats its own memory, for which
@@ -18,6 +18,7 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
+from calib.oracle.layout.sequence import sequence_parts
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.traffic import grouped_flows
@@ -41,6 +42,7 @@ LoopOperation = Literal["concat", "split"]
 TENSORS = {
     "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
+    "tokens": {"split": "parts, before they are sent", "concat": "parts that have come"},
 }
 
 
@@ -126,10 +128,13 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     """By operation and layer: the whole tensor (per sample) that is cut into shards or joined.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
-    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: none.
+    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: none. sequence:
+    every tensor that is moved.
     """
     if division.traits.cuts == "regions":
         return {}
+    if division.traits.cuts == "tokens":
+        return _moved_tensors(model, division.parts)
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
@@ -138,6 +143,17 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
         return {"split": inputs, "concat": joined}
     outputs = {layer.name: layer.shape.output_shape for layer in split}
     return {"concat": outputs, "split": outputs}
+
+
+def _moved_tensors(model: ModelSpec, ranks: int) -> dict[LoopOperation, dict[str, Shape]]:
+    """By operation, and by the tensor and the layer that reads it."""
+    parts = sequence_parts(model)
+    found: dict[LoopOperation, dict[str, Shape]] = {"split": {}, "concat": {}}
+    for move in () if parts is None else parts.moves:
+        reader = model.layers[move.readers[0]].name
+        for operation, what, shape in move.copies(ranks):
+            found[operation][f"{what} = {move.name} of {reader}"] = shape
+    return found
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -191,13 +207,15 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     """By operation and tensor: the number of layers, and the sum of their items per sample.
 
     formulas.md: filter joins every y but the model's last and sums every dL/dx but the first; channel
-    sums every y of its split layers and joins every dL/dx but the first. tensor: as measured.
+    sums every y of its split layers and joins every dL/dx but the first. tensor and sequence: as
+    measured, of sequence x and dL/dx of the layers that read it.
     """
-    if division.traits.cuts == "regions":
-        sums = {("allreduce", "y"): (0, 0), ("allreduce", "dL/dx"): (0, 0)}
+    if division.traits.cuts in ("regions", "tokens"):
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        forward = "y" if division.traits.cuts == "regions" else "x"
         for flow in grouped_flows(model, division):
-            about = flow.operation, "y" if flow.direction == "forward" else "dL/dx"
-            n, items = sums[about]
+            about = flow.operation, forward if flow.direction == "forward" else "dL/dx"
+            n, items = sums.get(about, (0, 0))
             sums[about] = n + flow.count, items + flow.count * flow.items
         return {about: of for about, of in sums.items() if of[0]}
     split = split_layers(model, division)

@@ -51,12 +51,12 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
     """Activations of B samples, in parts inside regions, and the weights that a rank has."""
-    activations = activation_bytes(model, division.local_batch * _items(model, division))
+    activations = activation_bytes(model, division.local_batch * rank_items(model, division))
     return naive_parts(activations, workload(model, division).weights.nbytes, False, optimizer)
 
 
 @once_per_geometry
-def _items(model: ModelSpec, division: Division) -> int:
+def rank_items(model: ModelSpec, division: Division) -> int:
     """sum(|x| + |y|) of one sample on a rank."""
     work = workload(model, division)
     counts = work.counts["all"].items()

@@ -7,7 +7,7 @@ the ranks, and so is every gradient: the backward of a move is its transpose for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -20,10 +20,13 @@ from calib.training.split.linear_map import mapped
 from calib.training.split.moves import GroupLink, narrowed
 from calib.training.split.regions import ProgramParts
 
+# which torch has no types for
+_unflatten: Callable[[Tensor, int, Sequence[int]], Tensor] = Tensor.unflatten
+
 
 def apart(x: Tensor, cut: Cut, parts: int) -> Tensor:
     """A view with the parts along the first axis, each (..., blocks, width, ...)."""
-    return x.unflatten(cut.axis, (cut.blocks, parts, -1)).movedim(cut.axis + 1, 0)
+    return _unflatten(x, cut.axis, (cut.blocks, parts, -1)).movedim(cut.axis + 1, 0)
 
 
 def own_part(x: Tensor, cut: Cut, link: GroupLink) -> Tensor:
@@ -33,7 +36,8 @@ def own_part(x: Tensor, cut: Cut, link: GroupLink) -> Tensor:
 
 def empty_in_order(like: Tensor, size: list[int]) -> Tensor:
     """Room for a dense tensor whose axes are in the same order in memory as those of `like`."""
-    order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
+    strides = like.stride()
+    order = sorted(range(like.dim()), key=lambda axis: -strides[axis])
     back = sorted(range(like.dim()), key=lambda axis: order[axis])
     return like.new_empty([size[axis] for axis in order]).permute(back)
 
@@ -59,7 +63,7 @@ class Slice(nn.Module):
             before = self._link.switch("pack")
             whole = gradient.new_zeros(size)
             mine = apart(whole, self._cut, self._link.group.size)[self._link.group.rank]
-            mine.copy_(gradient.unflatten(self._cut.axis, (self._cut.blocks, -1)))
+            mine.copy_(_unflatten(gradient, self._cut.axis, (self._cut.blocks, -1)))
             self._link.switch(before)
             return whole
 
@@ -93,7 +97,7 @@ class Gather(nn.Module):
         size = [*part.shape]
         size[cut.axis] *= parts
         whole = empty_in_order(part, size)
-        apart(whole, cut, parts).copy_(landed.unflatten(1 + cut.axis, (cut.blocks, -1)))
+        apart(whole, cut, parts).copy_(_unflatten(landed, 1 + cut.axis, (cut.blocks, -1)))
         link.switch(before)
         return whole
 
@@ -137,7 +141,7 @@ def switched(part: Tensor, before: Cut, after: Cut, link: GroupLink) -> Tensor:
     size[after.axis] //= parts
     made = empty_in_order(part, size)
     pieces = incoming.flatten(1 + after.axis, 2 + after.axis)
-    apart(made, before, parts).copy_(pieces.unflatten(1 + before.axis, (before.blocks, -1)))
+    apart(made, before, parts).copy_(_unflatten(pieces, 1 + before.axis, (before.blocks, -1)))
     link.switch(phase)
     return made
 
@@ -183,7 +187,8 @@ class SequenceProgram(ProgramParts):
     def _reader(self, at: int) -> fx.Node:
         """The call of a layer; for the loss that of what the model returns."""
         if at == len(self._layers) - 1:
-            return next(iter(reversed(self._graph.nodes)))
+            nodes: list[fx.Node] = list(self._graph.nodes)
+            return nodes[-1]
         return self._calls[self._layers[at].name]
 
     def _tensor(self, node: fx.Node) -> str:

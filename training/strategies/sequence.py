@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from calib.foundation.errors import InputError
 from calib.oracle.layout.cuts import Cut
 from calib.oracle.layout.sequence import loss_cut, sequence_parts
 from calib.oracle.layout.shards import largest_parts
@@ -44,6 +45,14 @@ def make(task: Task) -> Worker:
     spec = program.spec
     found = sequence_parts(spec)
     assert found is not None, "asked for a possible division only"
+    loss = spec.layers[-1].shape
+    if (
+        loss_cut(spec) is not None
+        and ("classes_last" in loss.attributes) != task.about.classes_last
+    ):
+        raise InputError(
+            f"sequence parallelism of {spec.name}: its outputs have classes where the loss has places"
+        )
     parts = SequenceProgram(program, link, largest_parts(spec, division), division.local_batch)
     parts.divide(found)
     program.recompile()
