@@ -89,7 +89,7 @@ class Vit(nn.Module):
         super().__init__()
         self.patch = nn.Conv2d(3, WIDTH, 4, 4)
         self.token = nn.Parameter(torch.zeros(1, 1, WIDTH)) if has_class_token else None
-        self.positions = nn.Parameter(torch.randn(1, 16, WIDTH))
+        self.positions = nn.Parameter(torch.randn(1, 16 + has_class_token, WIDTH))
         self.block, self.head = Block(Attention()), nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
