@@ -76,7 +76,8 @@ class Move:
             sizes = [*self.of_sample]
             if cut_as is not None:
                 sizes[cut_as.axis] //= parts
-            return (sizes.pop(axis), *sizes)
+            others = [n for at, n in enumerate(sizes) if at != axis and self.size[at] != PRIME]
+            return (sizes[axis], *others)
 
         found: list[tuple[Literal["split", "concat"], str, Shape]] = []
         ways = [("x", self.before, self.after)]

@@ -42,7 +42,7 @@ LoopOperation = Literal["concat", "split"]
 TENSORS = {
     "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
-    "tokens": {"split": "parts, before they are sent", "concat": "parts that have come"},
+    "tokens": {"split": "what is sent", "concat": "what has come"},
 }
 
 

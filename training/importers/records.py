@@ -49,6 +49,7 @@ ABSENT = {
     "filter": ("halo",),
     "channel": ("halo",),
     "tensor": ("halo",),
+    "sequence": ("halo",),
     "pipeline": ("halo", "pack", "exchange", "unpack"),
 }
 
