@@ -107,6 +107,8 @@ def passed_apart(shape: LayerShape, cuts: Cuts) -> Passed | None:
     """
     of = shape.operator
     rule = _WITH_WEIGHTS.get(shape.name)
+    if rule is None and shape.parameter_shapes:
+        rule = _OF_WEIGHTS.get(shape.name)
     if rule is None:
         rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
         if shape.parameter_shapes and rule is not _each:
@@ -353,6 +355,15 @@ def _linear(call: Call) -> Passed | None:
     return call.passed([call.cut]) if apart else None
 
 
+def _by_weights(call: Call) -> Passed | None:
+    """The input times a matrix of weights: rows apart, as of a linear layer."""
+    of = call.shape.operator
+    assert of is not None
+    at = 1 if of.base == "addmm" else 0
+    first = of.positional[at] == {"input": 0} and "parameter" in of.positional[at + 1]
+    return _linear(call) if first and len(call.shape.parameter_shapes[-1]) == 2 else None
+
+
 def _normalized(call: Call) -> Passed | None:
     """Over the last axes."""
     over: Any = (
@@ -399,6 +410,7 @@ _OPERATORS: Mapping[str, Rule] = {
     "slice": _slice,
     "cat": _cat,
 }
+_OF_WEIGHTS: Mapping[str, Rule] = dict.fromkeys(("matmul", "mm", "addmm"), _by_weights)
 _WITH_WEIGHTS: Mapping[str, Rule] = {
     "linear": _linear,
     "layer_norm": _normalized,

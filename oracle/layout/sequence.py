@@ -115,14 +115,20 @@ def sequence_parts(model: ModelSpec) -> SequenceParts | None:
     for layer in model.layers:
         tensors += zip(layer.outputs, sizes_of(layer.shape)[1], strict=True)
     for name, size in tensors:
-        # behind a change of view alone the same parts begin, of fewer axes
-        if all(model.layers[at].shape.is_free for at in readers[name]) or size[0] != PRIME:
+        # behind a change of view alone the same parts begin, and a flattened axis may have more
+        made = [of for at in readers[name] for of in _views(model.layers[at])]
+        if size[0] != PRIME or (made and all(of[:1] == (PRIME,) for of in made)):
             continue
         for axis in range(1, len(size)):
             search = _Search(model, readers, name, Cut(axis))
             if size[axis] > 1 and search.run():
                 return search.found()
     return None
+
+
+def _views(layer: Layer) -> list[Shape]:
+    """The sizes of what a layer makes, if it only changes the view; else one of no axes."""
+    return sizes_of(layer.shape)[1] if layer.shape.is_free else [()]
 
 
 @once

@@ -66,12 +66,15 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Positions from a table, two ways of attention, a head with the table of the tokens."""
+    """Positions from a table, two ways of attention, a head with the table of the tokens.
 
-    def __init__(self) -> None:
+    `dropout` is that of the fused one.
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.table, self.positions = nn.Embedding(ROWS, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(Block(Masked()), Block(Causal()))
+        self.blocks = nn.Sequential(Block(Masked()), Block(Causal(dropout)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, ROWS, bias=False)
         self.head.weight = self.table.weight

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
+from tests.helpers.ranks import results, run_ranks
 from tests.helpers.sequence_models import TOKENS as EIGHT
-from tests.helpers.sequence_models import Gpt, Vit
-from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.helpers.sequence_models import Block, Causal, Gpt, Vit
+from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.oracle.operator_models import ROWS
 from tests.training.launching import needs_mpiexec, said
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
-from torch import nn
+from torch import Tensor, nn
 
 from calib.foundation.division import Division
+from calib.foundation.errors import InputError
+from calib.oracle.layout.sequence import sequence_parts
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
+from calib.planning.layers import in_place_case
+from calib.planning.points import Point
 from calib.training.checks.gradients import gradient_difference
+from calib.training.in_place import iterations as in_place
+from calib.training.in_place.iterations import measure_in_place, phases_of
 from calib.training.models import ModelEntry
+from calib.training.split.regions import OwnMasks
 from calib.training.step import TrainingStep
 from calib.training.worker import WorkerOptions
 
@@ -50,7 +59,8 @@ def test_gradients_are_those_of_serial_training(name: str) -> None:
 
 VIT = ModelEntry("vit", Vit, (3, 16, 16), "cross_entropy", 5, BATCH)
 OF_TOKENS: dict[str, Any] = {"places": (EIGHT,), "classes_last": True, "rows": ROWS}
-GPT = ModelEntry("gpt", Gpt, (EIGHT,), "cross_entropy", ROWS, BATCH, **OF_TOKENS)
+PLAIN = ModelEntry("gpt", Gpt, (EIGHT,), "cross_entropy", ROWS, BATCH, **OF_TOKENS)
+GPT = replace(PLAIN, build=lambda: Gpt(dropout=0.1))
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -60,9 +70,36 @@ def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) ->
     assert difference(about, p) < EXACT
 
 
+class Mixed(nn.Module):
+    """A layer before, in and behind the parts; what is before them is added behind them, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block = nn.Linear(WIDTH, WIDTH), Block(Causal())
+        self.positions = nn.Parameter(torch.randn(TOKENS, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).cumsum(1)  # which passes no part on
+        y = self.block(self.first(x + self.positions))
+        made: Tensor = self.first(y.mean(1)) + x.mean(1)
+        return made
+
+
+def test_a_weight_of_whole_layers_and_of_parts() -> None:
+    """All gradients are means over ranks, wherever they come from."""
+    about = model_entry(Mixed, (TOKENS, WIDTH), WIDTH)
+    found = sequence_parts(trace(Mixed(), (TOKENS, WIDTH), "mixed", "mse"))
+    assert found is not None
+    ends = {
+        move.name: move.after is None for move in found.moves if not move.before or not move.after
+    }
+    assert ends["cumsum"] is False and sum(ends.values()) == 1
+    assert difference(about, 2) < EXACT
+
+
 RANKS = """
 import torch
-from tests.training.test_sequence import BATCH, GPT, VIT
+from tests.training.test_sequence import BATCH, GPT, PLAIN, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -76,7 +113,7 @@ from calib.training.worker import WorkerOptions
 torch.set_num_threads(1)
 control = MpiCommunicator()
 division = Division("sequence", control.size, BATCH)
-for about, execution in ((VIT, "float32"), (GPT, "float32"), (GPT, "bfloat16-mixed")):
+for about, execution in ((VIT, "float32"), (GPT, "float32"), (PLAIN, "bfloat16-mixed")):
     teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
     off = gradient_difference(about, division, 3, teams, options)
     step = TrainingStep(about, division, 3, teams, options)
@@ -154,3 +191,53 @@ def test_three_steps_are_those_of_serial_training() -> None:
         rank.gradients["patch"] = patches
     compare(ranks, whole)
     assert [rank.region["block.first"] for rank in ranks] == [((0, 8),), ((8, 16),)]
+
+
+def test_what_is_dropped_of_parts_is_of_the_rank() -> None:
+    """Of every dropout, also that inside a fused product; generators of all ranks stay alike."""
+
+    def program(teams: Any) -> int:
+        step = TrainingStep(GPT, sequence(2), 3, teams)
+        return sum(isinstance(of, OwnMasks) for of in step.worker.module.modules())
+
+    # of scores, of the fused product, of two feed-forward parts
+    assert on_ranks(sequence(2), program) == [4, 4]
+
+
+def test_a_loss_that_has_its_classes_elsewhere_is_refused() -> None:
+    """Of parts of the tokens it would be another loss."""
+    about = replace(GPT, outputs=EIGHT, places=(ROWS,), classes_last=False)
+
+    def program(teams: Any) -> None:
+        TrainingStep(about, sequence(2), 3, teams)
+
+    with pytest.raises(InputError, match="its outputs have classes where the loss has places"):
+        on_ranks(sequence(2), program)
+
+
+def test_what_is_refused() -> None:
+    def program(teams: Any) -> None:
+        TrainingStep(model_entry(block("Mlp"), (TOKENS, WIDTH), 5), sequence(2), 3, teams)
+
+    with pytest.raises(InputError, match="no attention whose heads and tokens can be told apart"):
+        on_ranks(sequence(2), program)
+
+
+def test_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phases and layers that a calibration measures: copies, meetings and the packing of gradients."""
+    spec = trace(GPT.build(), GPT.input_shape, GPT.name, "cross_entropy")
+    case = in_place_case(Point(spec, sequence(2), launch=2), "momentum")
+    monkeypatch.setattr(in_place, "entry", lambda *_: GPT)
+    with taking_turns(2):
+        first, _ = results(
+            run_ranks(2, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))
+        )
+    phases = {"forward", "backward", "update", "copies", "layerwise", "pack", "unpack"}
+    assert set(phases_of(case)) == phases
+    layers = {
+        f"layer_{way}:blocks.0.{name}"
+        for way in ("forward", "backward")
+        for name in ("first", "attention.q", "attention.out", "mlp.0")
+    }
+    assert phases | layers <= set(first.ranks)
+    assert all(second >= 0 for rows in first.ranks.values() for row in rows for second in row)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
 from tests.helpers.sequence_models import TOKENS as EIGHT
 from tests.helpers.sequence_models import Causal, Gpt, Vit
+from tests.oracle.layout.test_cuts import BATCH, CPU, taken
 from tests.oracle.operator_models import traced
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,7 +29,6 @@ from calib.oracle.layout.workload import workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 
-CPU, BATCH = torch.device("cpu"), 3
 ATTENDING = [name for name in KINDS if name not in ("Mlp", "Gated")]
 GPT = trace(Gpt(), (EIGHT,), "gpt", "cross_entropy")
 VIT = trace(Vit(), (3, 16, 16), "vit", "cross_entropy")
@@ -46,15 +46,6 @@ def named(model: ModelSpec, places: object) -> set[str]:
     return {model.layers[at].name for at in places}  # type: ignore[attr-defined]
 
 
-def taken(tensor: Tensor, cut: Cut | None, parts: int, rank: int) -> Tensor:
-    """A rank's part; blocks may be those of each sample."""
-    if cut is None:
-        return tensor
-    blocks = cut.blocks // PRIME * BATCH if cut.blocks % PRIME == 0 else cut.blocks
-    apart = tensor.unflatten(cut.axis, (blocks, -1)).tensor_split(parts, cut.axis + 1)
-    return apart[rank].flatten(cut.axis, cut.axis + 1)
-
-
 def compare(shape: LayerShape, passed: Passed, parts: int) -> None:
     """The layer on parts of what it reads makes the parts of what it makes of the whole."""
     of, part = shape.operator, part_of(shape, passed, parts)
@@ -66,7 +57,9 @@ def compare(shape: LayerShape, passed: Passed, parts: int) -> None:
     cuts = passed.beside or (None,) * len(held)
     whole = operator_call(shape, BATCH, CPU)(*inputs, *held)
     for rank in range(parts):
-        own = [taken(x, cut, parts, rank) for x, cut in zip(inputs, passed.inputs, strict=True)]
+        own = operator_inputs(part, BATCH, torch.float64, CPU, False, generator)
+        for mine, all_of_it, cut in zip(own, inputs, passed.inputs, strict=True):
+            mine.copy_(taken(all_of_it, cut, parts, rank))  # in its own order in memory
         own += [taken(x, cut, parts, rank) for x, cut in zip(held, cuts, strict=True)]
         sizes = [
             *(part.operator.size(at, size, BATCH) for at, size in enumerate(part.input_shapes)),
@@ -216,6 +209,32 @@ def test_grouped_heads_and_a_bias_of_each() -> None:
     assert bias.after == Cut(1) and bias.has_gradient
     (why,) = why_impossible(model, sequence(4, 4))
     assert "and 2 heads (scaled_dot_product_attention)" in why and why.endswith("at most 2")
+
+
+class Rows(nn.Module):
+    """As GPT-2 in transformers: rows of all samples by a matrix of weights, with a bias or without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(WIDTH, 48)), nn.Parameter(torch.randn(48))
+        self.out = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = torch.addmm(self.bias, x.view(-1, WIDTH), self.weight).view(-1, EIGHT, 48)
+        q, k, v = (of.view(-1, EIGHT, 4, 4).transpose(1, 2) for of in packed.split(WIDTH, 2))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return y.transpose(1, 2).reshape(-1, EIGHT, WIDTH) @ self.out
+
+
+def test_rows_by_matrices_of_weights() -> None:
+    """Their rows are those of all samples: blocks that are each cut."""
+    model = trace(Rows(), (EIGHT, WIDTH), "rows", "mse")
+    found = sequence_parts(model)
+    assert found is not None and check(model, 2) > 8
+    whole = [of.name for at, of in enumerate(model.layers) if at not in found.passed]
+    assert whole == []
+    (product,) = [at for at, of in enumerate(model.layers) if of.shape.name == "addmm"]
+    assert found.passed[product].inputs == (Cut(0, PRIME),)
 
 
 def test_what_passes_no_part_on() -> None:
