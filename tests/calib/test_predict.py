@@ -140,7 +140,7 @@ def test_batch_of_the_model_and_of_one_option_only() -> None:
 
 def test_all_has_every_strategy_and_data_in_its_variants() -> None:
     names = [template.division(1, 4, 4).words for template in templates("all")]
-    assert len(names) == len(set(names)) == 12
+    assert len(names) == len(set(names)) == 13
     assert {*STRATEGIES} == {template.strategy for template in templates("all")}
     assert {"data, overlapped", "data, sharded optimizer"} <= set(names)
     both = templates("all", overlap=True, sharded_optimizer=True)
@@ -309,7 +309,7 @@ def test_csv_has_a_row_a_projection(here: Path) -> None:
     done = asked(here, "all", f"{options} --csv -")
     assert done.returncode == 0 and "predicted iteration" not in done.stdout
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert len(rows) == 2 * 12
+    assert len(rows) == 2 * 13
     for row in (row for row in rows if row["total_s"]):
         parts = sum(float(row[f"{phase}_s"]) for phase in PHASES)
         assert parts == pytest.approx(float(row["total_s"]), rel=1e-9)
