@@ -73,13 +73,14 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         n = sum(cut.count for cut in cuts)
         items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
         what = TENSORS[division.traits.cuts][operation]
+        each = f"{n} {'tensors' if division.traits.cuts == 'tokens' else 'layers'}"
         terms.append(
             Term(
                 "pack",
                 "redundant",
-                f"{operation} of {what}, of {n} layers",
+                f"{operation} of {what}, of {each}",
                 _cutting(operation, cuts, model, division, costs),
-                f"sum of {operation}(p shards, B' items delta) over {n} layers",
+                f"sum of {operation}(p shards, B' items delta) over {each}",
                 {"p": division.parts, "B'": division.local_batch, "sum of items": items},
             )
         )
