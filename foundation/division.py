@@ -13,7 +13,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.names import RankCount, StrategyLabel
 from calib.foundation.quantities import Count, CountOrNone, Ranks
 
-CutWhat = Literal["", "image", "filters", "channels", "regions"]
+CutWhat = Literal["", "image", "filters", "channels", "regions", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class StrategyTraits:
     @property
     def replicated(self) -> bool:
         """Whether every rank has all weights, whose gradients one exchange sums."""
-        return self.cuts == "image" or (self.replicas and not self.cuts and not self.shards)
+        if self.cuts in ("image", "tokens"):
+            return True
+        return self.replicas and not self.cuts and not self.shards
 
     @property
     def whole(self) -> bool:
@@ -67,6 +69,7 @@ STRATEGIES = {
     "filter": StrategyTraits("filter", "filters"),
     "channel": StrategyTraits("channel", "channels"),
     "tensor": StrategyTraits("tensor", "regions", options=("sequence_parallel",)),
+    "sequence": StrategyTraits("sequence", "tokens"),
     "data+filter": StrategyTraits("data_filter", "filters", replicas=True, options=("inner",)),
     "data+spatial": StrategyTraits(
         "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
@@ -233,7 +236,7 @@ class Division:
 
     @cached_property
     def parts(self) -> int:
-        """Ranks that share a layer: p2 of a hybrid, p of spatial, filter, channel and tensor, else 1."""
+        """Ranks that share a layer: p2 of a hybrid, p of all that cut layers, else 1."""
         if self.traits.hybrid:
             return self.inner
         return self.p if self.traits.cuts else 1

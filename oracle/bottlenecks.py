@@ -34,7 +34,7 @@ PARALLEL = _named(lambda of: of.parallel)
 SPATIAL = _named(lambda of: of.cuts == "image")
 STAGED = _named(lambda of: of.stages)
 SHARDED = _named(lambda of: of.shards)
-SHARED = _named(lambda of: of.cuts in ("filters", "channels", "regions"))
+SHARED = _named(lambda of: of.cuts in ("filters", "channels", "regions", "tokens"))
 
 
 @dataclass(frozen=True, slots=True)

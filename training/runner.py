@@ -377,5 +377,5 @@ def exchange_word(division: Division, options: WorkerOptions) -> str:
         return "ddp" if division.overlap or options.ddp else "flat"
     if division.replicas > 1:
         return "segmented" if traits.cuts == "filters" else division.gradients
-    flat = traits.cuts == "image" or division.cuts_tokens
+    flat = traits.replicated or division.cuts_tokens
     return "flat" if flat and division.parts > 1 else "none"

@@ -42,6 +42,7 @@ StrategyName = Literal[
     "filter",
     "channel",
     "tensor",
+    "sequence",
     "data+filter",
     "data+spatial",
 ]

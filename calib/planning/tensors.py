@@ -25,7 +25,7 @@ def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         shapes = rank_parameters(point.model, point.division)
         traits = point.division.traits
         # gradients of all layers are exchanged, in one buffer or unit by unit
-        packed = traits.replicas or traits.cuts == "image"
+        packed = traits.replicas or traits.replicated
         in_one = packed and not point.division.shards
         cases += _passes(request, point, shapes, f"weights of {point.label}", in_one, 0)
         cases += _of_tokens(request, point)
@@ -83,7 +83,7 @@ def _accumulations(
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """What filter and channel join from shards, what they cut, and likewise of tokens."""
+    """What is joined from shards, and what is cut; what sequence sends and gets."""
     division = point.division
     if division.parts == 1 or division.traits.cuts == "image":
         return

@@ -72,6 +72,7 @@ class ShortProcessGroup(MpiProcessGroup):
         super().__init__(comm, name)
         size: int = comm.Get_size()
         self._one, self._each = np.zeros(1, np.float32), np.zeros(size, np.float32)
+        self._landed = np.zeros(size, np.float32)
 
     def allreduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         """MPI_Allreduce of one item."""
@@ -118,6 +119,19 @@ class ShortProcessGroup(MpiProcessGroup):
             self._allgather, call, opts, list(places), _fill(places, mine), (places, mine)
         )
 
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        outgoing: torch.Tensor,
+        output_split_sizes: Sequence[int] | None,
+        input_split_sizes: Sequence[int] | None,
+        opts: Any,
+    ) -> dist.Work:
+        """MPI_Alltoall of one item for each rank; what goes out is filled in as what came."""
+        call = (self._each, self._landed)
+        fill = _fill([output], outgoing)
+        return run_call(self._alltoall, call, opts, [output], fill, (output, outgoing))
+
     def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> dist.Work:
         """MPI_Isend of one item; whole of what are no numbers but words (torch's pickles)."""
         if not tensors[0].is_floating_point():
@@ -136,6 +150,7 @@ class ShortProcessGroup(MpiProcessGroup):
     # the names before torch 2.13
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
 
 
 def _create(options: Any, comm: MPI.Comm) -> ShortProcessGroup:

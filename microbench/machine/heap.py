@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -45,12 +46,14 @@ def own_heap(device: str, rehearse: Callable[[], object]) -> Iterator[None]:
 
     That is run once before, to see what it frees. Behind it malloc keeps all that it may, as in a
     process that has freed large buffers: one that runs layer after layer soon has. On a GPU, with
-    another malloc, or where the environment fixes the thresholds, nothing is done.
+    another malloc, where the environment fixes the thresholds, and in a thread, whose heap is another,
+    nothing is done.
     """
-    if device != "cpu" or not adapts(os.environ) or not hasattr(ctypes.CDLL(None), "mallinfo2"):
+    program = ctypes.CDLL(None)
+    here = device == "cpu" and threading.current_thread() is threading.main_thread()
+    if not here or not adapts(os.environ) or not hasattr(program, "mallinfo2"):
         yield
         return
-    program = ctypes.CDLL(None)
     _adapt(program, max(IMPORTED, _largest_freed(rehearse)))
     held = list(_holes_filled(program))
     try:

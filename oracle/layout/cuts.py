@@ -2,6 +2,8 @@
 
 A cut divides an axis among ranks: heads, or features. Rules are by ATen's names and by kinds of layers;
 what has none passes no cut. tests/oracle/layout/test_cuts.py runs operators on parts, and compares.
+`passed_on` is of layers without weights, whose whole inputs are the same on all ranks; `passed_apart`
+also of layers with whole weights, and whole tensors may be cut for it.
 """
 
 from __future__ import annotations
@@ -39,18 +41,25 @@ Changes = Callable[[int], dict[int, Any]]
 
 
 class Passed(NamedTuple):
-    """How a layer's inputs and outputs are cut, and what its arguments become."""
+    """How a layer's inputs and outputs are cut, and what its arguments become.
+
+    `beside` are the cuts of its parameters, then of its constants; empty: all are whole.
+    """
 
     inputs: Cuts
     outputs: Cuts
     arguments: Changes = lambda parts: {}
+    beside: Cuts = ()
 
 
 class Call:
-    """A layer, with sizes at PRIME samples, and how its inputs are cut."""
+    """A layer, with sizes at PRIME samples, and how its inputs are cut.
 
-    def __init__(self, shape: LayerShape, cuts: Cuts) -> None:
-        self.shape, self.cuts = shape, cuts
+    `cuts_whole`: tensors that are whole may be cut, too, where the others are.
+    """
+
+    def __init__(self, shape: LayerShape, cuts: Cuts, cuts_whole: bool = False) -> None:
+        self.shape, self.cuts, self.cuts_whole = shape, cuts, cuts_whole
         self.inputs, self.outputs = sizes_of(shape)
 
     @property
@@ -123,23 +132,32 @@ def passed_on(shape: LayerShape, cuts: Cuts) -> Passed | None:
     rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
     if rule is None or shape.parameter_shapes or (of is not None and of.no_grad):
         return None
-    found = rule(Call(shape, cuts))
+    return _placed(shape, rule(Call(shape, cuts)))
+
+
+def _placed(shape: LayerShape, found: Passed | None) -> Passed | None:
+    """What a rule found, if an argument that changes is one by its place."""
+    of = shape.operator
     if found is None or of is None:
         return found
-    # an argument that changes must be one by its place
     return found if all(at < len(of.positional) for at in found.arguments(1)) else None
 
 
-def passed_apart(shape: LayerShape, cuts: Cuts) -> Passed | None:
+def passed_apart(shape: LayerShape, cuts: Cuts, cuts_whole: bool = False) -> Passed | None:
     """How a layer passes on cuts of an axis whose items it computes apart, all its weights being whole.
 
     As tokens: by a linear layer, a norm over features, an embedding, and item by item with a parameter
     that is the same for all tokens. What has no weights passes cuts on as above. None if it does not.
+    `cuts_whole`: what is whole and broadcasts with a part is cut as that is, inputs, parameters and
+    constants; else it ends the cut.
     """
+    of = shape.operator
     rule = _behind_weights if linear_weights(shape) else _APART.get(shape.name)
-    if rule is None:
-        return passed_on(shape, cuts)
-    return None if shape.operator and shape.operator.no_grad else rule(Call(shape, cuts))
+    if rule is None and not shape.parameter_shapes:
+        rule = (_KINDS if of is None else _OPERATORS).get(shape.name)
+    if rule is None or (of is not None and of.no_grad):
+        return None
+    return _placed(shape, rule(Call(shape, cuts, cuts_whole)))
 
 
 def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
@@ -155,6 +173,12 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
         return shape.model_copy(update={"input_shapes": tuple(made[:-1]), "output_shape": made[-1]})
     samples = [one_sample(size, PRIME) for size in cut]
     axes = tuple(axis for _, axis in samples)
+    held = [*shape.parameter_shapes, *(size for size, _ in of.constants)]
+    if passed.beside:
+        both = zip(held, passed.beside, strict=True)
+        held = [size if cut is None else cut.part(size, parts) for size, cut in both]
+    first = len(shape.parameter_shapes)
+    types = [each for _, each in of.constants]
     made = [each for each, _ in samples]
     arguments = list(of.positional)
     for place, argument in passed.arguments(parts).items():
@@ -169,6 +193,7 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
             "arguments": json.dumps(arguments),
             "axes": axes if any(axis is not None for axis in axes) else (),
             "outputs": tuple(made[len(inputs) + 1 :]),
+            "constants": tuple(zip(held[first:], types, strict=True)),
             "flops": of.flops / parts,
             "saved": of.saved.model_copy(update=saved),
         }
@@ -177,6 +202,7 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
         update={
             "input_shapes": tuple(made[: len(inputs)]),
             "output_shape": made[len(inputs)],
+            "parameter_shapes": tuple(held[:first]),
             "operator": operator,
         }
     )
@@ -188,15 +214,12 @@ def _written(size: Shape) -> list[Any]:
 
 
 def _each(call: Call, behind: int = 0) -> Passed | None:
-    """Item by item, with broadcasting; `behind` dimensions at the end belong together.
-
-    Constants and weights are whole.
-    """
+    """Item by item, with broadcasting; `behind` dimensions at the end belong together."""
     (output,) = call.outputs
     rank = len(output)
     of = call.shape.operator
-    constants = (size for size, _ in (of.constants if of else ()))
-    sizes = [*call.inputs, *constants, *call.shape.parameter_shapes]
+    constants = [size for size, _ in (of.constants if of else ())]
+    sizes = [*call.inputs, *call.shape.parameter_shapes, *constants]
     cuts = [*call.cuts, *[None] * (len(sizes) - len(call.cuts))]
     found = {
         Cut(cut.axis + rank - len(size), cut.blocks)
@@ -206,11 +229,16 @@ def _each(call: Call, behind: int = 0) -> Passed | None:
     if len(found) > 1:
         return None
     (made,) = found
-    for size, cut in zip(sizes, cuts, strict=True):
+    for number, (size, cut) in enumerate(zip(sizes, cuts, strict=True)):
         at = made.axis - rank + len(size)
         if cut is None and at >= 0 and size[at] != 1:
-            return None
-    return call.passed([made]) if 0 <= made.axis < rank - behind else None
+            if not call.cuts_whole:
+                return None
+            cuts[number] = Cut(at, made.blocks)
+    if not 0 <= made.axis < rank - behind:
+        return None
+    inputs, beside = cuts[: len(call.inputs)], cuts[len(call.inputs) :]
+    return Passed(tuple(inputs), (made,), beside=tuple(beside) if any(beside) else ())
 
 
 def _rows_apart(call: Call) -> Passed | None:
@@ -348,11 +376,12 @@ def _softmax(call: Call) -> Passed | None:
 
 
 def _cat(call: Call) -> Passed | None:
-    """All along an axis that is not cut; a constant among them has no items, as an empty cache."""
+    """All along an axis that is not cut; or one with nothing else, as keys behind an empty cache."""
     of = call.shape.operator
     at = 1 if of is None else call.axis(1)
-    empty = of is None or all(size == (0,) for size, _ in of.constants)
-    alike = set(call.cuts) == {call.cut} and at != call.cut.axis and empty
+    empty = all(0 in size for size, _ in (of.constants if of else ()))
+    alone = len(call.inputs) == 1 and empty
+    alike = set(call.cuts) == {call.cut} and (at != call.cut.axis or alone)
     return call.passed([call.cut]) if alike else None
 
 

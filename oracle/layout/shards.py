@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -20,6 +21,7 @@ from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.regions import narrowest_cut, region_cuts
+from calib.oracle.layout.sequence import narrowest_parts, sequence_parts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.layout.tokens import narrowest_tokens, token_parts
 from calib.oracle.layout.units import model_units
@@ -117,8 +119,10 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
         return why_no_layers(model, division.split_until, ()) or why_no_grid(
             model, division.cells, division.split_until
         )
-    if division.traits.cuts == "regions":
-        return _why_no_regions(model, division)
+    if division.traits.cuts in ("regions", "tokens"):
+        return (_why_no_regions if division.traits.cuts == "regions" else _why_no_tokens)(
+            model, division
+        )
     found = narrowest(model, division.traits.cuts)
     if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
@@ -162,6 +166,24 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
     return reasons + why_no_divisor(tokens, "tokens")
 
 
+def _why_no_tokens(model: ModelSpec, division: Division) -> list[str]:
+    """Why tokens and heads cannot be cut into so many equal parts; empty if they can."""
+    fewest = narrowest_parts(model)
+    if fewest is None:
+        return [
+            f"{model.name} has nothing that {division.strategy} parallelism could divide: no attention "
+            "whose heads and tokens can be told apart"
+        ]
+    words = " and ".join(f"{width} {what} ({name})" for what, (width, name) in fewest.items())
+    if all(width % division.parts == 0 for width, _ in fewest.values()):
+        return []
+    most = math.gcd(*(width for width, _ in fewest.values()))
+    return [
+        f"{division.strategy} parallelism of {model.name} on p = {division.parts}: p divides {words}, "
+        f"so p is at most {most}"
+    ]
+
+
 @once
 def narrowest(model: ModelSpec, cuts: CutWhat) -> tuple[int, str] | None:
     """Width and name of the layer that limits p of filter or channel; None if none is split."""
@@ -174,8 +196,8 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
 
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
-    layers that share weights, and operators. tensor: all layers of regions.py, and with sequence
-    parallelism those of tokens.py.
+    layers that share weights, and operators. tensor and sequence: all that regions.py and sequence.py
+    find, and tensor with sequence parallelism also what tokens.py does.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -197,6 +219,8 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         return range(min(end, next(named, end)))
     if division.traits.cuts == "regions":
         return sorted(_cuts(model, division))
+    if division.traits.cuts == "tokens":
+        return sorted(token_cuts(model))
     return weighted_places(model, division.traits.cuts)
 
 
@@ -248,7 +272,7 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
 def _parts(shape: LayerShape, largest: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
     cuts = division.traits.cuts
-    if cuts == "regions":
+    if cuts in ("regions", "tokens"):
         return [largest]
     if cuts == "image":
         sizes = part_sizes(shape, division.cells)
@@ -267,18 +291,27 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
     """
     parts: dict[tuple[object, ...], LayerShape] = {}
     found: dict[int, LayerShape] = {}
-    cuts = _cuts(model, division) if division.traits.cuts == "regions" else {}
+    what = division.traits.cuts
+    cuts: Mapping[int, Passed] = {}
+    if what in ("regions", "tokens"):
+        cuts = _cuts(model, division) if what == "regions" else token_cuts(model)
     for place in split_places(model, division):
         key = model.alike[place], cuts.get(place)
         if key not in parts:
             shape = model.layers[place].shape
-            parts[key] = (
-                region_part(shape, cuts[place], division.parts)
-                if cuts
-                else _largest_part(shape, division)
-            )
+            if not cuts:
+                parts[key] = _largest_part(shape, division)
+            else:
+                cut = region_part if what == "regions" else part_of
+                parts[key] = cut(shape, cuts[place], division.parts)
         found[place] = parts[key]
     return found
+
+
+def token_cuts(model: ModelSpec) -> Mapping[int, Passed]:
+    """How the layers on parts of the tokens, or of the heads, are cut, by place."""
+    found = sequence_parts(model)
+    return {} if found is None else found.passed
 
 
 def _largest_part(shape: LayerShape, division: Division) -> LayerShape:
@@ -364,7 +397,7 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """
     if division.shards:
         return tuple([(unit.shard_items(division.p),) for unit in model_units(model)])
-    if division.parts == 1 or division.traits.cuts == "image":
+    if division.parts == 1 or division.traits.replicated:
         return model.parameter_shapes
     held = [layer.own_parameters for layer in model.layers]
     for place, part in largest_parts(model, division).items():

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Division
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import Direction, LayerShape, Shape
 from calib.oracle.layout.regions import regions
+from calib.oracle.layout.sequence import Move, sequence_parts
 from calib.oracle.layout.shards import partial_parameters, require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
@@ -160,6 +162,8 @@ def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
         return []
     if division.traits.cuts == "regions":
         return _regions(model, token_parts(model) if division.cuts_tokens else TokenParts())
+    if division.traits.cuts == "tokens":
+        return _sequence(model, division.parts)
     return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
@@ -323,6 +327,32 @@ def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
     ]
 
 
+def _sequence(model: ModelSpec, ranks: int) -> list[Sending]:
+    """sequence: an all-to-all each way wherever parts of tokens become parts of heads, or these those.
+
+    And an allgather where whole layers read parts; each rank takes its own part of dL/dx. The buffer of
+    an all-to-all is a rank's part of the tensor.
+    """
+    parts, kinds = sequence_parts(model), kinds_of(model)
+    moves = [] if parts is None else [move for move in parts.moves if not move.is_slice]
+    back = [of for of in moves[::-1] if of.has_gradient and not of.is_gather]
+    sendings = []
+    ways: tuple[tuple[Direction, str, list[Move]], ...] = (
+        ("forward", "x of {}", moves),
+        ("backward", "dL/dx of {}", back),
+    )
+    for direction, why, those in ways:
+        places: dict[tuple[Operation, int], list[int]] = defaultdict(list)
+        for of in those:
+            operation: Operation = "allgather" if of.is_gather else "all_to_all"
+            items = of.items if of.is_gather else of.items // ranks
+            places[operation, items].append(of.readers[0])
+        for (operation, items), at in places.items():
+            each = {kinds[place]: items for place in at}
+            sendings.append(Sending(operation, "layerwise", direction, why, at, each))
+    return sendings
+
+
 def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     """The exchange of weight gradients between ranks that hold the same weights; empty if none do.
 
@@ -341,7 +371,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
             Message("reduce_scatter", nbytes, p, why="gradients"),
             Message("allgather", nbytes, p, why="updated weights"),
         ]
-    if parts > 1 and division.traits.cuts != "image":
+    if parts > 1 and not division.traits.replicated:
         return [
             Message(
                 "allreduce",

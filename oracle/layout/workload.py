@@ -149,7 +149,7 @@ def workload(model: ModelSpec, division: Division) -> Workload:
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
     again = (number[kind] for kind, runs in zip(kinds, run_again(model), strict=True) if runs)
-    shared = division.parts > 1 and division.traits.cuts != "image"
+    shared = division.parts > 1 and not division.traits.replicated
     return Workload(
         pieces=tuple(distinct),
         index=tuple([number[kind] for kind in kinds]),

@@ -19,6 +19,7 @@ from calib.oracle.memory.live_iteration import (
 from calib.oracle.memory.live_parts import (
     RankLayers,
     RegionLayers,
+    SequenceLayers,
     SharedLayers,
     SpatialLayers,
     TokenLayers,
@@ -103,6 +104,8 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
         return (UnitLayers if division.shards else WholeLayers)(model)
     if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
+    if division.traits.cuts == "tokens":
+        return SequenceLayers(model, division)
     if division.traits.cuts == "regions":
         return (TokenLayers if division.cuts_tokens else RegionLayers)(model, division)
     return SharedLayers(model, division)

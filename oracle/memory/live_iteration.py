@@ -56,7 +56,8 @@ def exchange_bytes(weights: Tensors, division: Division) -> int:
 
     The buckets of DistributedDataParallel are as large.
     """
-    exchanges = division.replicas > 1 or division.traits.cuts == "image" or division.cuts_tokens
+    replicated = division.traits.replicated or division.cuts_tokens
+    exchanges = division.replicas > 1 or replicated
     if division.p == 1 or not exchanges:
         return 0
     sliced = division.gradients == "all"
@@ -164,15 +165,14 @@ def _begin(
 
 def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:
     """Inputs and targets."""
-    return parts.given.plus(targets(model))
+    return parts.given.plus(targets(parts.loss, model.items.weight_bytes))
 
 
-def targets(model: ModelSpec) -> ByteLine:
+def targets(loss: LayerShape, item_bytes: int) -> ByteLine:
     """A class for each place of a sample, or values of the output's shape."""
-    loss = model.layers[-1].shape
     if loss.kind == "cross_entropy":
         return ByteLine(INT64 * math.prod(loss.places))
-    return line(loss.input_shapes[0], 1.0, model.items.weight_bytes)
+    return line(loss.input_shapes[0], 1.0, item_bytes)
 
 
 def buffers(shapes: Iterable[LayerShape], item_bytes: int) -> ByteLine:

@@ -1,8 +1,8 @@
 """Live bytes of layers that ranks share: the copies made by joining, cutting and summing.
 
 The operations are those of training/split/: shared_layers.py and moves.py (filter and channel),
-regions.py (tensor), and spatial_layers.py, halo.py and gather.py (spatial), each with what autograd
-keeps.
+regions.py (tensor), sequence.py, and spatial_layers.py, halo.py and gather.py (spatial), each with what
+autograd keeps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from calib.foundation.division import Division
 from calib.foundation.layers import INDEX_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.oracle.layout.regions import regions
+from calib.oracle.layout.sequence import Move, sequence_parts
 from calib.oracle.layout.shards import biases, largest_parts, split_places
 from calib.oracle.layout.spatial import (
     WINDOWED,
@@ -39,6 +40,7 @@ class RankLayers(Protocol):
 
     landing: ByteLine  # the receive buffer that all allgathers share
     given: ByteLine  # the rank's part of the model's input
+    loss: LayerShape  # of what the rank has
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The output of a layer, held once."""
@@ -75,13 +77,18 @@ class WholeLayers:
         self._shared = {owner for of in model.layers for owner in of.shared_parameters.values()}
         self.landing = NOTHING
         self.given = line(model.input_shape, 1.0, input_bytes(model))
+        self.loss = model.layers[-1].shape
+
+    def shape(self, index: int) -> LayerShape:
+        """What a layer's own module runs."""
+        return self._layers[index].shape
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """Run the layer's own module."""
         layer = self._layers[index]
         if layer.shared_parameters or layer.name in self._shared:
             tape.named = named_weights(layer)
-        found = run_layer(tape, layer.shape, inputs)
+        found = run_layer(tape, self.shape(index), inputs)
         tape.named = ()
         return found
 
@@ -258,6 +265,67 @@ class TokenLayers(RegionLayers):
             tape.ledger.drop(y.tensor)
             y = part
         return super()._ended(tape, index, y)
+
+
+class SequenceLayers(WholeLayers):
+    """Sequence: layers on parts of their tensors, with whole weights, and tensors that are moved."""
+
+    def __init__(self, model: ModelSpec, division: Division) -> None:
+        super().__init__(model)
+        self._parts, self._ranks = largest_parts(model, division), division.parts
+        self.loss = self.shape(len(model.layers) - 1)
+        found = sequence_parts(model)
+        moves = () if found is None else found.moves
+        self._moves = {(at, move.name): move for move in moves for at in move.readers}
+        readers: dict[str, list[int]] = {}
+        for at, layer in enumerate(model.layers):
+            for name in dict.fromkeys(layer.inputs):
+                readers.setdefault(name, []).append(at)
+        # tensors that all layers read in the same way, for which the one that was moved is freed
+        self._alone = {move.name for move in moves if [*move.readers] == readers[move.name]}
+        self._made: dict[Move, HeldTensor] = {}
+
+    def shape(self, index: int) -> LayerShape:
+        """A part, or the whole; gradients are those of whole weights."""
+        whole, part = super().shape(index), self._parts.get(index)
+        if part is None or part.parameter_shapes == whole.parameter_shapes:
+            return part or whole
+        return part.model_copy(update={"parameter_shapes": whole.parameter_shapes})
+
+    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
+        """The tensor moved, once for all that read it."""
+        move = self._moves.get((index, name))
+        if move is None or name not in self._alone or index != move.readers[0]:
+            return value
+        moved = self._moved(tape, move, value)
+        tape.ledger.drop(value.tensor)
+        return moved
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
+        """The layer on what it reads; of a tensor that others read otherwise a copy beside it."""
+        read, names = [*inputs], self._layers[index].inputs
+        for number, name in enumerate(names):
+            move = self._moves.get((index, name))
+            if move is not None and name not in self._alone:
+                if move not in self._made:
+                    self._made[move] = self._moved(tape, move, inputs[number])
+                read[number] = self._made[move]
+        y = super().run(tape, index, read)
+        for move in [of for of in self._made if of.readers[-1] == index]:
+            tape.ledger.drop(self._made.pop(move).tensor)
+        return y
+
+    def _moved(self, tape: Tape, move: Move, x: HeldTensor) -> HeldTensor:
+        """As training/split/sequence.py does it."""
+        if move.is_slice or move.is_gather:
+            times = 1 / self._ranks if move.is_slice else self._ranks
+            size = ByteLine(times * x.size.each, times * x.size.fixed)
+            landed = [size] if move.is_gather else []
+            return tape.run([x], size, Back((x.size,)), first=landed)
+        part = cast(tape, x, self._items.activation_bytes)
+        y = tape.run([part], part.size, Back((part.size,), first=(part.size,)), first=[part.size])
+        tape.ledger.drop(part.tensor)
+        return y
 
 
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:

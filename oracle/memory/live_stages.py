@@ -144,7 +144,7 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
     held = [_size(model, of) for of in received]
     held += [_size(model, of) for of in sent if _has_gradient(model, of)]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
-    held += [targets(model)] if logits else []
+    held += [targets(model.layers[-1].shape, model.items.weight_bytes)] if logits else []
     every = functools.reduce(ByteLine.plus, held, NOTHING)
     fixed = buffers((x.shape for x in model.layers[first:end]), model.items.weight_bytes)
     return StageBytes(every, fixed, kept, left, ahead, peaks, peaks)

@@ -1,4 +1,4 @@
-"""Filter, channel, tensor and data+filter: layers whose weights are divided among a group of ranks.
+"""Filter, channel, tensor, sequence and data+filter: layers that a group of ranks shares.
 
 Every rank of a group has all of its samples. Around a split layer the ranks join or sum tensors
 (layer_flows in oracle/layout/traffic.py), and each of them splits and concats its own memory, for which
@@ -18,6 +18,7 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
+from calib.oracle.layout.sequence import sequence_parts
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.tokens import token_parts
@@ -43,6 +44,7 @@ TENSORS = {
     "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
     "regions": {"split": "sums, by tokens", "concat": "tokens"},
+    "tokens": {"split": "what is sent", "concat": "what has come"},
 }
 
 
@@ -73,13 +75,14 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         n = sum(cut.count for cut in cuts)
         items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
         what = TENSORS[division.traits.cuts][operation]
+        each = f"{n} {'tensors' if division.traits.cuts == 'tokens' else 'layers'}"
         terms.append(
             Term(
                 "pack",
                 "redundant",
-                f"{operation} of {what}, of {n} layers",
+                f"{operation} of {what}, of {each}",
                 _cutting(operation, cuts, model, division, costs),
-                f"sum of {operation}(p shards, B' items delta) over {n} layers",
+                f"sum of {operation}(p shards, B' items delta) over {each}",
                 {"p": division.parts, "B'": division.local_batch, "sum of items": items},
             )
         )
@@ -129,10 +132,12 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
     split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: what is gathered
-    and scattered where tokens are cut.
+    and scattered where tokens are cut. sequence: every tensor that is moved.
     """
     if division.traits.cuts == "regions":
         return _token_tensors(model) if division.cuts_tokens else {}
+    if division.traits.cuts == "tokens":
+        return _moved_tensors(model, division.parts)
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
@@ -167,6 +172,17 @@ def _token_tensors(model: ModelSpec) -> dict[LoopOperation, dict[str, Shape]]:
             **{f"dL/dx of {name}": shape for name, shape in x.items() if name in given},
         },
     }
+
+
+def _moved_tensors(model: ModelSpec, ranks: int) -> dict[LoopOperation, dict[str, Shape]]:
+    """By operation, and by the tensor and the layer that reads it."""
+    parts = sequence_parts(model)
+    found: dict[LoopOperation, dict[str, Shape]] = {"split": {}, "concat": {}}
+    for move in () if parts is None else parts.moves:
+        reader = model.layers[move.readers[0]].name
+        for operation, what, shape in move.copies(ranks):
+            found[operation][f"{what} = {move.name} of {reader}"] = shape
+    return found
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -220,9 +236,10 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     """By operation and tensor: the number of layers, and the sum of their items per sample.
 
     formulas.md: filter joins every y but the model's last and sums every dL/dx but the first; channel
-    sums every y of its split layers and joins every dL/dx but the first. tensor: as measured.
+    sums every y of its split layers and joins every dL/dx but the first. tensor and sequence: as
+    measured, of sequence x and dL/dx of the layers that read it.
     """
-    if division.traits.cuts == "regions":
+    if division.traits.cuts in ("regions", "tokens"):
         joined: dict[tuple[str, str], tuple[int, int]] = {}
         for flow in grouped_flows(model, division):
             about = flow.operation, flow.why.partition(" ")[0]

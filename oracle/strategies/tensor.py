@@ -87,14 +87,14 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
     With sequence parallelism also in parts between regions, and the buffer of exchanged gradients.
     """
-    activations = activation_bytes(model, division.local_batch * _items(model, division))
+    activations = activation_bytes(model, division.local_batch * rank_items(model, division))
     found = naive_parts(activations, workload(model, division).weights.nbytes, False, optimizer)
     exchanged = _exchanged_bytes(model, division)
     return found | ({"exchange": exchanged} if exchanged else {})
 
 
 @once_per_geometry
-def _items(model: ModelSpec, division: Division) -> int:
+def rank_items(model: ModelSpec, division: Division) -> int:
     """sum(|x| + |y|) of one sample on a rank."""
     work = workload(model, division)
     counts = work.counts["all"].items()

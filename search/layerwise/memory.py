@@ -141,7 +141,9 @@ class Memory:
         given = ByteLine(math.fsum(map(self._given, places, of)) / self.batch)
         fetches = {at: ByteLine(nbytes / self.batch) for at, nbytes in joined.items()}
         planned = _Planned(self.model, list(map(prices.part, places, of)), of, given, fetches)
-        beside = given.plus(targets(self.model), 1.0 / of[-1].sample)
+        beside = given.plus(
+            targets(self.model.layers[-1].shape, self.model.items.weight_bytes), 1.0 / of[-1].sample
+        )
         peaks = forward_and_back(self.model, planned, beside)
         weights = tensors(
             tuple(shape for j in places for shape in prices.weights(j, of[j])), self.model.items

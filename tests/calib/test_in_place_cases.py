@@ -39,7 +39,11 @@ def case_of(model: ModelSpec, division: Division) -> InPlaceCase:
     return in_place_case(Point(model, division, launch=division.p), "momentum")
 
 
-POINTS = [("serial", 1), *((name, 4 if "+" in name else 2) for name in list(STRATEGIES)[1:])]
+# but sequence, which needs attention (test_sequence in planning/test_plan.py)
+POINTS = [
+    ("serial", 1),
+    *((of, 4 if "+" in of else 2) for of in list(STRATEGIES)[1:] if of != "sequence"),
+]
 
 
 @pytest.mark.parametrize(("strategy", "p"), POINTS)

@@ -140,7 +140,7 @@ def test_batch_of_the_model_and_of_one_option_only() -> None:
 
 def test_all_has_every_strategy_and_some_in_variants() -> None:
     names = [template.division(1, 4, 4).words for template in templates("all")]
-    assert len(names) == len(set(names)) == 13
+    assert len(names) == len(set(names)) == 14
     assert {*STRATEGIES} == {template.strategy for template in templates("all")}
     variants = {"data, overlapped", "data, sharded optimizer", "tensor, sequence parallel"}
     assert variants <= set(names)
@@ -310,7 +310,7 @@ def test_csv_has_a_row_a_projection(here: Path) -> None:
     done = asked(here, "all", f"{options} --csv -")
     assert done.returncode == 0 and "predicted iteration" not in done.stdout
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert len(rows) == 2 * 13
+    assert len(rows) == 2 * 14
     for row in (row for row in rows if row["total_s"]):
         parts = sum(float(row[f"{phase}_s"]) for phase in PHASES)
         assert parts == pytest.approx(float(row["total_s"]), rel=1e-9)

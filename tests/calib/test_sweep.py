@@ -28,7 +28,7 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
     done = calib(here, *COMMAND, "-p", "1:8", "--batch-per-rank", "4")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert len(rows) == 4 * 13 and tuple(rows[0]) == COLUMNS
+    assert len(rows) == 4 * 14 and tuple(rows[0]) == COLUMNS
     asked = calib(here, PREDICT + "--strategy all -p 1:8 --batch-per-rank 4")
     assert asked.stdout == done.stdout
 

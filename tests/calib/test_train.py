@@ -95,11 +95,12 @@ def test_all_is_every_strategy_that_the_model_can_be_divided_by(
 ) -> None:
     runs, reasons = asked("all", 4).runs()
     names = {job.division.strategy for job, _ in runs}
-    assert names == set(STRATEGIES) - {"serial"}
-    (why,) = reasons  # its regions are of a classifier
-    assert why.startswith(
+    assert names == set(STRATEGIES) - {"serial", "sequence"}
+    of_tensor, of_sequence = reasons  # its regions are of a classifier
+    assert of_tensor.startswith(
         "tensor, sequence parallel: sequence parallelism of vgg16-mini: no region"
     )
+    assert "nothing that sequence parallelism could divide: no attention" in of_sequence
     assert len({path for _, path in runs}) == len(runs) == 11  # data in its three variants
     for job, _ in runs:
         assert isinstance(job.division, Division) and why_impossible(VGG, job.division) == []

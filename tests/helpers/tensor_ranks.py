@@ -56,6 +56,11 @@ class TensorRanks(ThreadCommunicator):
         with torch.no_grad():
             mine.copy_(sum(everyone[1:], everyone[0]).view(self.size, -1)[self.rank])
 
+    def all_to_all(self, outgoing: Any, incoming: Any) -> None:
+        everyone = self._exchange(outgoing.detach().reshape(self.size, -1).clone())
+        with torch.no_grad():
+            incoming.view(self.size, -1).copy_(torch.stack([of[self.rank] for of in everyone]))
+
     def broadcast(self, buffer: Any, root: int) -> None:
         found = self._exchange(buffer.detach().clone())[root]
         with torch.no_grad():
@@ -87,7 +92,7 @@ class Noted:
     """
 
     WHOLE = {"allreduce": 0, "allgather": 1, "allgatherv": 1} | dict.fromkeys(
-        ("reduce_scatter", "reduce", "broadcast"), 0
+        ("reduce_scatter", "all_to_all", "reduce", "broadcast"), 0
     )
 
     def __init__(self, of: Any, note: Callable[[str, Any, list[torch.Tensor]], None]) -> None:

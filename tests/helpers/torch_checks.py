@@ -234,6 +234,9 @@ def _short_calls(team: Any) -> list[str]:
     whole, mine = torch.arange(float(p * items)), torch.zeros(items)
     team.reduce_scatter(whole, mine)
     expect("reduce_scatter", mine, torch.arange(r * items, (r + 1.0) * items), fills=True)
+    outgoing, incoming = torch.arange(float(p * items)), torch.zeros(p * items)
+    team.all_to_all(outgoing, incoming)
+    expect("all_to_all", incoming, outgoing, fills=True)
     if p > 1:
         behind, before = (r + 1) % p, (r - 1) % p
         landed = [torch.zeros(items), torch.zeros(items)]

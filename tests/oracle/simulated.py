@@ -250,7 +250,7 @@ def tables(net: Network, node: int = 4, links: int = 1) -> Tables:
     """A machine for a network: every number is different, so that none can stand for another."""
     names = [layer.name for layer in net.model.layers if not layer.shape.is_free]
     weighted = [layer.name for layer in net.weighted]
-    operations = ("allreduce", "allgather", "p2p", "halo", "reduce_scatter")
+    operations = ("allreduce", "allgather", "p2p", "halo", "reduce_scatter", "all_to_all")
     wires = {
         (level, operation): (alpha * (1 + 0.1 * k), beta * (1 + 0.3 * k))
         for level, alpha, beta in (("node", 3e-6, 2e-10), ("rack", 1.7e-5, 9e-10))

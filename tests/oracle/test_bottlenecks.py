@@ -17,12 +17,12 @@ from calib.oracle.terms import Term, TermCause, TermValue
 GIB = 2**30
 # the columns of Table 6; serial is in none, but updates weights and fills its memory as all do
 ALL = {"data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"} | {
-    *("fully_sharded", "tensor")  # which the table has not
+    *("fully_sharded", "tensor", "sequence")  # which the table has not
 }
 SPATIAL = {"spatial", "data+spatial"}
-SHARED = {"filter", "channel", "tensor", "data+filter"}
+SHARED = {"filter", "channel", "tensor", "sequence", "data+filter"}
 COLUMNS = {
-    "gradient exchange": {"data", "spatial", "data+filter", "data+spatial"},
+    "gradient exchange": {"data", "spatial", "sequence", "data+filter", "data+spatial"},
     "layer-wise communication": SHARED
     | SPATIAL
     | {"fully_sharded"},  # of spatial the allgather where the split ends

@@ -11,8 +11,9 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.sequence_models import TOKENS, Gpt
 from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loops
-from tests.oracle.simulated import Network, Tables, cuttable, networks, tables
+from tests.oracle.simulated import Network, Tables, Weighted, cuttable, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -23,13 +24,26 @@ from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
+from calib.oracle.trace.tracing import trace
 
 SOME = settings(max_examples=15, deadline=None)
 NET = cuttable()
+GPT = trace(Gpt(), (TOKENS,), "gpt", "cross_entropy")
+WEIGHTED = [
+    Weighted(of.name, of.shape.input_items, of.shape.output_items, of.own_parameter_items, 0, 0, 0)
+    for of in GPT.layers
+    if of.own_parameters
+]
+ATTENDING = Network(GPT, tuple(WEIGHTED))
 BETWEEN_PES = ("halo", "layerwise", "exchange")
 
 
-# one division of each strategy that NET can have
+def net_of(strategy: str) -> Network:
+    """A network that the strategy can divide."""
+    return ATTENDING if strategy == "sequence" else NET
+
+
+# one division of each strategy that its network can have
 DIVISIONS = {
     "serial": Division("serial", 1, 24),
     "data": Division("data", 4, 24),
@@ -39,16 +53,20 @@ DIVISIONS = {
     "filter": Division("filter", 4, 24),
     "channel": Division("channel", 4, 24),
     "tensor": Division("tensor", 2, 24),
+    "sequence": Division("sequence", 4, 24),
     "data+filter": Division("data+filter", 6, 24, inner=2),
     "data+spatial": Division("data+spatial", 8, 24, inner=2),
 }
 assert set(DIVISIONS) == set(STRATEGIES)
 
 
+OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "p2p", "halo", "all_to_all")
+
+
 def fits(scale: float = 1.0) -> list[CollectiveFit]:
     """Operations on 2 ranks of a node and on 4 of several, each slower than the one before."""
     found = []
-    for k, operation in enumerate(("allreduce", "allgather", "reduce_scatter", "p2p", "halo")):
+    for k, operation in enumerate(OPERATIONS):
         for level, ranks, slower in (("node", 2, 1.0), ("rack", 4, 3.0)):
             by = scale * slower * (1 + 0.2 * k)
             points = [(m, by * t) for m, t in POINTS]
@@ -131,7 +149,7 @@ def scaled(costs: Tables, alpha: float, beta: float) -> Tables:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_alpha_and_beta(strategy: str) -> None:
     """Communication is linear in alpha and in beta, and has some of both."""
-    costs = tables(NET, node=2, links=1)
+    costs = tables(net_of(strategy), node=2, links=1)
     both = communication(strategy, costs)
     starts = communication(strategy, scaled(costs, 1, 0))
     bytes_sent = communication(strategy, scaled(costs, 0, 1))
@@ -150,14 +168,16 @@ def test_alpha_and_beta(strategy: str) -> None:
 def test_delta(strategy: str, execution: str) -> None:
     """Items of twice the bytes are twice beta; of half, half."""
     factor = {"float64": 2, "bfloat16": 0.5}[execution]
-    expected = communication(strategy, scaled(tables(NET, node=2), 1, factor))
-    other = replace(NET, model=NET.model.run_as(execution))
+    net = net_of(strategy)
+    expected = communication(strategy, scaled(tables(net, node=2), 1, factor))
+    other = replace(net, model=net.model.run_as(execution))
     assert communication(strategy, tables(other, node=2)) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_delta_of_autocast(strategy: str) -> None:
     """Activations of 2 bytes, gradients of 4, and so the weights that fully_sharded gathers."""
+    net = net_of(strategy)
     whole, half, mixed = (
         by_phase(
             strategy_named(strategy).paper(
@@ -165,9 +185,9 @@ def test_delta_of_autocast(strategy: str) -> None:
             )
         )
         for of in (
-            NET,
-            replace(NET, model=NET.model.run_as("bfloat16")),
-            replace(NET, model=NET.model.run_as("bfloat16-mixed")),
+            net,
+            replace(net, model=net.model.run_as("bfloat16")),
+            replace(net, model=net.model.run_as("bfloat16-mixed")),
         )
     )
     assert mixed["exchange"] == whole["exchange"]
@@ -178,15 +198,16 @@ def test_delta_of_autocast(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_compute_is_linear_in_its_times(strategy: str) -> None:
     """Twice FW is twice the forward, and so on; updates likewise."""
-    costs = tables(NET)
+    net = net_of(strategy)
+    costs = tables(net)
     twice = replace(
         costs,
         forward={k: 2 * v for k, v in costs.forward.items()},
         updates={k: 2 * v for k, v in costs.updates.items()},
     )
-    division = fitted(NET.model, DIVISIONS[strategy])
+    division = fitted(net.model, DIVISIONS[strategy])
     paper = strategy_named(strategy).paper
-    before, after = (by_phase(paper(NET.model, division, of)) for of in (costs, twice))
+    before, after = (by_phase(paper(net.model, division, of)) for of in (costs, twice))
     for phase, factor in (("forward", 2.0), ("backward", 1.0), ("update", 2.0)):
         old = {str(name): cost.seconds for name, cost in before.items()}[phase]
         new = {str(name): cost.seconds for name, cost in after.items()}[phase]
@@ -202,7 +223,8 @@ def test_measured_network_of_half_the_speed(strategy: str) -> None:
     parameters = calibrated().model_copy(update={"composition": []})
     slow = parameters.model_copy(update={"collectives": fits(2.0)})
     before, after = (
-        answer(NET, DIVISIONS[strategy], "measured", Machine(p)).phases for p in (parameters, slow)
+        answer(net_of(strategy), DIVISIONS[strategy], "measured", Machine(p)).phases
+        for p in (parameters, slow)
     )
     for phase in before:
         factor = 2.0 if phase in BETWEEN_PES else 1.0

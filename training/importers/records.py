@@ -30,6 +30,8 @@ SYNONYMS = {
     "fsdp2": "fully_sharded",
     "zero-3": "fully_sharded",
     "fullyshardeddataparallel": "fully_sharded",
+    "ulysses": "sequence",
+    "deepspeed-ulysses": "sequence",
     "single": "serial",
     "none": "serial",
     "sequential": "serial",
@@ -49,6 +51,7 @@ ABSENT = {
     "filter": ("halo",),
     "channel": ("halo",),
     "tensor": ("halo",),
+    "sequence": ("halo",),
     "pipeline": ("halo", "pack", "exchange", "unpack"),
 }
 

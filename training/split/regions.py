@@ -23,7 +23,6 @@ from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.regions import Region
 from calib.oracle.layout.spatial import part_range
 from calib.oracle.layout.tokens import TokenParts
-from calib.oracle.model.graph import INPUT
 from calib.training.layer_program import LayerProgram
 from calib.training.split.linear_map import mapped
 from calib.training.split.moves import GroupLink, narrowed, share, summed
@@ -101,10 +100,65 @@ def _read_by(call: fx.Node) -> fx.Node:
     return next(node for node in call.all_input_nodes if node.op != "get_attr")
 
 
-class RegionParts:
-    """A program whose regions become those of a rank; `held` are the parts of weights, by name.
+class ProgramParts:
+    """A program of which some layers, `parts` by their places, run on a rank's parts of tensors.
 
     `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range.
+    """
+
+    def __init__(
+        self, program: LayerProgram, link: GroupLink, parts: dict[int, LayerShape], batch: int
+    ) -> None:
+        self.region: dict[str, tuple[Range, ...]] = {}
+        self._program, self._graph, self._link = program, program.graph.graph, link
+        self._parts, self._batch = parts, batch
+        self._layers = program.spec.layers
+        self._calls: dict[str, fx.Node] = {}  # by layer
+        for node in self._graph.nodes:
+            if node.name in program.layer_of:
+                several = node.target is operator.getitem
+                call = node.all_input_nodes[0] if several else node
+                self._calls[program.layer_of[node.name].partition("[")[0]] = call
+
+    def _tell(self, at: int, passed: Passed) -> None:
+        """What this rank has of a layer's outputs."""
+        layer, group = self._layers[at], self._link.group
+        sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
+        for name, size, cut in sizes:
+            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
+                own = part_range(size[cut.axis], group.size, group.rank)
+                self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
+
+    def _localize(self, at: int) -> None:
+        """Give an operator the sizes of its part."""
+        of, whole = self._parts[at].operator, self._layers[at].shape.operator
+        if of is not None and whole is not None and of.arguments != whole.arguments:
+            node = self._calls[self._layers[at].name]
+            given = zip(node.args, of.positional, strict=True)
+            node.args = tuple([self._argument(*each) for each in given])
+
+    def _draw(self, at: int) -> None:
+        """Let what draws masks draw this rank's."""
+        layer, program = self._layers[at], self._program
+        if _draws(layer.shape):
+            node = self._calls[layer.name]
+            call: Any = program.module_called(node) or node.target
+            name = f"calib_{node.name}"
+            program.graph.add_module(name, OwnMasks(call, self._link.group.rank))
+            node.op, node.target = "call_module", name
+
+    def _argument(self, before: Any, of_part: Any) -> Any:
+        """An argument of the part, with its sizes at this batch."""
+        if isinstance(of_part, list):
+            return [self._argument(*each) for each in zip(before, of_part, strict=True)]
+        if isinstance(of_part, dict):
+            return of_part["batch"] * self._batch if "batch" in of_part else before
+        return of_part
+
+
+class RegionParts(ProgramParts):
+    """A program whose regions become those of a rank; `held` are the parts of weights, by name.
+
     `tokens` says which tensors between regions are cut along the tokens; `partial` are the names of
     weights whose gradients are then of the rank's tokens alone.
     """
@@ -117,22 +171,10 @@ class RegionParts:
         batch: int,
         tokens: TokenParts,
     ) -> None:
+        super().__init__(program, link, parts, batch)
         self.held: dict[str, Held] = {}
         self.partial: set[str] = set()
-        self.region: dict[str, tuple[Range, ...]] = {}
-        self._program, self._graph, self._link = program, program.graph.graph, link
-        self._parts, self._batch, self._tokens = parts, batch, tokens
-        self._layers = program.spec.layers
-        self._calls: dict[str, fx.Node] = {}  # by layer
-        self._made: dict[str, fx.Node] = {}  # by tensor
-        for node in self._graph.nodes:
-            if node.op == "placeholder":
-                self._made[INPUT] = node
-            elif node.name in program.layer_of:
-                several = node.target is operator.getitem
-                call = node.all_input_nodes[0] if several else node
-                self._calls[program.layer_of[node.name].partition("[")[0]] = call
-                self._made[program.layer_of[node.name]] = node
+        self._tokens = tokens
         self._parameters = {name for name, _ in program.graph.named_parameters()}
 
     def divide(self, regions: Sequence[Region]) -> None:
@@ -175,15 +217,6 @@ class RegionParts:
         for at, passed in region.rows.items():
             self._sum(at, passed)
             self._tell(at, self._tokens.rows.get(at, passed))
-
-    def _tell(self, at: int, passed: Passed) -> None:
-        """What this rank has of a layer's outputs."""
-        layer, group = self._layers[at], self._link.group
-        sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
-        for name, size, cut in sizes:
-            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
-                own = part_range(size[cut.axis], group.size, group.rank)
-                self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
 
     def _moves(self, name: str) -> TokenMoves:
         """Of a tensor that is cut along its tokens."""
@@ -257,29 +290,3 @@ class RegionParts:
             weight, *bias = [self._graph.get_attr(name) for name in names]
         node.op, node.target, node.kwargs = "call_module", called, {}
         node.args = (x, weight, bias[0] if bias else None)
-
-    def _localize(self, at: int) -> None:
-        """Give an operator the sizes of its part."""
-        of, whole = self._parts[at].operator, self._layers[at].shape.operator
-        if of is not None and whole is not None and of.arguments != whole.arguments:
-            node = self._calls[self._layers[at].name]
-            given = zip(node.args, of.positional, strict=True)
-            node.args = tuple([self._argument(*each) for each in given])
-
-    def _draw(self, at: int) -> None:
-        """Let what draws masks draw this rank's."""
-        layer, program = self._layers[at], self._program
-        if _draws(layer.shape):
-            node = self._calls[layer.name]
-            call: Any = program.module_called(node) or node.target
-            name = f"calib_{node.name}"
-            program.graph.add_module(name, OwnMasks(call, self._link.group.rank))
-            node.op, node.target = "call_module", name
-
-    def _argument(self, before: Any, of_part: Any) -> Any:
-        """An argument of the part, with its sizes at this batch."""
-        if isinstance(of_part, list):
-            return [self._argument(*each) for each in zip(before, of_part, strict=True)]
-        if isinstance(of_part, dict):
-            return of_part["batch"] * self._batch if "batch" in of_part else before
-        return of_part

@@ -189,8 +189,8 @@ def test_every_message_is_a_case(name: str) -> None:
     model = spec(name)
     count = 0
     for strategy in list(STRATEGIES)[1:]:
-        if strategy == "tensor" and name == "resnet50-mini":  # one linear layer
-            continue
+        if strategy == "sequence" or (strategy == "tensor" and name == "resnet50-mini"):
+            continue  # without attention, and of one linear layer
         division = divide(model, strategy, 4, 8, 2 if "+" in strategy else 1, segments=2)
         for m in messages(model, division):
             case = CollectiveCase(
