@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from calib.foundation.garbage import lasting
+
 
 class LazyGroup(TyperGroup):
     """A group of its own commands, and of `verbs`, which --help lists without importing them.
@@ -63,7 +65,9 @@ def load(verb: str) -> Any:
     Typer `app`. A verb that is a keyword of Python has a module with an underscore after it (PEP 8).
     """
     name = verb.replace("-", "_") + "_" * iskeyword(verb)
-    module, holder = import_module(f"calib.commands.{name}"), new_app()
+    with lasting():
+        module = import_module(f"calib.commands.{name}")
+    holder = new_app()
     # with a callback, Typer makes a group even of a single command
     holder.callback()(lambda: None)
     if hasattr(module, "app"):

@@ -1,4 +1,4 @@
-"""Rarer garbage collection, for work that makes much and drops little."""
+"""Rarer garbage collection, for work that makes much and drops little, and none of what is imported."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """In the block, which imports a library, nothing is garbage, and none of it will ever be.
+
+    Python would look through all that PyTorch makes again and again, and at the end of the process
+    once more: that takes a rank more than a second.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()
