@@ -64,7 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert traced.returncode == 0, traced.stderr
     model = ModelSpec.read(path / "net.json")
     model.model_copy(update={"name": "hand", "built_by": ""}).write(path / "hand.json")
-    effort = ("--quick", "--budget", "20s", "--iterations", "6", "-n", str(SIZES[-1]))
+    effort = ("--quick", "--budget", "6s", "--iterations", "6", "-n", str(SIZES[-1]))
     models = ("--models", "net.json,hand.json", "--batch-per-rank", "4")
     of = ("--execution", ",".join(EXECUTIONS))
     done = calib(path, "calibrate", *effort, *models, *of, "-o", "run")
