@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 RARE = (100_000, 50, 100)  # Python's own thresholds are 700, 10, 10
 
@@ -24,17 +27,17 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-@contextmanager
-def lasting() -> Iterator[None]:
-    """In the block, which imports a library, nothing is garbage, and none of it will ever be.
+def loaded(name: str) -> ModuleType:
+    """A module, imported if it is not yet: nothing that this makes is ever looked through for garbage.
 
-    Python would look through all that PyTorch makes again and again, and at the end of the process
-    once more: that takes a rank more than a second.
+    Of PyTorch that takes a second and a half: while it is imported, and at the end of the process.
     """
+    if name in sys.modules:
+        return import_module(name)
     enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        return import_module(name)
     finally:
         gc.freeze()
         if enabled:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
-from calib.foundation.garbage import lasting
+from calib.foundation.garbage import loaded
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -109,11 +109,6 @@ def budget_of(plan: Plan, todo: Sequence[Case]) -> float:
 def needs_torch(case: Case) -> bool:
     """Whether ranks load PyTorch for a case: all but collectives of MPI on buffers of the host."""
     return not (isinstance(case, CollectiveCase) and (case.library, case.device) == ("mpi", "cpu"))
-
-
-def updates_weights(case: Case) -> bool:
-    """Whether a case runs an optimizer."""
-    return case.kind == "in_place" or getattr(case, "operation", "") == "update"
 
 
 def is_on_gpu(case: Case) -> bool:
@@ -362,13 +357,10 @@ def run_session(
     cases = ordered_cases(plan, communicator.size, launch)
     todo = [case for case in cases if (case.id, launch) not in finished]
     if any(map(needs_torch, todo)):
-        with lasting():
-            import torch
-
-            if any(map(updates_weights, todo)):
-                # torch would load it with the first optimizer, for seconds, in the middle of a case
-                import torch._dynamo
-        torch.set_num_threads(placement.environment.threads)
+        loaded("torch").set_num_threads(placement.environment.threads)
+    if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
+        # torch would load it with the first optimizer, for seconds, in the middle of a case
+        loaded("torch._dynamo")
     timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)
     record = LaunchRecord(

@@ -12,7 +12,7 @@ from calib.driver.defaults import default_ranks
 from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, emit, join_ranks, run_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
-from calib.foundation.garbage import lasting
+from calib.foundation.garbage import loaded
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.rundir import prepare_training
@@ -140,11 +140,10 @@ def train_job(job: TrainingJob, path: Path) -> None:
 
 def _rank_program() -> Callable[..., None]:
     """What a rank runs. It imports PyTorch, for which the driver has no use."""
-    with lasting():
-        # torch would load it with the first optimizer
-        import torch._dynamo  # noqa: F401
+    loaded("torch")
+    loaded("torch._dynamo")  # torch would import it with the first optimizer
+    from calib.training_runs.rank import run_as_rank
 
-        from calib.training_runs.rank import run_as_rank
     return run_as_rank
 
 
