@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from keyword import iskeyword
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from calib.foundation.garbage import loaded
 
 
 class LazyGroup(TyperGroup):
@@ -63,7 +64,7 @@ def load(verb: str) -> Any:
     Typer `app`. A verb that is a keyword of Python has a module with an underscore after it (PEP 8).
     """
     name = verb.replace("-", "_") + "_" * iskeyword(verb)
-    module, holder = import_module(f"calib.commands.{name}"), new_app()
+    module, holder = loaded(f"calib.commands.{name}"), new_app()
     # with a callback, Typer makes a group even of a single command
     holder.callback()(lambda: None)
     if hasattr(module, "app"):

@@ -1,10 +1,13 @@
-"""Rarer garbage collection, for work that makes much and drops little."""
+"""Rarer garbage collection, for work that makes much and drops little, and none of what is imported."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 
 RARE = (100_000, 50, 100)  # Python's own thresholds are 700, 10, 10
 
@@ -22,3 +25,20 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def loaded(name: str) -> ModuleType:
+    """A module, imported if it is not yet: nothing that this makes is ever looked through for garbage.
+
+    Of PyTorch that takes a second and a half: while it is imported, and at the end of the process.
+    """
+    if name in sys.modules:
+        return import_module(name)
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

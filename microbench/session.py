@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
+from calib.foundation.garbage import loaded
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -349,12 +350,10 @@ def run_session(
     cases = ordered_cases(plan, communicator.size, launch)
     todo = [case for case in cases if (case.id, launch) not in finished]
     if any(map(needs_torch, todo)):
-        import torch
-
-        torch.set_num_threads(placement.environment.threads)
+        loaded("torch").set_num_threads(placement.environment.threads)
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
         # torch would load it with the first optimizer, for seconds, in the middle of a case
-        import torch._dynamo
+        loaded("torch._dynamo")
     timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)
     record = LaunchRecord(

@@ -69,3 +69,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unsaid = {mark.name for mark in item.iter_markers()} & set(MARKS) - marks_said(item.path)
         if unsaid:
             raise pytest.UsageError(f"{item.path} must say mark.{unsaid.pop()}: see {__file__}")
+    # what takes minutes begins first, or it would be alone at the end
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)

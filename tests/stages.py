@@ -48,7 +48,17 @@ STAGES = (
     ),
     Stage(
         "waiting for ranks or a browser",
-        ("-n", "3", "--dist", "loadfile", "--files-marked", "waits", "-m", "waits and not gpu"),
+        (
+            "-n",
+            "3",
+            "--dist",
+            "loadfile",
+            "--no-loadscope-reorder",  # which would begin with the files of many small tests
+            "--files-marked",
+            "waits",
+            "-m",
+            "waits and not gpu",
+        ),
         (("OMP_NUM_THREADS", "1"),),  # ranks of several files share the cores
     ),
     Stage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from calib.driver.defaults import default_ranks
 from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, emit, join_ranks, run_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.foundation.garbage import loaded
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.rundir import prepare_training
@@ -115,9 +116,7 @@ def train_as_rank(asked: TrainingRequest, as_json: bool = False) -> None:
     reasons: list[str] = []
     if communicator.rank == 0:
         runs, reasons = asked.runs()
-    # late: it imports PyTorch, for which the driver has no use
-    from calib.training_runs.rank import run_as_rank
-
+    run_as_rank = _rank_program()
     found = []
     told = [[job.model_dump(mode="json"), str(path)] for job, path in runs]
     for content, name in communicator.broadcast_object(told):
@@ -136,10 +135,16 @@ def train_as_rank(asked: TrainingRequest, as_json: bool = False) -> None:
 def train_job(job: TrainingJob, path: Path) -> None:
     """SPMD: one rank of a driver's launch."""
     communicator = _joined(job.division.p)
-    # late: it imports PyTorch, for which the driver has no use
+    _rank_program()(communicator, job, path)
+
+
+def _rank_program() -> Callable[..., None]:
+    """What a rank runs. It imports PyTorch, for which the driver has no use."""
+    loaded("torch")
+    loaded("torch._dynamo")  # torch would import it with the first optimizer
     from calib.training_runs.rank import run_as_rank
 
-    run_as_rank(communicator, job, path)
+    return run_as_rank
 
 
 def _joined(p: int) -> MpiCommunicator:

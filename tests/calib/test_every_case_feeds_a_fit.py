@@ -122,7 +122,6 @@ ON_GPUS = ("float32", "bfloat16-mixed", "float32+cuda_graph")
     ("device", "ranks_per_node", "nodes", "effort", "asked"),
     [
         ("cuda", 2, 1, FULL, {}),
-        ("cuda", 2, 1, QUICK, {}),
         ("cuda", 2, 2, FULL, ALL),
         ("cuda", 2, 1, QUICK, GRAPHS),
         ("cpu", 4, 1, FULL, {}),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.helpers.words import words_of
 from typer.testing import CliRunner, Result
@@ -231,7 +232,7 @@ def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
 
 def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
     words = ("model", "profile", "my_pkg.net:Switch", "--input", "6", "-o", "switch.json")
-    done = calib(here, *words)
+    done = inside.calib(here, *words)
     assert done.returncode == 0 and "net: input 6, 2 layers, 0.00 M parameters" in done.stderr
     spec = ModelSpec.read(here / "switch.json")
     assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
@@ -239,7 +240,7 @@ def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
 
 
 def test_control_flow_is_one_line_with_the_users_line(here: Path) -> None:
-    line = refused(calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "6"))
+    line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "6"))
     assert line == (
         "cannot trace the model net (Switch) with torch.export, at my_pkg/net.py, line 20 "
         "`if x.sum() > 0:`: its control flow depends on data; "

@@ -64,7 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     assert traced.returncode == 0, traced.stderr
     model = ModelSpec.read(path / "net.json")
     model.model_copy(update={"name": "hand", "built_by": ""}).write(path / "hand.json")
-    effort = ("--quick", "--budget", "20s", "--iterations", "6", "-n", str(SIZES[-1]))
+    effort = ("--quick", "--budget", "6s", "--iterations", "6", "-n", str(SIZES[-1]))
     models = ("--models", "net.json,hand.json", "--batch-per-rank", "4")
     of = ("--execution", ",".join(EXECUTIONS))
     done = calib(path, "calibrate", *effort, *models, *of, "-o", "run")
@@ -135,30 +135,33 @@ def test_it_is_trained_by_its_record(home: Home, tmp_path: Path) -> None:
     assert header.gradient_difference is not None
 
 
+CHANGED = NET.replace("(16, 32)", "(16, 24)").replace("(32, 50)", "(24, 50)")
+VERBS = (
+    ("calibrate", "--models", "net.json", "-o", "other"),
+    ("train", "--model", "net.json", "-o", "other.jsonl"),
+    ("measure", "--resume", "-o", "run"),
+    ("nightly", "--calibration", "run"),
+)
+
+
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("code", "why", "verb"),
     [
-        (NET.replace("(16, 32)", "(16, 24)").replace("(32, 50)", "(24, 50)"), "has changed since"),
-        ("", "cannot be built any more: the Python module my_pkg.net has no 'build'"),
+        *((CHANGED, "has changed since", verb) for verb in VERBS),
+        ("", "cannot be built any more: the Python module my_pkg.net has no 'build'", VERBS[0]),
     ],
 )
 def test_code_that_is_another_or_gone_is_one_line_before_ranks_start(
-    home: Home, code: str, why: str
+    home: Home, code: str, why: str, verb: tuple[str, ...]
 ) -> None:
     net, before = home.path / "my_pkg" / "net.py", (home.run / "manifest.json").read_bytes()
     net.write_text(code)
     try:
-        for verb in (
-            ("calibrate", "--models", "net.json", "-o", "other"),
-            ("train", "--model", "net.json", "-o", "other.jsonl"),
-            ("measure", "--resume", "-o", "run"),
-            ("nightly", "--calibration", "run"),
-        ):
-            done = calib(home.path, *verb)
-            assert done.returncode == 2
-            [line] = [x for x in done.stderr.splitlines() if x.startswith("calib: error")]
-            assert why in line
+        done = calib(home.path, *verb)
     finally:
         net.write_text(NET)
+    assert done.returncode == 2
+    [line] = [x for x in done.stderr.splitlines() if x.startswith("calib: error")]
+    assert why in line
     assert (home.run / "manifest.json").read_bytes() == before
     assert not any((home.path / name).exists() for name in ("other", "other.jsonl", "ranks.log"))

@@ -48,10 +48,11 @@ def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reaso
     cases = [allreduce(nbytes * MIB) for nbytes in (4, 5, 6, 7)]
     run = begun(tmp_path, cases)
     with driver(tmp_path, "--hang-seconds", str(HANG_S)) as process:
+        wait(process, (run / "manifest.json").exists)
+        victim = rank(process, 1)  # to find it may take as long as a case
+        members = family(process.pid)
         wait(process, lambda: len(part_paths(run)) == 1)
         time.sleep(0.3)  # a case takes 1 s
-        victim = rank(process, 1)
-        members = family(process.pid)
         victim.send_signal(number)
         lines = ended(process)
         assert gone(members), "something outlived the driver"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -174,6 +174,7 @@ def built(name: str, run: Run = CHECKPOINTED) -> nn.Module:
     return MODELS[name][0](run).train()
 
 
+@cache
 def traced(name: str, run: Run = CHECKPOINTED) -> ModelSpec:
     return trace(built(name, run), MODELS[name][1], name, "cross_entropy")
 

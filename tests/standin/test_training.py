@@ -21,12 +21,13 @@ pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 
 WITHIN = 0.02
 SLOW_S = 200e-6  # a host that takes so long for a launch holds the GPU up
+CAPTURED = ("float32", "bfloat16", "bfloat16-mixed")
 RANK = Path(__file__).with_name("training_rank.py")
 
 
-def said(launch_s: float, path: Path) -> dict[str, Any]:
+def said(launch_s: float, path: Path, *executions: str) -> dict[str, Any]:
     more = {"STANDIN_LAUNCH_S": str(launch_s), "STANDIN_HOT_FROM_S": "inf", "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, str(RANK), str(path)]
+    line = [sys.executable, str(RANK), str(path), *executions]
     call = subprocess.run(
         line, env=environment(**more), capture_output=True, text=True, check=False
     )
@@ -42,7 +43,8 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return said(SLOW_S, tmp_path_factory.mktemp("slow") / "said.json")
+    both = [name + graph for name in CAPTURED for graph in ("", "+cuda_graph")]
+    return said(SLOW_S, tmp_path_factory.mktemp("slow") / "said.json", *both)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -67,7 +69,7 @@ def test_autocast_is_between_float32_and_half_precision(fast: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-@pytest.mark.parametrize("execution", ["float32", "bfloat16", "bfloat16-mixed"])
+@pytest.mark.parametrize("execution", CAPTURED)
 def test_a_graph_is_one_launch(slow: dict[str, Any], execution: str, phase: str) -> None:
     """Of the module: its input is copied to where the graph reads; the loss is eager."""
     eager, graph = (slow["timed"][name] for name in (execution, f"{execution}+cuda_graph"))

@@ -1,6 +1,7 @@
 """One rank on a stand-in GPU: what training in each execution takes and computes, as JSON.
 
-Started by test_training.py with a slow host (STANDIN_LAUNCH_S) or a fast one.
+Started by test_training.py with a fast host, or with a slow one (STANDIN_LAUNCH_S), and then for the
+times of some executions alone: python training_rank.py FILE [EXECUTIONS].
 """
 
 from __future__ import annotations
@@ -112,7 +113,11 @@ def refused(synchronized: bool) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"timed": {name: timed(name) for name in EXECUTIONS}}
+    _, path, *executions = sys.argv
+    found: dict[str, Any] = {"timed": {name: timed(name) for name in executions or EXECUTIONS}}
+    if executions:
+        Path(path).write_text(json.dumps(found))
+        return
     found["trained"] = {
         f"{name} {pieces}": trained(name, pieces)
         for name in ("float64", "float64+cuda_graph", "float64+channels_last+cuda_graph")
@@ -124,7 +129,7 @@ def main() -> None:
     Worker._keep_gradients = keep  # type: ignore[method-assign]
     found["in place"] = {name: in_place(name) for name in ("bfloat16", "bfloat16-mixed+cuda_graph")}
     found["refused"] = refused(True)
-    Path(sys.argv[1]).write_text(json.dumps(found))  # MPI may break a line of stdout at 64 KiB
+    Path(path).write_text(json.dumps(found))  # MPI may break a line of stdout at 64 KiB
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import torch
 from tests.helpers.norms import Tensors
 from tests.helpers.programs import quiet, trace_once, traced_once
 from tests.helpers.sharded import weights_of
+from tests.helpers.side_by_side import side_by_side
 from torch import Tensor
 
 from calib.foundation.division import Division
@@ -243,22 +244,15 @@ def main(directory: Path, names: list[str]) -> None:
     trace_once()
     everyone = MpiCommunicator()
     wanted = [case for case in CASES if case.name in names or not names]
-    for p in sorted({case.division.p for case in wanted}):
-        count = everyone.size // p
-        group = everyone.rank // p
-        ranks = range(group * p, (group + 1) * p) if group < count else None
-        control = everyone.part(ranks)
-        mine = [case for case in wanted if case.division.p == p][group::count]
-        for case in mine if control is not None else []:
-            try:
-                teams = make_teams(control, case.division, case.backend)
-                run_case(case, teams, directory / case.name)
-                teams.close()
-            except BaseException:
-                print(f"{case.name}, rank {control.rank}:", traceback.format_exc(), file=sys.stderr)
-                sys.stderr.flush()
-                everyone.abort(3)
-        everyone.quiet_barrier()  # who is done leaves the cores to the others
+    for case, control in side_by_side(everyone, wanted, lambda case: case.division.p):
+        try:
+            teams = make_teams(control, case.division, case.backend)
+            run_case(case, teams, directory / case.name)
+            teams.close()
+        except BaseException:
+            print(f"{case.name}, rank {control.rank}:", traceback.format_exc(), file=sys.stderr)
+            sys.stderr.flush()
+            everyone.abort(3)
 
 
 if __name__ == "__main__":

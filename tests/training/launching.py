@@ -16,7 +16,7 @@ from calib.microbench.machine.launchers import find_mpiexec
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = find_mpiexec()
 # of a rank that raises, mpi4py calls MPI_Abort: the others do not wait for it
-RANK = (sys.executable, "-m", "mpi4py")
+RANK = (sys.executable, str(ROOT / "tests/helpers/rank.py"))
 TIMEOUT_S = 900  # of what takes two minutes alone: something else may run beside it
 
 needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec on this machine")

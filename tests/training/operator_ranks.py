@@ -1,7 +1,8 @@
 """Models of operators under every strategy that divides layers, on real ranks: mpiexec -n 4 python FILE.
 
-Each case trains a step on the first p ranks and compares loss and gradients with those of the module by
-itself, in float64. Rank 0 prints the largest relative difference of each case, as JSON.
+Each case trains a step on p of the ranks and compares loss and gradients with those of the module by
+itself, in float64. Rank 0 prints the relative differences of each case, as its ranks
+found them, as JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 import torch
+from tests.helpers.side_by_side import side_by_side
 from tests.training.operator_models import ENTRIES
 
 from calib.foundation.division import Division
@@ -52,18 +54,19 @@ RANKS = max(case.division.p for case in CASES)
 def main() -> None:
     """All cases."""
     torch.set_num_threads(1)
-    world, found = MpiCommunicator(), []
-    for case in CASES:
-        control = world.group(range(case.division.p) if world.rank < case.division.p else None)
-        mine = 0.0
-        if control is not None:
-            teams = make_teams(control, case.division, case.backend)
-            about, options = ENTRIES[case.model], WorkerOptions()
-            mine = gradient_difference(about, case.division, 3, teams, options)
-            teams.close()
-            control.close()
-        found.append(max(world.allgather_object(mine)))
+    world, mine = MpiCommunicator(), {}
+    numbers = range(len(CASES))
+    for number, control in side_by_side(world, numbers, lambda number: CASES[number].division.p):
+        case = CASES[number]
+        teams = make_teams(control, case.division, case.backend)
+        about, options = ENTRIES[case.model], WorkerOptions()
+        mine[number] = gradient_difference(about, case.division, 3, teams, options)
+        teams.close()
+    everyone = world.allgather_object(sorted(mine.items()))
     if world.rank == 0:
+        found: list[list[float]] = [[] for _ in CASES]
+        for number, difference in (pair for of_rank in everyone for pair in of_rank):
+            found[number].append(difference)
         print(json.dumps(found))
 
 

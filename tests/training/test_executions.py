@@ -140,7 +140,7 @@ for backend in ("mpi", "gloo"):
             teams.close()
 for execution in RUNS:
     options, path = WorkerOptions(execution=execution), Path(sys.argv[1]) / f"{execution}.jsonl"
-    job = Job(entry("vgg16-mini"), Division("data", 2, 16), options=options, stopping=Stopping(6))
+    job = Job(entry("lenet5"), Division("data", 2, 16), options=options, stopping=Stopping(6))
     train(control, job, path, lambda event: None)
 """
 RUNS = ("float16", "bfloat16-mixed")
@@ -358,7 +358,7 @@ def test_autocast_in_a_graph_caches_nothing() -> None:
 @needs_mpiexec
 def test_a_run_says_its_execution(tmp_path: Path) -> None:
     execution = "bfloat16+channels_last"
-    line = f"-m calib train --model vgg16-mini --strategy data -p 2 --execution {execution}"
+    line = f"-m calib train --model lenet5 --strategy data -p 2 --execution {execution}"
     done = python(tmp_path, *line.split(), "--iterations", "6", "--json", "-o", "run.jsonl")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)

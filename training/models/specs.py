@@ -15,11 +15,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 
 from calib.foundation.errors import FileError, InputError, MachineError
 from calib.foundation.files import ensure_directory, read_bytes
+from calib.foundation.garbage import loaded
 from calib.foundation.run_files import MODELS
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models import ModelEntry, entry, model_names
@@ -128,7 +128,7 @@ def warm_cache() -> tuple[str, ...]:
 def require_torch(why: str) -> None:
     """Raise MachineError where PyTorch, which is needed as `why` says, cannot be imported."""
     try:
-        import_module("torch")
+        loaded("torch")
     except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
         raise MachineError(
             f"{why} needs PyTorch, which cannot be imported here ({error}); install torch, or pass a "
