@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from calib.fitting.parameters.file import LEAST_EXCHANGE_BYTES
-from calib.foundation.collectives import Operation
+from calib.foundation.collectives import EQUAL_PARTS, Operation
 from calib.foundation.nccl import CONFIG_VERSION, TELLABLE, NcclAlgorithm
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
@@ -77,7 +77,7 @@ def collective_cases(
             COMPARED_FACTOR,
             start="window",
         )
-    cases += maker.other_libraries(sizes)
+    cases += maker.other_libraries(sizes, used)
     if request.graphs:
         cases += maker.graphs(sizes[-1])
     algorithms = USUAL_ALGORITHMS if request.algorithms is None else request.algorithms
@@ -293,18 +293,26 @@ class _Maker:
                 cases += self.coarse("allreduce", 2, tier, why, stride=stride, groups=k)
         return cases
 
-    def other_libraries(self, sizes: Sequence[int]) -> list[Case]:
-        """The libraries after the first, and MPI on device buffers, over the coarse grid."""
+    def other_libraries(self, sizes: Sequence[int], used: Set[Operation]) -> list[Case]:
+        """The libraries after the first, and MPI on device buffers, over the coarse grid.
+
+        What the points send by comes before what is only compared: a user's program sends by them.
+        """
         others = [(library, device_of(library)) for library in self.request.libraries[1:]]
         if self.request.device == "cuda" and "mpi" in self.request.libraries:
             others.append(("mpi", "cuda"))
         return [
             case
             for library, device in others
-            for operation in COMPARED
+            for operation in (*COMPARED, *sorted(used & {*EQUAL_PARTS} - {*COMPARED}))
             for p in ([2] if operation in PAIRWISE else sizes)
             for case in self.coarse(
-                operation, p, 2, f"{library} beside {self.library}", library=library, device=device
+                operation,
+                p,
+                1 if operation in used else 2,
+                f"{library} beside {self.library}",
+                library=library,
+                device=device,
             )
         ]
 

@@ -445,13 +445,19 @@ def test_a_launch_of_its_own_size_alone() -> None:
 
 
 def test_libraries(specs: dict[str, ModelSpec]) -> None:
-    """The first has the exact sizes and the grid, the others allreduce, allgather, p2p at the end."""
+    """The first has the exact sizes and the grid; the others what points send by, and at the end more."""
     plan = vgg(cluster(2), specs, (2,), libraries=("mpi", "torch_gloo", "torch_mpi")).plan
     for library in ("torch_gloo", "torch_mpi"):
         found = collectives(plan, library=library)
-        compared = dict.fromkeys(("allreduce", "allgather", "p2p"), 8)
-        assert Counter(case.operation for case in found) == compared
-        assert {(case.tier, case.device) for case in found} == {(2, "cpu")}
+        compared = {("allreduce", 1): 9, ("allgather", 2): 8, ("p2p", 2): 8}
+        assert Counter((case.operation, case.tier) for case in found) == compared
+        assert {case.device for case in found} == {"cpu"}
+    sharded = vgg(
+        cluster(2), specs, (2,), strategies=("fully_sharded",), libraries=("mpi", "torch_gloo")
+    ).plan
+    found = collectives(sharded, library="torch_gloo")
+    sent = {("allgather", 1), ("reduce_scatter", 1), ("allreduce", 2), ("p2p", 2)}
+    assert {(case.operation, case.tier) for case in found} == sent
     plan = vgg(cluster(2), specs, (2,), libraries=("nccl", "mpi"), device="cuda").plan
     exact = collectives(plan, tier=0)
     assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
