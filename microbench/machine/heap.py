@@ -44,17 +44,19 @@ class HeapInfo(ctypes.Structure):
 def own_heap(device: str, rehearse: Callable[[], object]) -> Iterator[None]:
     """While it is entered malloc is as in a process that has done nothing but what `rehearse` does.
 
-    That is run once before, to see what it frees. Behind it malloc keeps all that it may, as in a
-    process that has freed large buffers: one that runs layer after layer soon has. On a GPU, with
-    another malloc, where the environment fixes the thresholds, and in a thread, whose heap is another,
-    nothing is done.
+    That is run once before, on all ranks, to see what it frees. Behind it malloc keeps all that it may,
+    as in a process that has freed large buffers: one that runs layer after layer soon has. On a GPU,
+    with another malloc, where the environment fixes the thresholds, and in a thread, whose heap is
+    another, nothing is done.
     """
-    program = ctypes.CDLL(None)
-    here = device == "cpu" and threading.current_thread() is threading.main_thread()
-    if not here or not adapts(os.environ) or not hasattr(program, "mallinfo2"):
+    if device != "cpu" or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _adapt(program, max(IMPORTED, _largest_freed(rehearse)))
+    largest, program = _largest_freed(rehearse), ctypes.CDLL(None)
+    if not adapts(os.environ) or not hasattr(program, "mallinfo2"):
+        yield
+        return
+    _adapt(program, max(IMPORTED, largest))
     held = list(_holes_filled(program))
     try:
         yield
@@ -69,11 +71,8 @@ def _holes_filled(program: ctypes.CDLL) -> Iterator[int]:
     program.mallinfo2.restype = HeapInfo
     program.malloc.restype = program.sbrk.restype = ctypes.c_void_p
     for nbytes in FILLED:
-        while True:
-            top = program.sbrk(0) - program.mallinfo2().keepcost
-            block = program.malloc(ctypes.c_size_t(nbytes))
-            if not block:
-                break
+        top = program.sbrk(0) - program.mallinfo2().keepcost
+        while block := program.malloc(ctypes.c_size_t(nbytes)):
             yield block
             if block >= top:
                 break
