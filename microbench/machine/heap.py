@@ -40,26 +40,29 @@ class HeapInfo(ctypes.Structure):
     )
 
 
-@contextmanager
-def own_heap(device: str, rehearse: Callable[[], object]) -> Iterator[None]:
-    """While it is entered malloc is as in a process that has done nothing but what `rehearse` does.
+def is_shared(device: str) -> bool:
+    """Whether tensors are in the heap of the process: not on a GPU, nor in a thread with its own."""
+    return device == "cpu" and threading.current_thread() is threading.main_thread()
 
-    That is run once before, on all ranks, to see what it frees. Behind it malloc keeps all that it may,
-    as in a process that has freed large buffers: one that runs layer after layer soon has. On a GPU,
-    with another malloc, where the environment fixes the thresholds, and in a thread, whose heap is
-    another, nothing is done.
+
+@contextmanager
+def own_heap(freed: int | None) -> Iterator[Callable[[], None]]:
+    """While it is entered malloc is as in a process that has run nothing but a model's iterations.
+
+    `freed` is the largest block that these free (`largest_freed`). Behind the first one what this yields
+    is to be called: what is made once and stays, as an optimizer's state, is mapped where it is large;
+    on top of the heap it would let no more of that go back to the kernel. At the end malloc keeps all
+    that it may, as in a process that has freed large buffers: one that runs layer after layer soon has.
+    With None, another malloc, or thresholds that the environment fixes, nothing is done.
     """
-    if device != "cpu" or threading.current_thread() is not threading.main_thread():
-        yield
+    program = ctypes.CDLL(None)
+    if freed is None or not adapts(os.environ) or not hasattr(program, "mallinfo2"):
+        yield lambda: None
         return
-    largest, program = _largest_freed(rehearse), ctypes.CDLL(None)
-    if not adapts(os.environ) or not hasattr(program, "mallinfo2"):
-        yield
-        return
-    _adapt(program, max(IMPORTED, largest))
+    _adapt(program, IMPORTED)
     held = list(_holes_filled(program))
     try:
-        yield
+        yield lambda: _adapt(program, max(IMPORTED, freed))
     finally:
         for block in held:
             program.free(ctypes.c_void_p(block))
@@ -78,11 +81,11 @@ def _holes_filled(program: ctypes.CDLL) -> Iterator[int]:
                 break
 
 
-def _largest_freed(rehearse: Callable[[], object]) -> int:
-    """Bytes of the largest block of tensors and temporaries that was freed, of those that count."""
+def largest_freed(call: Callable[[], object]) -> int:
+    """Bytes of the largest block of tensors and temporaries that a call frees, of those that count."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it says on stderr that it begins
     with profile(profile_memory=True) as events:
-        rehearse()
+        call()
     results = events.kineto_results
     assert results is not None
     freed = [-event.nbytes() for event in results.events() if event.name() == ALLOCATIONS]

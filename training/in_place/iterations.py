@@ -19,7 +19,7 @@ from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.control import Control
-from calib.microbench.machine.heap import own_heap
+from calib.microbench.machine.heap import is_shared, largest_freed, own_heap
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -69,8 +69,11 @@ def measure_in_place(
         return measure_overlap(control, case, seed, budget_s, target)
     teams = short_teams(control, case) if make is None else make(control, case.division)
     try:
-        with own_heap(case.device, lambda: _rehearse(_step_of(case, seed, teams))):
-            return _measure(control, case, _step_of(case, seed, teams), budget_s, target)
+        # all ranks rehearse, whatever malloc they have
+        freed = _rehearse(_step_of(case, seed, teams)) if is_shared(case.device) else None
+        with own_heap(freed) as begun:
+            step = _step_of(case, seed, teams)
+            return _measure(control, case, step, begun, budget_s, target)
     finally:
         teams.close()
 
@@ -83,21 +86,28 @@ def _step_of(case: InPlaceCase, seed: int, teams: Teams) -> TrainingStep:
     return step
 
 
-def _rehearse(step: TrainingStep) -> None:
-    """One iteration of a step that is not used again."""
-    step.iterate(apart=True)
+def _rehearse(step: TrainingStep) -> int:
+    """Bytes of the largest block that two iterations free: the second one frees gradients."""
+    freed = largest_freed(lambda: [step.iterate(apart=True) for _ in range(2)])
     step.close()
     take_filled()
     beat()
+    return freed
 
 
 def _measure(
-    control: Control, case: InPlaceCase, step: TrainingStep, budget_s: float, target: float
+    control: Control,
+    case: InPlaceCase,
+    step: TrainingStep,
+    begun: Callable[[], None],
+    budget_s: float,
+    target: float,
 ) -> Repetitions:
+    """`begun` is called behind the first iteration."""
     division, execution = case.division, execution_of(case.execution)
     by_layers = not (execution.cuda_graph or division.shards)
     share = LAYERS_SHARE if by_layers else 0.0
-    block = in_place_block(step, phases_of(case))
+    block = in_place_block(step, phases_of(case), begun)
     result = repeat(control, block, budget_s * (1.0 - share), target)
     if step.device.events is not None:
         result.resolution_s = step.device.events.resolution_s
@@ -147,8 +157,14 @@ def phases_of(case: InPlaceCase) -> list[str]:
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), *sent, "update"]
 
 
-def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
-    """The timed loop; the ranks begin each iteration, and their exchange, together."""
+def in_place_block(
+    step: TrainingStep, phases: list[str], begun: Callable[[], None] = lambda: None
+) -> RepeatedCalls:
+    """The timed loop; the ranks begin each iteration, and their exchange, together.
+
+    `begun` is called behind the iterations of its first call.
+    """
+    waiting = [begun]
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
@@ -167,6 +183,8 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
                 seconds[phase].append(row[phase])
             starts.append(step.clock.started_s)
             beat()
+        while waiting:
+            waiting.pop()()
         return Timings(seconds, starts)
 
     return block

@@ -445,7 +445,7 @@ def test_a_launch_of_its_own_size_alone() -> None:
 
 
 def test_libraries(specs: dict[str, ModelSpec]) -> None:
-    """The first has the exact sizes and the grid; the others what points send by, and at the end more."""
+    """The first has the exact sizes and the grid; others what points send by, and at the end more."""
     plan = vgg(cluster(2), specs, (2,), libraries=("mpi", "torch_gloo", "torch_mpi")).plan
     for library in ("torch_gloo", "torch_mpi"):
         found = collectives(plan, library=library)

@@ -7,14 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
+from threading import Thread
 
 import pytest
 import torch
 
 from calib.microbench.machine.environment import adapts
-from calib.microbench.machine.heap import MOST_ADAPTED, HeapInfo, own_heap
+from calib.microbench.machine.heap import MOST_ADAPTED, HeapInfo, is_shared, largest_freed, own_heap
 
 MIB, KIB = 2**20, 2**10
 PLAIN = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
@@ -25,14 +25,17 @@ needs_glibc = pytest.mark.skipif(
 )
 
 
-def rehearse() -> None:
-    """Tensors that are freed, the largest of 5 MiB but for one that is too large to count."""
-    for nbytes in (MIB, 5 * MIB, 40 * MIB):
-        torch.empty(nbytes, dtype=torch.uint8)
+def iterate(nbytes: int) -> None:
+    """Tensors that are freed, one of which is too large to count."""
+    for size in (MIB, nbytes, 40 * MIB):
+        torch.empty(size, dtype=torch.uint8)
 
 
-def found(*, rehearsed: Callable[[], object], device: str = "cpu") -> dict[str, list[float]]:
-    """Which of some blocks (MiB) are mapped, and KiB free inside the heap: before, in, behind."""
+def found(size: int) -> dict[str, list[float]]:
+    """Which of some blocks (MiB) are mapped, and KiB free inside the heap, before, in and behind.
+
+    `size` is of what an iteration frees, MiB; 0: nothing is said of it.
+    """
     program = ctypes.CDLL(None)
     program.malloc.restype, program.mallinfo2.restype = ctypes.c_void_p, HeapInfo
 
@@ -49,17 +52,20 @@ def found(*, rehearsed: Callable[[], object], device: str = "cpu") -> dict[str, 
     pieces = [torch.empty(50 * KIB, dtype=torch.uint8) for _ in range(400)]
     del pieces[::2]
     torch.empty(8 * MIB, dtype=torch.uint8)  # of another model
-    here: AbstractContextManager[None] = own_heap(device, rehearsed)
+    freed = largest_freed(partial(iterate, size * MIB)) if size else None
+    assert freed == (size * MIB or None)
     seen = {"before": look()}
-    with here:
-        seen["in"] = look()
+    with own_heap(freed) as begun:
+        seen["first"] = look()
+        begun()
+        seen["later"] = look()
     seen["behind"] = look()
     return seen
 
 
-def in_a_process(device: str, **variables: str) -> dict[str, list[float]]:
+def in_a_process(size: int, **variables: str) -> dict[str, list[float]]:
     """The same in a process of its own."""
-    words = [sys.executable, __file__, device]
+    words = [sys.executable, __file__, str(size)]
     environment = {**PLAIN, **variables}
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     assert not done.stderr
@@ -69,26 +75,34 @@ def in_a_process(device: str, **variables: str) -> dict[str, list[float]]:
 
 @needs_glibc
 def test_a_model_has_the_thresholds_and_the_holes_of_a_program_of_its_own() -> None:
-    """Those are of the 5 MiB that it frees; before they were of the 8 MiB of another model."""
-    seen = in_a_process("cpu")
+    """Those are of what it has freed; before they were of the 8 MiB of another model."""
+    seen = in_a_process(5)
     assert seen["before"][1:] == [9, 31]
     assert seen["before"][0] > 8 * KIB, "holes between the pieces"
-    assert seen["in"][1:] == [6, 9, 31]
-    assert seen["in"][0] < KIB
+    assert seen["first"][1:] == [3, 4, 6, 9, 31], "as if PyTorch had just been imported"
+    assert seen["first"][0] < KIB
+    assert seen["later"][1:] == [6, 9, 31]
     assert seen["behind"][1:] == [], f"all up to {MOST_ADAPTED} B is kept"
 
 
 @needs_glibc
-@pytest.mark.parametrize(
-    ("device", "variables"), [("cuda", {}), ("cpu", {"MALLOC_TOP_PAD_": "131072"})]
-)
-def test_on_a_gpu_and_where_thresholds_are_fixed_nothing_changes(
-    device: str, variables: dict[str, str]
+@pytest.mark.parametrize(("size", "variables"), [(0, {}), (5, {"MALLOC_TOP_PAD_": "131072"})])
+def test_where_nothing_is_said_or_thresholds_are_fixed_nothing_changes(
+    size: int, variables: dict[str, str]
 ) -> None:
-    seen = in_a_process(device, **variables)
-    assert seen["in"][1:] == seen["before"][1:] == seen["behind"][1:]
-    assert seen["in"][0] > 8 * KIB
+    seen = in_a_process(size, **variables)
+    assert seen["first"][1:] == seen["before"][1:] == seen["behind"][1:]
+    assert seen["first"][0] > 8 * KIB
+
+
+def test_a_gpu_and_a_thread_have_heaps_of_their_own() -> None:
+    found: list[bool] = []
+    thread = Thread(target=lambda: found.append(is_shared("cpu")))
+    thread.start()
+    thread.join()
+    assert found == [False]
+    assert is_shared("cpu") and not is_shared("cuda")
 
 
 if __name__ == "__main__":
-    print(json.dumps(found(rehearsed=rehearse, device=sys.argv[1])))
+    print(json.dumps(found(int(sys.argv[1]))))
