@@ -19,14 +19,13 @@ from calib.oracle.memory.live_iteration import (
 from calib.oracle.memory.live_parts import (
     RankLayers,
     RegionLayers,
-    SequenceLayers,
     SharedLayers,
     SpatialLayers,
-    TokenLayers,
     UnitLayers,
     WholeLayers,
 )
 from calib.oracle.memory.live_stages import stage_bytes
+from calib.oracle.memory.live_tokens import SequenceLayers, TokenLayers
 from calib.oracle.memory.liveness import ByteLine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry

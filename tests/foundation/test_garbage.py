@@ -60,7 +60,7 @@ def test_what_an_import_makes_is_never_looked_at(enabled: bool) -> None:
 @pytest.mark.usefixtures("there")
 def test_what_is_imported_already_freezes_nothing() -> None:
     loaded("garbage_good")
-    mine = [[]]  # type: ignore[var-annotated]
+    mine: list[list[object]] = [[]]
     assert loaded("garbage_good") is sys.modules["garbage_good"]
     assert seen(mine)
 

@@ -16,6 +16,7 @@ from tests.helpers.sequence_models import Block, Causal, Gpt, Vit
 from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.oracle.operator_models import ROWS
 from tests.training.launching import needs_mpiexec, said
+from tests.training.part_ranks import check
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
 from torch import Tensor, nn
 
@@ -98,36 +99,17 @@ def test_a_weight_of_whole_layers_and_of_parts() -> None:
 
 
 RANKS = """
-import torch
+from tests.training.part_ranks import say
 from tests.training.test_sequence import BATCH, GPT, PLAIN, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.memory.live_bytes import live_bytes
-from calib.training.checks.gradients import gradient_difference
-from calib.training.footprint import peak_live_bytes
-from calib.training.step import TrainingStep
-from calib.training.teams import make_teams
-from calib.training.worker import WorkerOptions
 
-torch.set_num_threads(1)
 control = MpiCommunicator()
 division = Division("sequence", control.size, BATCH)
-for about, execution in ((VIT, "float32"), (GPT, "float32"), (PLAIN, "bfloat16-mixed")):
-    teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
-    off = gradient_difference(about, division, 3, teams, options)
-    step = TrainingStep(about, division, 3, teams, options)
-    step.iterate()
-    peaks = control.allgather_object(peak_live_bytes(step))
-    spec = step.worker.module.spec.run_as(execution)
-    counted = live_bytes(spec, division, "momentum")
-    if control.rank == 0:
-        print(off, max(peaks), counted, flush=True)
-    step.close()
-    teams.close()
-    del step, teams
+cases = ((VIT, "float32"), (GPT, "float32"), (PLAIN, "bfloat16-mixed"))
+say(control, [(about, division, execution) for about, execution in cases])
 """
-NUMBERS = 1024  # bytes of single numbers, which the count leaves out
 
 
 @pytest.mark.mpi
@@ -138,11 +120,7 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     """Serial gradients, and the bytes that the oracle counts."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    lines = said(p, script).splitlines()
-    assert len(lines) == 3
-    for off, measured, counted in map(str.split, lines):
-        assert float(off) < EXACT
-        assert abs(int(measured) - int(counted)) <= NUMBERS
+    check(said(p, script).splitlines(), 3, EXACT)
 
 
 @pytest.mark.parametrize("about", [VIT, GPT], ids=["vit", "gpt"])
@@ -151,7 +129,10 @@ def test_ranks_send_what_the_oracle_says(about: ModelEntry) -> None:
 
     def program(teams: Any) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
-        note = lambda name, whole, _: sent.append((name, 4 * whole.numel()))  # noqa: E731
+
+        def note(name: str, whole: Tensor, _: Tensor) -> None:
+            sent.append((name, 4 * whole.numel()))
+
         teams.group, teams.world = Noted(teams.group, note), Noted(teams.world, note)
         step = TrainingStep(about, sequence(2), 3, teams)
         step.clock.begin("forward")

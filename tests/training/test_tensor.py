@@ -14,6 +14,7 @@ from tests.helpers.tensor_ranks import Noted, on_ranks
 from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
+from tests.training.part_ranks import check
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
 from torch import nn
 
@@ -80,40 +81,21 @@ def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
 
 
 RANKS = """
-import torch
+from tests.training.part_ranks import say
 from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, POOLED, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.oracle.memory.live_bytes import live_bytes
-from calib.training.checks.gradients import gradient_difference
-from calib.training.footprint import peak_live_bytes
-from calib.training.step import TrainingStep
-from calib.training.teams import make_teams
-from calib.training.worker import WorkerOptions
 
-torch.set_num_threads(1)
 control = MpiCommunicator()
 float32, mixed = "float32", "bfloat16-mixed"
-for about, execution, sequence in (
-    *((VIT, float32, False), (GPT, float32, False), (APART, mixed, False), (GPT2, mixed, False)),
-    *((POOLED, float32, True), (BLOCKS, float32, True), (BLOCKS, mixed, True)),
-):
-    division = Division("tensor", control.size, BATCH, sequence_parallel=sequence)
-    teams, options = make_teams(control, division, "mpi"), WorkerOptions(execution=execution)
-    off = gradient_difference(about, division, 3, teams, options)
-    step = TrainingStep(about, division, 3, teams, options)
-    step.iterate()
-    peaks = control.allgather_object(peak_live_bytes(step))
-    spec = step.worker.module.spec.run_as(execution)
-    counted = live_bytes(spec, division, "momentum")
-    if control.rank == 0:
-        print(off, max(peaks), counted, flush=True)
-    step.close()
-    teams.close()
-    del step, teams
+whole = Division("tensor", control.size, BATCH)
+parts = Division("tensor", control.size, BATCH, sequence_parallel=True)
+say(control, [
+    *((VIT, whole, float32), (GPT, whole, float32), (APART, whole, mixed), (GPT2, whole, mixed)),
+    *((POOLED, parts, float32), (BLOCKS, parts, float32), (BLOCKS, parts, mixed)),
+])
 """
-NUMBERS = 1024  # bytes of single numbers, which the count leaves out
 
 
 @pytest.mark.mpi
@@ -124,11 +106,7 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     """Serial gradients, and the bytes that the oracle counts."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    lines = said(p, script).splitlines()
-    assert len(lines) == 7
-    for off, measured, counted in map(str.split, lines):
-        assert float(off) < EXACT
-        assert abs(int(measured) - int(counted)) <= NUMBERS
+    check(said(p, script).splitlines(), 7, EXACT)
 
 
 def test_what_is_whole_and_multiplies_parts() -> None:

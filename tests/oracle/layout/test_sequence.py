@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -42,8 +43,8 @@ def model_of(name: str) -> ModelSpec:
     return trace(block(name)(), (TOKENS, WIDTH), name, "mse")
 
 
-def named(model: ModelSpec, places: object) -> set[str]:
-    return {model.layers[at].name for at in places}  # type: ignore[attr-defined]
+def named(model: ModelSpec, places: Iterable[int]) -> set[str]:
+    return {model.layers[at].name for at in places}
 
 
 def compare(shape: LayerShape, passed: Passed, parts: int) -> None:
