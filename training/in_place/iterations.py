@@ -134,7 +134,7 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
         return make_teams(control, case.division, "mpi")
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
-    return teams_of(short(control), case.division)
+    return teams_of(short(case.library, control), case.division)
 
 
 def phases_of(case: InPlaceCase) -> list[str]:
