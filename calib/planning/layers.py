@@ -182,7 +182,7 @@ def in_place_case(
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
-    again = [place for place in places if run_again(model)[place]]
+    again = [place for place in places if run_again(model, division.boundaries)[place]]
 
     def keys(of: list[int]) -> tuple[str, ...]:
         pieces = [work.pieces[work.index[place]] for place in of]
@@ -207,7 +207,7 @@ def in_place_case(
         again_keys=keys(again),
         again_bytes=items.activation_bytes
         * batch
-        * sum(model.layers[place].shape.output_items for place in again),
+        * sum(work.pieces[work.index[place]].shape.output_items for place in again),
         own=model.own,
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
         if division.traits.stages

@@ -79,11 +79,10 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
         return [
             f"{division.strategy} of {model.name}: it was profiled as one layer, and has no parts"
         ]
-    if division.p > 1 and not division.traits.whole and checkpointed(model):
-        return [
-            f"{division.strategy} divides no such model: {checkpointed(model)}; data and fully_sharded "
-            "run it whole"
-        ]
+    if division.traits.cuts in ("image", "filters", "channels") and checkpointed(model):
+        return [f"{division.strategy} divides no such model: {checkpointed(model)}"] * (
+            division.p > 1
+        )
     if not division.traits.stages:
         return _why_no_parts(model, division)
     if division.p > len(model.layers):
