@@ -197,7 +197,7 @@ def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> Hel
     if not shape.attributes["probability"]:
         return _view(tape, shape, inputs)
     size = _made(tape, shape, inputs[0])
-    return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
+    return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size], extra_first=True)
 
 
 def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:

@@ -240,11 +240,12 @@ class Tape:
         extra: Sequence[ByteLine] = (),
         first: Sequence[ByteLine] = (),
         item_bytes: int = 0,
+        extra_first: bool = False,
     ) -> HeldTensor:
         """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
-        `saves` are tensors kept for the backward, `extra` new ones made for it; `first` are temporaries
-        made before the output. Nothing is kept if neither weights nor inputs need a gradient. An item of
+        `saves` are tensors kept for the backward, `extra` new ones made for it, behind the output or
+        `extra_first`; `first` are temporaries made before the output. Nothing is kept if neither weights nor inputs need a gradient. An item of
         the output has as many bytes as one of the first input, or `item_bytes`.
         """
         ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
@@ -253,7 +254,7 @@ class Tape:
             made: list[int] = []
         else:
             temporary = [ledger.make(of) for of in first]
-            stops = self.stops and not (saves_output or extra)
+            stops = self.stops and not saves_output and (extra_first or not extra)
             output = UNCOUNTED if stops else ledger.make(size)
             made = [ledger.make(of) for of in extra]
             for tensor in temporary:
