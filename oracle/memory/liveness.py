@@ -245,8 +245,9 @@ class Tape:
         """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
         `saves` are tensors kept for the backward, `extra` new ones made for it, behind the output or
-        `extra_first`; `first` are temporaries made before the output. Nothing is kept if neither weights nor inputs need a gradient. An item of
-        the output has as many bytes as one of the first input, or `item_bytes`.
+        `extra_first`; `first` are temporaries made before the output. Nothing is kept if neither
+        weights nor inputs need a gradient. An item of the output has as many bytes as one of the first
+        input, or `item_bytes`.
         """
         ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
         if size is None:
