@@ -42,7 +42,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a transformer, with dropout in front of its sums."""
+    """A block of a transformer, with dropout before a sum and at its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.mlp(x + self.attention(self.norm(x))))
+        return self.drop(self.mlp(x + self.drop(self.attention(self.norm(x)))))
 
 
 class Convolutions(nn.Sequential):

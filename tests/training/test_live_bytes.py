@@ -17,7 +17,7 @@ from calib.training.models.specs import spec
 SCRIPT = Path(__file__).with_name("live_ranks.py")
 # numbers (a loss, what it is divided by) that the count leaves out
 NUMBERS = 1024
-OF_CHECKPOINTS = 16  # of small models: a few numbers
+OF_CHECKPOINTS = 32  # of small models: a few numbers
 # of a plan: whoever has the largest part of one layer need not have that of all
 OF_PLANS = 0.02
 
