@@ -188,6 +188,10 @@ def in_place_case(
         pieces = [work.pieces[work.index[place]] for place in of]
         return tuple(x.shape.key(batch, model.execution, x.needs_input_grad) for x in pieces)
 
+    def ranks(of: list[int]) -> tuple[int, ...]:
+        stages = (bisect_right(division.boundaries, place) for place in of)
+        return tuple(stages) if division.traits.stages else ()
+
     shapes = rank_parameters(model, division)
     return InPlaceCase(
         model=model.name,
@@ -209,9 +213,8 @@ def in_place_case(
         * batch
         * sum(work.pieces[work.index[place]].shape.output_items for place in again),
         own=model.own,
-        layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
-        if division.traits.stages
-        else (),
+        layer_ranks=ranks(places),
+        again_ranks=ranks(again),
         copies=_copies(point),
         purpose=f"{point.label}, whole",
     )
