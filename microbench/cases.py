@@ -286,6 +286,9 @@ class InPlaceCase(Divided, CaseBase):
         default=(), description="of its layers whose forward the backward runs again"
     )
     again_bytes: WholeBytes = Field(default=0, description="outputs of these for the batch")
+    again_ranks: tuple[KnownRanks, ...] = Field(
+        default=(), description="which rank runs each of these again; empty where all do"
+    )
     own: Own | None = Field(
         default=None, description="how a user's model is built; null: registered"
     )

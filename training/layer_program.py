@@ -62,6 +62,9 @@ class LayerProgram(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """What the model returns."""
         if self.observer is not None:
+            for part in self.graph.modules():
+                if isinstance(part, LayerProgram):  # a checkpointed region
+                    part.observer = self.observer
             return _Watched(self, self.observer).run(*inputs)
         return self.graph(*inputs)
 

@@ -190,11 +190,15 @@ def in_place_case(
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
-    again = [place for place in places if run_again(model)[place]]
+    again = [place for place in places if run_again(model, division.boundaries)[place]]
 
     def keys(of: list[int]) -> tuple[str, ...]:
         pieces = [work.pieces[work.index[place]] for place in of]
         return tuple(x.shape.key(batch, model.execution, x.needs_input_grad) for x in pieces)
+
+    def ranks(of: list[int]) -> tuple[int, ...]:
+        stages = (bisect_right(division.boundaries, place) for place in of)
+        return tuple(stages) if division.traits.stages else ()
 
     shapes = rank_parameters(model, division)
     return InPlaceCase(
@@ -216,11 +220,10 @@ def in_place_case(
         again_keys=keys(again),
         again_bytes=items.activation_bytes
         * batch
-        * sum(model.layers[place].shape.output_items for place in again),
+        * sum(work.pieces[work.index[place]].shape.output_items for place in again),
         own=model.own,
-        layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
-        if division.traits.stages
-        else (),
+        layer_ranks=ranks(places),
+        again_ranks=ranks(again),
         copies=_copies(point),
         purpose=f"{point.label}, whole",
     )

@@ -68,6 +68,17 @@ def narrowest_tokens(model: ModelSpec) -> tuple[int, int, str] | None:
     return narrowest_of(model, {**found.layers, **found.rows})
 
 
+def first_whole_readers(model: ModelSpec, parts: TokenParts) -> dict[str, int]:
+    """Of the tensors that whole layers read, gathered, the first of these layers."""
+    found: dict[str, int] = {}
+    cut = {*parts.layers, *(at for region in regions(model) for at in region.columns)}
+    for at, layer in enumerate(model.layers):
+        for name in layer.inputs if at not in cut else ():
+            if name in parts.ends:
+                found.setdefault(name, at)
+    return found
+
+
 def token_cut(size: Shape) -> Cut | None:
     """The cut of the tokens of a linear layer's output: of its first axis beside batch and features."""
     for axis, length in enumerate(size[:-1]):

@@ -10,7 +10,7 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
@@ -21,10 +21,11 @@ from calib.oracle.layout.sequence import Move, sequence_parts
 from calib.oracle.layout.shards import partial_parameters, require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
-from calib.oracle.layout.tokens import TokenParts, token_parts
+from calib.oracle.layout.tokens import TokenParts, first_whole_readers, token_parts
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -295,9 +296,11 @@ def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
 
     Where tokens are cut, a reduce-scatter and an allgather in the place of each: y is scattered in the
     forward, and dL/dy gathered in the backward; x is gathered, and dL/dx scattered. What whole layers
-    read is gathered in the forward, and in the backward dL/dy of what is sliced.
+    read is gathered in the forward, and in the backward dL/dy of what is sliced. What checkpointed
+    regions run again sends its messages again.
     """
     layers, kinds = model.layers, kinds_of(model)
+    ran, read = run_again(model), read_again(model)
     found = regions(model)
     rows = sorted(place for region in found for place in region.rows)
     entries = sorted(place for region in found for place in region.entries.values())
@@ -316,11 +319,25 @@ def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
 
     (summed, scattered), (_, gathered), back = apart(rows), apart(entries), apart(given[::-1])
     returned = [*scattered, *sliced][::-1]
-    return [
+    end_readers = {makers[name]: at for name, at in first_whole_readers(model, parts).items()}
+    forward = [
         Sending("allreduce", "layerwise", "forward", "y of {}", summed, y),
         Sending("reduce_scatter", "layerwise", "forward", "y of {}", scattered, y),
         Sending("allgather", "layerwise", "forward", "x of {}", gathered, x),
         Sending("allgather", "layerwise", "forward", "y of {}", ends, y),
+    ]
+    again = [
+        [at for at in summed if ran[at]],
+        [at for at in scattered if ran[at]],
+        [at for at in gathered if read[at]],
+        [at for at in ends if read[end_readers[at]]],
+    ]
+    return [
+        *forward,
+        *(
+            replace(of, direction="backward", why=f"{of.why}, again", places=places)
+            for of, places in zip(forward, again, strict=True)
+        ),
         Sending("allreduce", "layerwise", "backward", "dL/dx of {}", back[0], x),
         Sending("reduce_scatter", "layerwise", "backward", "dL/dx of {}", back[1], x),
         Sending("allgather", "layerwise", "backward", "dL/dy of {}", returned, y),
@@ -333,12 +350,14 @@ def _sequence(model: ModelSpec, ranks: int) -> list[Sending]:
     And an allgather where whole layers read parts; each rank takes its own part of dL/dx. The buffer of
     an all-to-all is a rank's part of the tensor.
     """
-    parts, kinds = sequence_parts(model), kinds_of(model)
+    parts, kinds, read = sequence_parts(model), kinds_of(model), read_again(model)
     moves = [] if parts is None else [move for move in parts.moves if not move.is_slice]
+    again = [move for move in moves if read[move.readers[0]]]
     back = [of for of in moves[::-1] if of.has_gradient and not of.is_gather]
     sendings = []
     ways: tuple[tuple[Direction, str, list[Move]], ...] = (
         ("forward", "x of {}", moves),
+        ("backward", "x of {}, again", again),
         ("backward", "dL/dx of {}", back),
     )
     for direction, why, those in ways:

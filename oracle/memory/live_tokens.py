@@ -39,7 +39,6 @@ class TokenLayers(RegionLayers):
                     (self._other if reads_part else self._as_made)[name] = index
                 elif name in self._tokens.ends:
                     (self._as_made if reads_part else self._other)[name] = index
-        self._second: dict[str, HeldTensor] = {}
         self.landing = self._landing(model)
 
     def _landing(self, model: ModelSpec) -> ByteLine:
@@ -65,11 +64,11 @@ class TokenLayers(RegionLayers):
             return value
         whole, part = self._sizes(name, value.item_bytes)
         made = part if is_part else whole
-        if name in self._second or value.size == made:
+        if ("other", name) in self.shared or value.size == made:
             return value
         other = tape.run([value], made, Back((value.size,)))
         if self._as_made.get(name, -1) > index:
-            self._second[name] = other
+            self.shared["other", name] = other
             return value
         tape.ledger.drop(value.tensor)
         return other
@@ -78,13 +77,15 @@ class TokenLayers(RegionLayers):
         """As its layer is cut; each input in the form that it reads."""
         is_part, names = index in self._of_part, self._layers[index].inputs
         given = [
-            self._second.get(name, value) if is_part == (name in self._tokens.sliced) else value
+            self.shared.get(("other", name), value)
+            if is_part == (name in self._tokens.sliced)
+            else value
             for name, value in zip(names, inputs, strict=True)
         ]
         made = super().run(tape, index, given)
         for name in dict.fromkeys(names):
-            if self._other.get(name) == index and name in self._second:
-                tape.ledger.drop(self._second.pop(name).tensor)
+            if self._other.get(name) == index and ("other", name) in self.shared:
+                tape.ledger.drop(self.shared.pop(("other", name)).tensor)
         return made
 
     def _begun(self, tape: Tape, index: int, x: HeldTensor) -> HeldTensor:
@@ -123,7 +124,6 @@ class SequenceLayers(WholeLayers):
                 readers.setdefault(name, []).append(at)
         # tensors that all layers read in the same way, for which the one that was moved is freed
         self._alone = {move.name for move in moves if [*move.readers] == readers[move.name]}
-        self._made: dict[Move, HeldTensor] = {}
 
     def shape(self, index: int) -> LayerShape:
         """A part, or the whole; gradients are those of whole weights."""
@@ -147,12 +147,12 @@ class SequenceLayers(WholeLayers):
         for number, name in enumerate(names):
             move = self._moves.get((index, name))
             if move is not None and name not in self._alone:
-                if move not in self._made:
-                    self._made[move] = self._moved(tape, move, inputs[number])
-                read[number] = self._made[move]
+                if move not in self.shared:
+                    self.shared[move] = self._moved(tape, move, inputs[number])
+                read[number] = self.shared[move]
         y = super().run(tape, index, read)
-        for move in [of for of in self._made if of.readers[-1] == index]:
-            tape.ledger.drop(self._made.pop(move).tensor)
+        for move in [of for of in self.shared if isinstance(of, Move) and of.readers[-1] == index]:
+            tape.ledger.drop(self.shared.pop(move).tensor)
         return y
 
     def _moved(self, tape: Tape, move: Move, x: HeldTensor) -> HeldTensor:

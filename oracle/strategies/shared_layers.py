@@ -21,10 +21,11 @@ from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.sequence import sequence_parts
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
 from calib.oracle.layout.stages import activations_before
-from calib.oracle.layout.tokens import token_parts
+from calib.oracle.layout.tokens import first_whole_readers, token_parts
 from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
@@ -160,14 +161,27 @@ def _token_tensors(model: ModelSpec) -> dict[LoopOperation, dict[str, Shape]]:
     ends, sliced = ({name: shapes[name] for name in of} for of in (parts.ends, parts.sliced))
     has_gradient = {name for layer in layers if layer.has_gradient for name in layer.outputs}
     given = {layer.name for layer in layers if layer.needs_input_grad}
+    ran, read = run_again(model), read_again(model)
+    readers = first_whole_readers(model, parts)
     return {
         "concat": {
+            **{
+                f"x of {layers[at].name}, again": shapes[of]
+                for at, of in parts.entries.items()
+                if read[at]
+            },
+            **{f"y of {name}, again": shape for name, shape in ends.items() if read[readers[name]]},
             **{f"x of {name}": shape for name, shape in x.items()},
             **{f"y of {name}": shape for name, shape in ends.items()},
             **{f"dL/dy of {name}": shape for name, shape in y.items()},
             **{f"dL/dy of {of}": shape for of, shape in sliced.items() if of in has_gradient},
         },
         "split": {
+            **{
+                f"y of {layers[at].name}, again": shapes[layers[at].name]
+                for at in parts.rows
+                if ran[at]
+            },
             **{f"y of {name}": shape for name, shape in y.items()},
             **{f"dL/dx of {name}": shape for name, shape in x.items() if name in given},
         },
@@ -182,6 +196,8 @@ def _moved_tensors(model: ModelSpec, ranks: int) -> dict[LoopOperation, dict[str
         reader = model.layers[move.readers[0]].name
         for operation, what, shape in move.copies(ranks):
             found[operation][f"{what} = {move.name} of {reader}"] = shape
+            if what == "x" and read_again(model)[move.readers[0]]:
+                found[operation][f"{what} = {move.name} of {reader}, again"] = shape
     return found
 
 
@@ -243,6 +259,8 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
         joined: dict[tuple[str, str], tuple[int, int]] = {}
         for flow in grouped_flows(model, division):
             about = flow.operation, flow.why.partition(" ")[0]
+            if flow.direction == "backward" and not about[1].startswith("dL/"):
+                continue  # what is run again
             n, items = joined.get(about, (0, 0))
             joined[about] = n + flow.count, items + flow.count * flow.items
         return joined

@@ -39,7 +39,7 @@ SEGMENTS = 4
 
 
 def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
-    """`way`: ddp, sharded, 1f1b, an execution, a number of accumulated micro-batches, or nothing."""
+    """`way`: ddp, sharded, 1f1b, tokens, an execution, accumulated micro-batches, or nothing."""
     return Division(
         strategy,
         p,
@@ -48,6 +48,7 @@ def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
         schedule="1f1b" if way == "1f1b" else "gpipe",
         overlap=way == "ddp",
         sharded_optimizer=way == "sharded",
+        sequence_parallel=way == "tokens",
         accumulation=int(way) if way.isdecimal() else 1,
     )
 

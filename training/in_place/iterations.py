@@ -233,13 +233,14 @@ def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn
     if not isinstance(module, LayerProgram):
         several = {name.partition("#")[0] for name in layers if "#" in name}
         return {name: part for name, part in module.named_modules() if name not in several}
-    called = {node.name: module.module_called(node) for node in module.graph.graph.nodes}
-    uses = Counter(called.values())
-    return {
-        module.layer_of[name]: part
-        for name, part in called.items()
-        if part is not None and uses[part] == 1 and name in module.layer_of
-    }
+    called = [
+        (program.layer_of.get(node.name, ""), program.module_called(node))
+        for program in module.modules()  # it, and its checkpointed regions
+        if isinstance(program, LayerProgram)
+        for node in program.graph.graph.nodes
+    ]
+    uses = Counter(part for _, part in called)
+    return {name: part for name, part in called if part is not None and uses[part] == 1 and name}
 
 
 def step_memory(step: TrainingStep) -> dict[str, int]:

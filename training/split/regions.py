@@ -223,16 +223,16 @@ class RegionParts(ProgramParts):
         return TokenMoves(self._link, self._tokens.tensors[name].cut, self._batch)
 
     def _pass_on(self, name: str, module: nn.Module, readers: Iterable[fx.Node]) -> None:
-        """Let those of the readers that read a tensor read what a module makes of it."""
-        program, made = self._program, dict[fx.Node, fx.Node]()
-        for call in readers:
+        """Let those of the readers that read a tensor read what a module makes of it, for the first."""
+        program, made, those = self._program, dict[fx.Node, fx.Node](), {*readers}
+        for call in [node for node in self._graph.nodes if node in those]:
             for source in call.all_input_nodes:
                 if program.layer_behind(source) != name:
                     continue
                 if source not in made:
                     called = f"calib_passed_{len(self._graph.nodes)}"
                     program.graph.add_module(called, module)
-                    with self._graph.inserting_after(source):
+                    with self._graph.inserting_before(call):
                         made[source] = self._graph.call_module(called, (source,))
                 call.replace_input_with(source, made[source])
 
