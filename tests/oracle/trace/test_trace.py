@@ -27,7 +27,7 @@ MINIS = ("alexnet-mini", "vgg16-mini", "resnet50-mini", "inception-v3-mini", "co
 @cache
 def mini_spec(name: str) -> ModelSpec:
     found = entry(name)
-    return trace(build(name, 0), found.input_shape, name, found.loss, found.auxiliary_weight)
+    return trace(found.build(), found.input_shape, name, found.loss, found.auxiliary_weight)
 
 
 def hooked_shapes(module: nn.Module, input_shape: Shape) -> dict[str, tuple[Shape, Shape]]:
@@ -325,7 +325,7 @@ REFUSED = {
         ["torch.export", "line", "view(2, 6)", "shape '[2, 6]' is invalid"],
     ),
     "size returned": (Forward(lambda self, x: self.linear(x).size(0)), ["must return one tensor"]),
-    "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["'_0'", "0 (Linear)"]),
+    "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["in 0 (Linear)", "[batch, 6]"]),
     "unused parameters": (Forward(lambda self, x: self.relu(x)), ["linear.weight", "linear.bias"]),
     "norm over samples": (
         nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((2, 6))),
