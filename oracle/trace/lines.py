@@ -65,7 +65,7 @@ def failed_in(error: BaseException, root: nn.Module) -> tuple[str, type[nn.Modul
 
 
 def made_at(node: fx.Node) -> SourcePlace | None:
-    """The line of the user's code that made a node of torch.export, or None."""
+    """The line of a user's forward that made a node of torch.export, or None."""
     frames = FRAME.findall(node.meta.get("stack_trace") or "")
     return users_place((file, int(line)) for file, line in reversed(frames))
 
