@@ -4,8 +4,8 @@ torch.export gives the graph of ATen calls (exported.py), on tensors without mem
 512^3 needs none. Only this folder of the oracle imports torch; a prediction from a model.json does not
 need it.
 
-A module without weights (one ReLU for the whole model) may be used any number of times: name, name#2,
-name#3.
+A module (one ReLU for the whole model) may be used any number of times: name, name#2, name#3. Weights
+that several layers share count once, at the first of them.
 
 A model with an auxiliary head returns a pair in train mode. Its loss is still one layer: it reads both
 outputs, and its attribute auxiliary_weight is the weight of the second. So the last layer is always
@@ -57,10 +57,8 @@ def _meta_copy(module: nn.Module, about: str, in_own_types: bool = False) -> nn.
     except Exception as error:
         raise InputError(f"{about} cannot be copied: {line_of(error)}") from error
     for part in copied.modules():
-        if (
-            type(part) in NORMS and part.momentum is None
-        ):  # it depends on a count, and no layer has it
-            part.momentum = 0.0
+        if type(part) in NORMS and part.momentum is None:
+            part.momentum = 0.0  # of a count, which has no value here; no layer has it
     return copied
 
 
