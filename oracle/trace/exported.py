@@ -14,6 +14,7 @@ import json
 import logging
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from calib.oracle.trace.atens import OwnKind, own_kind
 from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
+from calib.oracle.trace.lines import at, made_at
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
@@ -101,6 +103,7 @@ class ExportedLayers:
         self._user = set(signature.user_inputs)
         self._returned = set(signature.user_outputs)
         self._operators: dict[Any, Operator] = {}
+        self._made_in = Counter[str]()  # call of a module -> layers that it makes
 
     @property
     def graph(self) -> fx.GraphModule:
@@ -130,6 +133,10 @@ class ExportedLayers:
             for part in parts
             for node in part.graph.nodes
         )
+
+    def is_alone(self, node: fx.Node) -> bool:
+        """Whether the layer of a node is all that its innermost module computes in this call."""
+        return self._made_in[_call_of(node)] == 1
 
     def returned(self, node: fx.Node) -> list[fx.Node]:
         """What the model returns, of the graph's output: without changed buffers."""
@@ -318,6 +325,7 @@ class ExportedLayers:
     def _name(self, node: fx.Node, kind: str) -> str:
         """The module's path where it is one of torch.nn, else the path with the operator's name."""
         path, class_name = innermost(node)
+        self._made_in[_call_of(node)] += 1
         module = class_name.rpartition(".")[2]
         if path and class_name.startswith(LEAVES) and module not in CONTAINERS:
             return self.layers.unique(path)
@@ -393,10 +401,15 @@ def innermost(node: fx.Node) -> tuple[str, str]:
     return path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _call_of(node: fx.Node) -> str:
+    """The call of that module, also where it is called again."""
+    return next(reversed(node.meta.get("nn_module_stack") or {}), "")
+
+
 def _words(node: fx.Node) -> str:
     path, kind = innermost(node)
     where = f" in {path} ({kind.rpartition('.')[2]})" if path else ""
-    return f"{node.target}{where}"
+    return f"{node.target}{where}{at(made_at(node))}"
 
 
 @contextmanager
