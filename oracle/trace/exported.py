@@ -38,8 +38,13 @@ MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 CHECKS = ("sym_", "_assert")  # how they begin
 PASSED_ON = frozenset(("lift_fresh_copy", "detach_", "alias"))
+SETS_DATA = frozenset(("_has_compatible_shallow_copy_type", "set_"))  # as x.data = y does
 LEAVES = "torch.nn.modules."
 CONTAINERS = frozenset(("Sequential", "ModuleList", "ModuleDict", "MultiheadAttention"))
+
+
+class Untraceable(InputError):
+    """The message names the call that cannot be traced."""
 
 
 class Part(NamedTuple):
@@ -73,7 +78,7 @@ class Value:
     tensor: Tensor  # without data
     source: str = ""  # layer, or "input"; "" for what is held
     held: str = ""  # name of the parameter or buffer
-    is_parameter: bool = False
+    is_parameter: bool = False  # that is trained: a frozen one is as a buffer
 
     @property
     def size(self) -> Shape:
@@ -98,6 +103,9 @@ class ExportedLayers:
             **{name: (held, False) for name, held in signature.inputs_to_buffers.items()},
             **{name: (held, False) for name, held in _constants(signature)},
         }
+        self._lost = {
+            name for name, held in _constants(signature) if held not in self._constants
+        }  # made inside by what the graph does not show
         self._user = set(signature.user_inputs)
         self._returned = set(signature.user_outputs)
         self._operators: dict[Any, Operator] = {}
@@ -157,8 +165,10 @@ class ExportedLayers:
                 self._values[node] = within.get_submodule(str(node.target))
             else:
                 self._values[node] = self._call(node)
+        except Untraceable:  # within a part
+            raise
         except InputError as error:
-            raise InputError(f"cannot trace {_words(node)}: {error}") from None
+            raise Untraceable(f"cannot trace {_words(node)}: {error}") from None
 
     def _part(self, part: fx.GraphModule, given: Iterable[Any], no_grad: bool) -> Any:
         """What a part of the forward returns, its calls recorded like all others."""
@@ -182,19 +192,30 @@ class ExportedLayers:
             return None
         if node.name in self._user:
             return Value(tensor, INPUT)
+        if node.name in self._lost and node.users:
+            raise InputError(
+                "its forward uses a tensor beside autograd, as torch.autograd.grad and .data do"
+            )
         held, is_parameter = self._names.get(node.name, (node.name, False))
-        return Value(tensor, held=held, is_parameter=is_parameter)
+        return Value(tensor, held=held, is_parameter=is_parameter and self.layers.trains(held))
 
     def _outputs(self, node: fx.Node) -> tuple[str, ...]:
         found = []
         returned = self.returned(node)
         if len(returned) != self.layers.n_outputs:
             wanted = "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
-            raise InputError(f"a model must return {wanted}, not {len(returned)}")
+            raise InputError(
+                f"a model must return {wanted}, not {len(returned)}: wrap it in a module that returns what "
+                "its loss is of"
+            )
         for each in returned:  # not the changed buffers
             value = self._values.get(each)
             if not isinstance(value, Value) or not value.source or value.source == INPUT:
                 raise InputError("a model must return a tensor that it computes from its input")
+            if value.tensor.is_floating_point() and not self.layers.weighted[value.source]:
+                raise InputError(
+                    "a model must return a tensor with a gradient: a no_grad or detach is in it"
+                )
             if not value.tensor.is_floating_point():
                 raise InputError(
                     f"a model must return numbers with a gradient, not {value.tensor.dtype}"
@@ -210,15 +231,19 @@ class ExportedLayers:
         if (part := part_of(node)) is not None:
             return self._part(self._argument(part.graph), part.given, part.no_grad)
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise InputError(
-                f"{node.target} is no ATen operator: profile the model as one layer instead"
-            )
+            raise InputError("it is no ATen operator")
         base = node.target._schema.name.split("::")[-1]
         if base.startswith(CHECKS):
             return None
+        if base in SETS_DATA:
+            raise InputError("the model sets the data of a tensor in its forward")
         found = node.meta.get("val")
         if base in PASSED_ON or self.changes_buffer(node):
             return self._values[node.all_input_nodes[0]]
+        made = found if isinstance(found, list | tuple) else [found]
+        sizes = [size for each in made if isinstance(each, Tensor) for size in each.shape]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            raise InputError("the size of its result depends on data")
         if not isinstance(found, Tensor | list | tuple):
             raise InputError(f"its result is {type(found).__name__}, not a tensor")
         own = None
@@ -386,6 +411,14 @@ def _constants(signature: Any) -> Iterator[tuple[str, str]]:
             yield spec.arg.name, spec.target
 
 
+def made_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Attributes that a forward makes anew of weights, as torch.nn.utils.weight_norm has one."""
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                yield value
+
+
 def innermost(node: fx.Node) -> tuple[str, str]:
     """Path and full class name of the innermost module whose forward made the node."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -396,7 +429,9 @@ def innermost(node: fx.Node) -> tuple[str, str]:
 def _words(node: fx.Node) -> str:
     path, kind = innermost(node)
     where = f" in {path} ({kind.rpartition('.')[2]})" if path else ""
-    return f"{node.target}{where}"
+    target: Any = node.target
+    plain = isinstance(target, str | torch._ops.OperatorBase)
+    return f"{target if plain else target.__name__}{where}"
 
 
 @contextmanager
@@ -425,8 +460,37 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
                 id(of): nn.Parameter(_like(of), of.requires_grad) for of in module.parameters()
             }
             memo |= {id(of): _like(of) for of in module.buffers()}
-        with checkpoints_marked(), preserve_node_meta():
-            return torch.export.export(copy.deepcopy(module, memo), given)
+            memo |= {id(of): _like(of) for of in made_tensors(module)}
+            of_own = copy.deepcopy(module, memo)
+        with checkpoints_marked(), unseen_refused(), preserve_node_meta():
+            return torch.export.export(of_own, given)
+
+
+class Unseen(RuntimeError):
+    """What a forward does that the graph of its calls would not show, or not in a reasonable time."""
+
+
+@contextmanager
+def unseen_refused() -> Iterator[None]:
+    """While a model is exported: a backward of the user's, or a loop over samples, raises Unseen."""
+    function: Any = torch.autograd.Function
+    before, iterate = function.__dict__["apply"], Tensor.__iter__
+
+    def apply(own: Any, *given: Any, **named: Any) -> Any:
+        if not own.__module__.startswith("torch."):
+            raise Unseen(f"{own.__name__} is an autograd.Function with a backward of its own")
+        return before.__func__(own, *given, **named)
+
+    def each(tensor: Tensor) -> Any:
+        if tensor.dim() and len(tensor) and len(tensor) % PRIME == 0:
+            raise Unseen("it loops over the samples of a batch")
+        return iterate(tensor)
+
+    function.apply, Tensor.__iter__ = classmethod(apply), each  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        function.apply, Tensor.__iter__ = before, iterate  # type: ignore[method-assign]
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -69,6 +69,8 @@ def at(place: SourcePlace | None) -> str:
 def line_of(error: BaseException) -> str:
     """The first line of an error's text, without the place that a SyntaxError adds."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
+    if isinstance(error, KeyError | SystemExit):  # its text is a key or a number
+        text = f"{type(error).__name__}({text})"
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -32,7 +32,7 @@ from calib.foundation.own import Loss
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.checkpoints import region_of
-from calib.oracle.trace.exported import ExportedLayers, exported
+from calib.oracle.trace.exported import ExportedLayers, exported, made_tensors
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.layers import (
     Attributes,
@@ -236,6 +236,8 @@ def _meta_copy(module: nn.Module, about: str, in_own_types: bool = False) -> nn.
         memo[id(parameter)] = nn.Parameter(_meta(parameter, in_own_types), parameter.requires_grad)
     for buffer in module.buffers():
         memo[id(buffer)] = _meta(buffer, in_own_types)
+    for tensor in made_tensors(module):
+        memo[id(tensor)] = _meta(tensor, in_own_types)
     try:
         return copy.deepcopy(module, memo).train()
     except Exception as error:
@@ -408,6 +410,8 @@ def trace_nodes(
         raise NotByFx(f"cannot trace {about} with torch.fx{place}: {line_of(error)}") from None
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
         raise NotByFx(f"cannot trace {about}: it must have exactly one input")
+    if not all(parameter.requires_grad for parameter in meta.parameters()):
+        raise NotByFx(f"cannot trace {about} with torch.fx: it has frozen weights")
     layers = _list(meta, input_shape, auxiliary_weight)
     recorder = _Recorder(graph, root, layers)
     dtype = _input_dtype(graph, name, root)
