@@ -89,11 +89,11 @@ def trace_module(
     my_pkg.net:build --input 3x224x224 -o model.json
     """
     require_torch(f"tracing {module}")
-    from calib.oracle.trace.tracing import NotByFx, trace  # late: it imports PyTorch
+    from calib.oracle.trace.tracing import NotTraced, trace  # late: it imports PyTorch
 
     try:
         _write(trace, module, input_, loss, name, output, as_json)
-    except NotByFx as error:
+    except NotTraced as error:
         raise InputError(f"{error}; `calib model profile` takes it as one layer") from error
 
 

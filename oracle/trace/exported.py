@@ -14,6 +14,7 @@ import json
 import logging
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import PRIME, Operator, one_sample
+from calib.microbench.memory import storages
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
 from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
+from calib.oracle.trace.lines import at, made_at
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
@@ -109,6 +112,7 @@ class ExportedLayers:
         self._user = set(signature.user_inputs)
         self._returned = set(signature.user_outputs)
         self._operators: dict[Any, Operator] = {}
+        self._made_in = Counter[str]()  # call of a module -> layers that it makes
 
     @property
     def graph(self) -> fx.GraphModule:
@@ -138,6 +142,10 @@ class ExportedLayers:
             for part in parts
             for node in part.graph.nodes
         )
+
+    def is_alone(self, node: fx.Node) -> bool:
+        """Whether the layer of a node is all that its innermost module computes in this call."""
+        return self._made_in[innermost(node)[0]] == 1
 
     def returned(self, node: fx.Node) -> list[fx.Node]:
         """What the model returns, of the graph's output: without changed buffers."""
@@ -193,10 +201,12 @@ class ExportedLayers:
         if node.name in self._user:
             return Value(tensor, INPUT)
         if node.name in self._lost and node.users:
-            raise InputError(
+            raise Untraceable(
                 "its forward uses a tensor beside autograd, as torch.autograd.grad and .data do"
             )
         held, is_parameter = self._names.get(node.name, (node.name, False))
+        if is_parameter and not tensor.is_floating_point() and node.users:
+            raise Untraceable(f"its weight {held} is {_word(tensor.dtype)}, and calib's are floats")
         return Value(tensor, held=held, is_parameter=is_parameter and self.layers.trains(held))
 
     def _outputs(self, node: fx.Node) -> tuple[str, ...]:
@@ -343,6 +353,7 @@ class ExportedLayers:
     def _name(self, node: fx.Node, kind: str) -> str:
         """The module's path where it is one of torch.nn, else the path with the operator's name."""
         path, class_name = innermost(node)
+        self._made_in[path] += 1
         module = class_name.rpartition(".")[2]
         if path and class_name.startswith(LEAVES) and module not in CONTAINERS:
             return self.layers.unique(path)
@@ -413,9 +424,12 @@ def _constants(signature: Any) -> Iterator[tuple[str, str]]:
 
 def made_tensors(module: nn.Module) -> Iterator[Tensor]:
     """Attributes that a forward makes anew of weights, as torch.nn.utils.weight_norm has one."""
+    weights = storages(module.parameters())
     for part in module.modules():
         for value in vars(part).values():
-            if isinstance(value, Tensor) and not value.is_leaf:
+            if isinstance(value, Tensor) and (
+                not value.is_leaf or value.is_meta or not storages([value]).keys().isdisjoint(weights)
+            ):
                 yield value
 
 
@@ -430,8 +444,8 @@ def _words(node: fx.Node) -> str:
     path, kind = innermost(node)
     where = f" in {path} ({kind.rpartition('.')[2]})" if path else ""
     target: Any = node.target
-    plain = isinstance(target, str | torch._ops.OperatorBase)
-    return f"{target if plain else target.__name__}{where}"
+    called = target if isinstance(target, str | torch._ops.OperatorBase) else target.__name__
+    return f"{called}{where}{at(made_at(node))}"
 
 
 @contextmanager
@@ -461,7 +475,7 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
             }
             memo |= {id(of): _like(of) for of in module.buffers()}
             memo |= {id(of): _like(of) for of in made_tensors(module)}
-            of_own = copy.deepcopy(module, memo)
+        of_own = copy.deepcopy(module, memo)
         with checkpoints_marked(), unseen_refused(), preserve_node_meta():
             return torch.export.export(of_own, given)
 
@@ -491,6 +505,12 @@ def unseen_refused() -> Iterator[None]:
         yield
     finally:
         function.apply, Tensor.__iter__ = before, iterate  # type: ignore[method-assign]
+
+
+def first_item_type(module: nn.Module) -> torch.dtype:
+    """The item type of a module's first floating-point weight; torch's default without one."""
+    types = (of.dtype for of in module.parameters() if of.is_floating_point())
+    return next(types, torch.get_default_dtype())
 
 
 def _like(tensor: Tensor) -> Tensor:

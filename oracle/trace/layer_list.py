@@ -11,7 +11,7 @@ from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
 from calib.oracle.model.graph import INPUT, Memory, names_reaching, outputs_of
 from calib.oracle.model.layer import Layer
-from calib.oracle.trace.layers import Attributes
+from calib.oracle.trace.atens import Attributes
 
 LOSS = "loss"
 

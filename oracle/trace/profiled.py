@@ -23,8 +23,8 @@ from calib.microbench.item_types import in_item_type
 from calib.microbench.memory import LiveBytes, bytes_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.atens import Attributes
 from calib.oracle.trace.layer_list import LOSS, LayerList
-from calib.oracle.trace.layers import Attributes
 from calib.oracle.trace.lines import at, failed_at, line_of
 
 FEW, MORE = 2, 3  # samples

@@ -210,7 +210,7 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
         ((*TRACE[1:4], "3x-8"), "is not a shape"),
         ((*TRACE[1:4], "3x0x8"), "sizes must be from 1 to"),
         ((*TRACE[1:4], "9" * 400), "sizes must be from 1 to"),
-        ((*TRACE[1:4], "3x8x9"), "cannot trace '_3' (call_module 3) in 3 (Linear)"),
+        ((*TRACE[1:4], "3x8x9"), "with torch.export in 3 (Linear): a and b"),
         ((*TRACE[1:], "-o", "my_pkg/net.py/model.json"), "cannot"),
         ((*TRACE[1:], "--name", ""), "the model's name, '', is empty"),
         (("trace", "my_pkg.net", "--input", "6"), "is not MODULE:FUNCTION"),

@@ -54,7 +54,7 @@ class Block(nn.Module):
 
 
 class Convolutions(nn.Sequential):
-    """What torch.fx follows: convolution, batch norm, ReLU."""
+    """Layers of kinds of their own: convolution, batch norm, ReLU."""
 
     def __init__(self, channels: int, made: int) -> None:
         super().__init__(
@@ -108,7 +108,7 @@ class Nested(Net):
 
 
 class Images(nn.Module):
-    """Regions of torch.fx's kinds of layers; one of two blocks."""
+    """Regions of layers of kinds of their own; one of two blocks."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ import sys
 
 import torch
 from tests.helpers.layerwise import priced
-from tests.helpers.programs import trace_once
 from tests.oracle.checkpointed_models import MODELS, entry_of, traced
 
 from calib.foundation.division import Division
@@ -77,7 +76,6 @@ def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
     torch.set_num_threads(1)
-    trace_once()
     gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")

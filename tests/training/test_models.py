@@ -216,7 +216,7 @@ def test_changed_source_makes_a_new_file(cache: Path, monkeypatch: pytest.Monkey
     words_of(
         "training/models/__init__.py training/models/vgg.py training/models/resnet.py "
         "training/models/alexnet.py training/models/inception.py training/models/cosmoflow.py "
-        "oracle/trace/tracing.py oracle/trace/layers.py oracle/model/spec.py "
+        "oracle/trace/tracing.py oracle/trace/atens.py oracle/model/spec.py "
         "foundation/layers.py"
     ),
 )

@@ -247,6 +247,8 @@ def _tried(own: Own, module: nn.Module, tries: Sequence[Tensor], whole: bool = T
             with torch.random.fork_rng(devices=[]), aside(), seen:
                 output = module(inputs)
                 seen.output = loss_function(about)(output, targets) if whole else output
+            if not inputs.is_floating_point():  # which others than tables may read
+                seen.rows = seen.rows or 1
             break
         except InputError as error:  # of a training function
             errors.append(error)

@@ -16,7 +16,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.tracing import NotByFx, trace
+from calib.oracle.trace.tracing import NotTraced, trace
 
 
 class Called(nn.Module):
@@ -103,5 +103,5 @@ def test_a_compiled_module_is_to_be_profiled(how: str) -> None:
     else:
         module.compile()
         compiled = module
-    with pytest.raises(NotByFx, match=r"compiled \(torch.compile\)"):
+    with pytest.raises(NotTraced, match=r"compiled \(torch.compile\)"):
         trace(compiled, (6,), "compiled", "mse")
