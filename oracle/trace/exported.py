@@ -222,10 +222,6 @@ class ExportedLayers:
             value = self._values.get(each)
             if not isinstance(value, Value) or not value.source or value.source == INPUT:
                 raise InputError("a model must return a tensor that it computes from its input")
-            if value.tensor.is_floating_point() and not self.layers.weighted[value.source]:
-                raise InputError(
-                    "a model must return a tensor with a gradient: a no_grad or detach is in it"
-                )
             if not value.tensor.is_floating_point():
                 raise InputError(
                     f"a model must return numbers with a gradient, not {value.tensor.dtype}"
@@ -428,7 +424,9 @@ def made_tensors(module: nn.Module) -> Iterator[Tensor]:
     for part in module.modules():
         for value in vars(part).values():
             if isinstance(value, Tensor) and (
-                not value.is_leaf or value.is_meta or not storages([value]).keys().isdisjoint(weights)
+                not value.is_leaf
+                or value.is_meta
+                or not storages([value]).keys().isdisjoint(weights)
             ):
                 yield value
 

@@ -121,7 +121,9 @@ class LayerList:
         """Raise InputError unless the layers together hold all parameters that are trained."""
         running = {layer.name for layer in self.layers}
         known = {
-            key: self.owner_of.get(id(self._parameters[key])) for key in self._parameters if self.trains(key)
+            key: self.owner_of.get(id(self._parameters[key]))
+            for key in self._parameters
+            if self.trains(key)
         }
         unused = [key for key, owner in known.items() if owner is None or owner not in running]
         distinct = {id(self._parameters[key]): self._parameters[key] for key in known}

@@ -25,7 +25,7 @@ from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Attributes
 from calib.oracle.trace.layer_list import LOSS, LayerList
-from calib.oracle.trace.lines import at, failed_at, line_of
+from calib.oracle.trace.lines import at, failed_at, failure_of
 
 FEW, MORE = 2, 3  # samples
 ROWS = 2  # dimensions of an output of tokens x vocabulary
@@ -125,7 +125,7 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"cannot run {about}{at(failed_at(error))}: {line_of(error)}"
+                f"cannot run {about}{at(failed_at(error))}: {failure_of(error)}"
             ) from None
     _require_gradients(module, about)
     module.zero_grad()

@@ -39,7 +39,7 @@ from calib.oracle.trace.exported import (
     made_tensors,
 )
 from calib.oracle.trace.layer_list import LOSS, LayerList
-from calib.oracle.trace.lines import at, failed_at, failed_in, line_of
+from calib.oracle.trace.lines import at, failed_at, failed_in, failure_of, line_of
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DATA = "data-dependent"  # in what torch.export says of a branch on the items of a tensor
@@ -152,6 +152,10 @@ def trace_operators(
             raise kind(f"{about}: {error}") from None
     layers.drop_unused(outputs)
     layers.require_every_parameter(f"{name} ({type(module).__name__})")
+    if not all(layers.weighted[output] for output in outputs):
+        raise InputError(
+            f"{about}: a model must return a tensor with a gradient: a no_grad or detach is in it"
+        )
     return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight), graph
 
 
@@ -191,11 +195,12 @@ def _exported(
         except (Exception, SystemExit) as error:
             errors.append(error)
     told = errors[-1] if _wants_indices(errors[0]) else errors[0]
-    why = "its control flow depends on data" if DATA in str(told) else _of_batch(line_of(told))
+    why = "its control flow depends on data" if DATA in str(told) else _of_batch(failure_of(told))
     path, kind = failed_in(told, meta)
     where = f" in {path} ({kind.__name__})" if path else ""
     by_torch = kind.__module__.startswith(LEAVES)  # a layer that does not fit what it reads
-    raise (InputError if by_torch else NotTraced)(
+    runs = not (by_torch or isinstance(told, SystemExit))
+    raise (NotTraced if runs else InputError)(
         f"cannot trace {about} with torch.export{where}{at(failed_at(told))}: {why}"
     )
 

@@ -197,7 +197,9 @@ def digest(tensors: Mapping[str, Any]) -> str:
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor):
             found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(_dense(tensor.detach()).reshape(-1).contiguous().view(torch.uint8).numpy().data)
+            found.update(
+                _dense(tensor.detach()).reshape(-1).contiguous().view(torch.uint8).numpy().data
+            )
     return found.hexdigest()
 
 
