@@ -115,7 +115,7 @@ def operator_inputs(
     of = shape.operator
     assert of is not None
     below = shape.parameter_shapes[0][0] if of.base in LOOKED_UP and shape.parameter_shapes else 1
-    made = []
+    made: list[Tensor] = []
     for number, each in enumerate(shape.input_shapes):
         item = getattr(torch, of.type(number)) if of.type(number) else dtype
         size = of.size(number, each, batch)

@@ -215,8 +215,8 @@ class ExportedLayers:
         if len(returned) != self.layers.n_outputs:
             wanted = "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
             raise InputError(
-                f"a model must return {wanted}, not {len(returned)}: wrap it in a module that returns what "
-                "its loss is of"
+                f"a model must return {wanted}, not {len(returned)}: wrap it in a module that returns "
+                "what its loss is of"
             )
         for each in returned:  # not the changed buffers
             value = self._values.get(each)
@@ -486,7 +486,8 @@ class Unseen(RuntimeError):
 def unseen_refused() -> Iterator[None]:
     """While a model is exported: a backward of the user's, or a loop over samples, raises Unseen."""
     function: Any = torch.autograd.Function
-    before, iterate = function.__dict__["apply"], Tensor.__iter__
+    before = function.__dict__["apply"]
+    iterate: Any = Tensor.__iter__
 
     def apply(own: Any, *given: Any, **named: Any) -> Any:
         if not own.__module__.startswith("torch."):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +110,7 @@ def profile(
 def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
     """A forward and a backward. Raises InputError."""
     counter, watch = FlopCounterMode(display=False), LiveBytes()
-    counter.mod_tracker = _NoModules()
+    counter.mod_tracker = cast(Any, _NoModules())
     module.zero_grad()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -137,7 +137,7 @@ def trace_operators(
     meta = _meta_copy(module, about)
     if next(meta.parameters(), None) is None:
         raise InputError(f"{about} has no weights")
-    types = first_item_type(meta), torch.int64
+    types: tuple[torch.dtype, ...] = first_item_type(meta), torch.int64
     while True:
         layers = LayerList(meta, input_shape, n_outputs=2 if auxiliary_weight else 1)
         graph = ExportedLayers(_exported(meta, input_shape, about, types), layers)

@@ -43,8 +43,8 @@ def build_module(words: str) -> nn.Module:
 def build_plain(words: str) -> nn.Module:
     """The same as a module of one tensor to one: of a dictionary that it returns, the main one.
 
-    transformers' models return their logits in one, torchvision's of segmentation their out. Raises InputError where it must be given more than
-    one tensor.
+    transformers' models return their logits in one, torchvision's of segmentation their out. Raises
+    InputError where it must be given more than one tensor.
     """
     module = build_module(words)
     needed = _needed(module.forward)

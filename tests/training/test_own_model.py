@@ -119,10 +119,6 @@ class Pair(Returns):
     how = staticmethod(lambda y: (y, y))
 
 
-class Named(Returns):
-    how = staticmethod(lambda y: {"logits": y})
-
-
 class Classes(Returns):
     how = staticmethod(lambda y: y.argmax(1))
 
@@ -167,10 +163,6 @@ def counting():
     return nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 3))
 
 
-def half_frozen():
-    net = counting()
-    net[0].requires_grad_(False)
-    return net
 '''
 SHAPE = (3, 2, 2)
 
