@@ -36,6 +36,7 @@ from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 from calib.oracle.trace.lines import at, made_at
+from calib.oracle.trace.unseen import unseen_refused
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
@@ -476,34 +477,6 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
         of_own = copy.deepcopy(module, memo)
         with checkpoints_marked(), unseen_refused(), preserve_node_meta():
             return torch.export.export(of_own, given)
-
-
-class Unseen(RuntimeError):
-    """What a forward does that the graph of its calls would not show, or not in a reasonable time."""
-
-
-@contextmanager
-def unseen_refused() -> Iterator[None]:
-    """While a model is exported: a backward of the user's, or a loop over samples, raises Unseen."""
-    function: Any = torch.autograd.Function
-    before = function.__dict__["apply"]
-    iterate: Any = Tensor.__iter__
-
-    def apply(own: Any, *given: Any, **named: Any) -> Any:
-        if not own.__module__.startswith("torch."):
-            raise Unseen(f"{own.__name__} is an autograd.Function with a backward of its own")
-        return before.__func__(own, *given, **named)
-
-    def each(tensor: Tensor) -> Any:
-        if tensor.dim() and len(tensor) and len(tensor) % PRIME == 0:
-            raise Unseen("it loops over the samples of a batch")
-        return iterate(tensor)
-
-    function.apply, Tensor.__iter__ = classmethod(apply), each  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        function.apply, Tensor.__iter__ = before, iterate  # type: ignore[method-assign]
 
 
 def first_item_type(module: nn.Module) -> torch.dtype:
