@@ -72,9 +72,9 @@ def writes(node: fx.Node, module: nn.Module | None) -> bool:
     return bool(mutable or getattr(module, "inplace", False))
 
 
-def module_called(graph: fx.GraphModule, node: fx.Node) -> nn.Module | None:
-    """The module that a node calls; None where it calls none."""
-    return graph.get_submodule(str(node.target)) if node.op == "call_module" else None
+def module_called(root: nn.Module, node: fx.Node) -> nn.Module | None:
+    """The module inside `root` that a node calls; None where it calls none."""
+    return root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 def exported_graph(
@@ -96,14 +96,13 @@ def exported_graph(
     root._modules = {**module._modules, **made.modules}
     root._parameters = dict(module._parameters)
     root._buffers = {**module._buffers, **made.constants}
-    graph = fx.GraphModule(root, made.graph)
-    graph.graph.eliminate_dead_code(
+    made.graph.eliminate_dead_code(
         lambda node: (
-            writes(node, module_called(graph, node))
+            writes(node, module_called(root, node))
             or (node.op != "call_module" and node.is_impure())
         )
     )
-    graph.recompile()
+    graph = fx.GraphModule(root, made.graph)
     return TrainedGraph(graph, made.layer_of, made.names)
 
 

@@ -146,7 +146,7 @@ class ExportedLayers:
 
     def is_alone(self, node: fx.Node) -> bool:
         """Whether the layer of a node is all that its innermost module computes in this call."""
-        return self._made_in[innermost(node)[0]] == 1
+        return self._made_in[_call_of(node)] == 1
 
     def returned(self, node: fx.Node) -> list[fx.Node]:
         """What the model returns, of the graph's output: without changed buffers."""
@@ -350,7 +350,7 @@ class ExportedLayers:
     def _name(self, node: fx.Node, kind: str) -> str:
         """The module's path where it is one of torch.nn, else the path with the operator's name."""
         path, class_name = innermost(node)
-        self._made_in[path] += 1
+        self._made_in[_call_of(node)] += 1
         module = class_name.rpartition(".")[2]
         if path and class_name.startswith(LEAVES) and module not in CONTAINERS:
             return self.layers.unique(path)
@@ -437,6 +437,11 @@ def innermost(node: fx.Node) -> tuple[str, str]:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1] if stack else ("", "")
     return path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _call_of(node: fx.Node) -> str:
+    """The call of that module, also where it is called again."""
+    return next(reversed(node.meta.get("nn_module_stack") or {}), "")
 
 
 def _words(node: fx.Node) -> str:

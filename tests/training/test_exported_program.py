@@ -184,6 +184,24 @@ def test_modules_of_torch_nn_are_called() -> None:
     assert called == leaves and "avgpool" in called
 
 
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.second = nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.relu(self.second(self.relu(self.first(x))))
+        return made
+
+
+def test_a_module_that_is_used_twice_is_called_twice() -> None:
+    about = ModelEntry("twice", Twice, (6,), "mse", 6, 2)
+    program = layer_program(Twice(), about, 2)
+    called = [str(of.target) for of in program.graph.graph.nodes if of.op == "call_module"]
+    assert called == ["first", "relu", "second", "relu"]
+    assert [x.name for x in program.spec.layers[:-1]] == ["first", "relu", "second", "relu#2"]
+
+
 class Patched(nn.Module):
     """One layer whose forward is more than the call of its kind."""
 
