@@ -235,7 +235,7 @@ def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
     done = inside.calib(here, *words)
     assert (
         done.returncode == 0
-        and "net: input 6, 2 layers, 14 parameters, 12 MAC a sample" in done.stderr
+        and "net: input 6, 2 layers, 35 parameters, 30 MAC a sample" in done.stderr
     )
     spec = ModelSpec.read(here / "switch.json")
     assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
