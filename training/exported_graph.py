@@ -19,7 +19,7 @@ from calib.foundation.operators import PRIME
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
-from calib.oracle.trace.exported import CHECKS, ExportedLayers, innermost, part_of
+from calib.oracle.trace.exported import CHECKS, ExportedLayers, first_item_type, innermost, part_of
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample
@@ -128,7 +128,7 @@ class _Made:
         self._layers, self._batch = layers, batch
         self._of = {layer.name: layer for layer in spec.layers}
         self._tied = spec.tied_layers
-        self._device, self._dtype = first.device, first.dtype
+        self._device, self._dtype = first.device, first_item_type(module)
         # a tied parameter has several names, of which the first is that of the model
         self._weights = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
@@ -225,8 +225,9 @@ class _Made:
 
     def _module(self, node: fx.Node) -> fx.Node | None:
         """The call of the module that makes a layer of a kind of its own; None for all others."""
-        layer = self._of.get(self._layers.source_of(node))
-        if layer is None or layer.shape.operator is not None:
+        source = self._layers.source_of(node)
+        layer = self._of.get(source)
+        if layer is None or layer.shape.operator is not None or source in self._told:
             return None
         path, held = _path(node), [*self._held(node)]
         if self._layers.is_alone(node) and _is_layer(self._root.get_submodule(path), path, held):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind
 
 Attributes = dict[str, bool | int | float | tuple[int, ...]]
@@ -44,6 +45,7 @@ class Call:
         return (
             value is not None
             and bool(getattr(value, "source", ""))
+            and value.tensor.numel() > 0
             and value.tensor.dim() > 0
             and value.tensor.shape[0] == self.batch
             and all(size % self.batch for size in value.tensor.shape[1:])
@@ -210,8 +212,10 @@ def _flatten(call: Call) -> Found:
 
 def _embedding(call: Call) -> Found:
     weight, indices = call["weight"], call["indices"]
+    if call["sparse"]:
+        raise InputError("its gradient is sparse (sparse=True), and calib's layers have dense ones")
     plain = indices.source == "input" and _held(weight)
-    if not plain or call["padding_idx"] >= 0 or call["sparse"]:
+    if not plain or call["padding_idx"] >= 0:
         return None
     return OwnKind("embedding", [indices], [weight], {})
 

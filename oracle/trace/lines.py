@@ -86,3 +86,9 @@ def line_of(error: BaseException) -> str:
     """The first line of an error's text, without the place that a SyntaxError adds."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+def failure_of(error: BaseException) -> str:
+    """The same, with what it is where the text alone is a key or an exit status."""
+    named = f"{type(error).__name__}: " if isinstance(error, KeyError | SystemExit) else ""
+    return f"{named}{line_of(error)}"

@@ -30,9 +30,16 @@ from calib.foundation.operators import PRIME
 from calib.foundation.own import Loss
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Attributes
-from calib.oracle.trace.exported import LEAVES, ExportedLayers, exported
+from calib.oracle.trace.exported import (
+    LEAVES,
+    ExportedLayers,
+    Untraceable,
+    exported,
+    first_item_type,
+    made_tensors,
+)
 from calib.oracle.trace.layer_list import LOSS, LayerList
-from calib.oracle.trace.lines import at, failed_at, failed_in, line_of
+from calib.oracle.trace.lines import at, failed_at, failed_in, failure_of, line_of
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DATA = "data-dependent"  # in what torch.export says of a branch on the items of a tensor
@@ -52,6 +59,8 @@ def _meta_copy(module: nn.Module, about: str, in_own_types: bool = False) -> nn.
         memo[id(parameter)] = nn.Parameter(_meta(parameter, in_own_types), parameter.requires_grad)
     for buffer in module.buffers():
         memo[id(buffer)] = _meta(buffer, in_own_types)
+    for tensor in made_tensors(module):
+        memo[id(tensor)] = _meta(tensor, in_own_types)
     try:
         copied = copy.deepcopy(module, memo).train()
     except Exception as error:
@@ -126,14 +135,25 @@ def trace_operators(
     meta = _meta_copy(module, about)
     if next(meta.parameters(), None) is None:
         raise InputError(f"{about} has no weights")
-    layers = LayerList(meta, input_shape, n_outputs=2 if auxiliary_weight else 1)
-    graph = ExportedLayers(_exported(meta, input_shape, about), layers)
-    try:
-        outputs = graph.record()
-    except InputError as error:
-        raise InputError(f"{about}: {error}") from None
+    types: tuple[torch.dtype, ...] = first_item_type(meta), torch.int64
+    while True:
+        layers = LayerList(meta, input_shape, n_outputs=2 if auxiliary_weight else 1)
+        graph = ExportedLayers(_exported(meta, input_shape, about, types), layers)
+        try:
+            outputs = graph.record()
+            break
+        except InputError as error:
+            if types[1:] and _wants_indices(error):  # which torch.export does not see of one_hot
+                types = types[1:]
+                continue
+            kind = NotTraced if isinstance(error, Untraceable) else InputError
+            raise kind(f"{about}: {error}") from None
     layers.drop_unused(outputs)
     layers.require_every_parameter(f"{name} ({type(module).__name__})")
+    if not all(layers.weighted[output] for output in outputs):
+        raise InputError(
+            f"{about}: a model must return a tensor with a gradient: a no_grad or detach is in it"
+        )
     return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight), graph
 
 
@@ -144,17 +164,27 @@ def export_in_own_types(module: nn.Module, input_shape: Shape) -> fx.GraphModule
     """
     try:
         meta = _meta_copy(module, "the model", in_own_types=True)
-        found: fx.GraphModule = _exported(meta, input_shape, "the model").graph_module
+        types = first_item_type(meta), torch.int64
+        found: fx.GraphModule = _exported(meta, input_shape, "the model", types).graph_module
     except InputError:
         return None
     return found
 
 
-def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
-    """The exported program, for numbers or, where these cannot be looked up, for indices."""
+def _wants_indices(error: BaseException) -> bool:
+    return "indices" in line_of(error) or "Long" in str(error)
+
+
+def _exported(
+    meta: nn.Module, input_shape: Shape, about: str, types: tuple[torch.dtype, ...]
+) -> Any:
+    """The exported program, for inputs of the first of `types` that the module takes.
+
+    That is numbers or, where these cannot be looked up, indices.
+    """
     _require_one_input(meta, about)
     errors: list[BaseException] = []
-    for dtype in (next(meta.parameters()).dtype, torch.int64):
+    for dtype in types:
         sample = torch.empty((PRIME, *input_shape), dtype=dtype, device="meta")
         try:
             return exported(meta, [sample])
@@ -162,13 +192,13 @@ def _exported(meta: nn.Module, input_shape: Shape, about: str) -> Any:
             raise InputError(f"{about}: {error}") from None
         except (Exception, SystemExit) as error:
             errors.append(error)
-    first, second = errors
-    told = second if "indices" in line_of(first) or "Long" in str(first) else first
-    why = "its control flow depends on data" if DATA in str(told) else _of_batch(line_of(told))
+    told = errors[-1] if _wants_indices(errors[0]) else errors[0]
+    why = "its control flow depends on data" if DATA in str(told) else _of_batch(failure_of(told))
     path, kind = failed_in(told, meta)
     where = f" in {path} ({kind.__name__})" if path else ""
     by_torch = kind.__module__.startswith(LEAVES)  # a layer that does not fit what it reads
-    raise (InputError if by_torch else NotTraced)(
+    runs = not (by_torch or isinstance(told, SystemExit))
+    raise (NotTraced if runs else InputError)(
         f"cannot trace {about} with torch.export{where}{at(failed_at(told))}: {why}"
     )
 

@@ -233,7 +233,10 @@ def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
 def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
     words = ("model", "profile", "my_pkg.net:Switch", "--input", "6", "-o", "switch.json")
     done = inside.calib(here, *words)
-    assert done.returncode == 0 and "net: input 6, 2 layers, 0.00 M parameters" in done.stderr
+    assert (
+        done.returncode == 0
+        and "net: input 6, 2 layers, 35 parameters, 30 MAC a sample" in done.stderr
+    )
     spec = ModelSpec.read(here / "switch.json")
     assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
     assert spec.parameter_shapes == ((5, 6), (5,)) and spec.multiply_adds() == 30
