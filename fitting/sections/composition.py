@@ -108,7 +108,8 @@ def cold_exchanges(
     for _, of in sorted(cold.groups("case_id").items()):
         first = of.first
         about = first.operation, first.ranks, active_ranks, first.device, first.library
-        fits = [fit for fit in of_training(collectives, *about) if fit.level == first.level]
+        fits = of_training(collectives, *about)
+        fits = [f for f in fits if f.library == first.library and f.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
         warm = _at(fits[0], first.nbytes)

@@ -67,10 +67,8 @@ def counted(case: InPlaceCase) -> dict[str, int]:
 def renamed(case: Case, device: str, library: str) -> Case:
     """The same case on another kind of device."""
     change: dict[str, Any] = {"device": device}
-    if isinstance(case, CollectiveCase):
+    if isinstance(case, CollectiveCase | InPlaceCase):
         change["library"] = library
-    if isinstance(case, InPlaceCase) and case.is_overlap:
-        change["exchange"] = library
     return case.model_copy(update=change)
 
 

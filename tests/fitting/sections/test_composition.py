@@ -207,8 +207,11 @@ def test_ranks_meet_in_another_way_by_another_library() -> None:
         for library, seconds in loop_s.items()
     ]
     cases = [
-        model(name, [], 0).model_copy(
-            update={"library": library, "meetings": (("layerwise", "allgather", n),)}
+        model_case(
+            name,
+            strategy="fully_sharded",
+            library=library,
+            meetings=(("layerwise", "allgather", n),),
         )
         for library in extra
         for name, n in (("a", 4), ("b", 10), ("c", 31))
