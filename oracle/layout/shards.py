@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -20,10 +20,11 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
+from calib.oracle.layout.region_tokens import narrowest_tokens, token_parts
 from calib.oracle.layout.regions import narrowest_cut, region_cuts
 from calib.oracle.layout.sequence import narrowest_parts, sequence_parts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
-from calib.oracle.layout.tokens import narrowest_tokens, token_parts
+from calib.oracle.layout.tokens import NO_PARTS, TokenParts
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import checkpointed
@@ -197,7 +198,7 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
     layers that share weights, and operators. tensor and sequence: all that regions.py and sequence.py
-    find, and tensor with sequence parallelism also what tokens.py does.
+    find, and tensor with sequence parallelism also what region_tokens.py does.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -217,17 +218,23 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         end = first_whole_layer(model, division.cells)
         named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
         return range(min(end, next(named, end)))
-    if division.traits.cuts == "regions":
+    if division.traits.cuts in ("regions", "tokens"):
         return sorted(_cuts(model, division))
-    if division.traits.cuts == "tokens":
-        return sorted(token_cuts(model))
     return weighted_places(model, division.traits.cuts)
 
 
 def _cuts(model: ModelSpec, division: Division) -> dict[int, Passed]:
-    """How layers are cut by tensor, by their places."""
-    layers = token_parts(model).layers if division.cuts_tokens else {}
-    return {**region_cuts(model), **layers}
+    """How layers are cut by tensor and sequence, by their places."""
+    inside = region_cuts(model) if division.traits.cuts == "regions" else {}
+    return {**inside, **parts_of_tokens(model, division).passed}
+
+
+def parts_of_tokens(model: ModelSpec, division: Division) -> TokenParts:
+    """What the ranks have parts of the tokens of; nothing where a strategy cuts none."""
+    if division.cuts_tokens:
+        return token_parts(model)
+    by_heads = sequence_parts(model) if division.traits.cuts == "tokens" else None
+    return by_heads or NO_PARTS
 
 
 @once
@@ -292,9 +299,7 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
     parts: dict[tuple[object, ...], LayerShape] = {}
     found: dict[int, LayerShape] = {}
     what = division.traits.cuts
-    cuts: Mapping[int, Passed] = {}
-    if what in ("regions", "tokens"):
-        cuts = _cuts(model, division) if what == "regions" else token_cuts(model)
+    cuts = _cuts(model, division) if what in ("regions", "tokens") else {}
     for place in split_places(model, division):
         key = model.alike[place], cuts.get(place)
         if key not in parts:
@@ -306,12 +311,6 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
                 parts[key] = cut(shape, cuts[place], division.parts)
         found[place] = parts[key]
     return found
-
-
-def token_cuts(model: ModelSpec) -> Mapping[int, Passed]:
-    """How the layers on parts of the tokens, or of the heads, are cut, by place."""
-    found = sequence_parts(model)
-    return {} if found is None else found.passed
 
 
 def _largest_part(shape: LayerShape, division: Division) -> LayerShape:
@@ -383,8 +382,8 @@ def partial_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...
     if not division.cuts_tokens:
         return ()
     found, layers = token_parts(model), model.layers
-    of = {at: layers[at].shape.parameter_shapes for at in found.layers}
-    of |= {at: biases(layers[at].shape) for at in found.rows}
+    of = {at: layers[at].shape.parameter_shapes for at in found.passed}
+    of |= {at: biases(layers[at].shape) for at in found.scattered}
     return tuple([shape for at in sorted(of) for shape in of[at]])
 
 

@@ -9,11 +9,11 @@ four allreduces of tokens x width. Biases of the last layers, and all other laye
 rank. Their gradients are the same everywhere, so nothing is exchanged after the backward.
 
 With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2) norms, dropout and
-residuals between regions run on 1/p of the tokens (oracle/layout/tokens.py): each allreduce becomes a
-reduce-scatter of what a region makes and an allgather of what the next one reads, and in the backward
-the other way round, with as many bytes. Activations between regions are 1/p. Norms' weights and the
-biases of last layers have gradients of a rank's own tokens, which one allreduce sums, AR(p, W_part). A
-region keeps the whole x for its backward; Megatron-LM gathers it again.
+residuals between regions run on 1/p of the tokens (oracle/layout/region_tokens.py): each allreduce
+becomes a reduce-scatter of what a region makes and an allgather of what the next one reads, and in the
+backward the other way round, with as many bytes. Activations between regions are 1/p. Norms' weights and
+the biases of last layers have gradients of a rank's own tokens, which one allreduce sums, AR(p, W_part).
+A region keeps the whole x for its backward; Megatron-LM gathers it again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 
 from calib.foundation.division import Division
+from calib.oracle.layout.region_tokens import narrowest_tokens
 from calib.oracle.layout.regions import narrowest_cut
-from calib.oracle.layout.tokens import narrowest_tokens
 from calib.oracle.layout.workload import exchanged_weights, model_weights, workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec

@@ -18,7 +18,8 @@ from calib.oracle.layout.shards import largest_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.split.moves import GroupLink
-from calib.training.split.sequence import SequenceProgram, own_part
+from calib.training.split.sequence import SequenceProgram
+from calib.training.split.tokens import own_part
 from calib.training.worker import Task, Worker, whole_parameters
 
 
