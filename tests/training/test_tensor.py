@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
-from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.helpers.ranks import results, run_ranks
+from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
@@ -23,7 +24,11 @@ from calib.foundation.errors import InputError
 from calib.foundation.own import Loss
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
+from calib.planning.layers import in_place_case
+from calib.planning.points import Point
 from calib.training.checks.gradients import gradient_difference
+from calib.training.in_place import iterations as in_place
+from calib.training.in_place.iterations import measure_in_place, phases_of
 from calib.training.models import ModelEntry
 from calib.training.split.regions import OwnMasks
 from calib.training.step import TrainingStep
@@ -225,6 +230,23 @@ def test_masks_differ_inside_a_region_and_agree_outside() -> None:
         assert 400 < int((mask > 0).sum()) < 600
     both = int(((made[0] > 0) & (made[1] > 0)).sum())
     assert 180 < both < 320  # a quarter, as of independent draws
+
+
+def test_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phases that a calibration measures: copies, meetings, and the packing of some gradients."""
+    spec = trace(BLOCKS.build(), BLOCKS.input_shape, BLOCKS.name, "cross_entropy")
+    monkeypatch.setattr(in_place, "entry", lambda *_: BLOCKS)
+    phases = {"forward", "backward", "update", "layerwise"}
+    for sequence in (False, True):
+        case = in_place_case(Point(spec, tensor(2, sequence), launch=2), "momentum")
+        phases |= {"copies", "pack", "unpack"} if sequence else set()
+        assert set(phases_of(case)) == phases
+    with taking_turns(2):
+        first, _ = results(
+            run_ranks(2, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))
+        )
+    assert phases | {"layer_forward:norms.0", "layer_backward:attentions.0.out"} <= set(first.ranks)
+    assert all(second >= 0 for rows in first.ranks.values() for row in rows for second in row)
 
 
 def test_what_is_refused() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 from tests.helpers.divided import model_case
+from tests.helpers.filled import loop
 from tests.helpers.rows import as_samples, constant
 from tests.reports.records import estimate, parameters
 
@@ -188,3 +189,20 @@ def test_bytes_of_the_exchange_are_those_of_the_gradients() -> None:
     (law,) = compositions(as_samples(rows), cases, [], [], LOOP.collectives)
     assert (law.s_per_layer, law.max_bytes) == (0.0, 8**7)
     assert law.s_per_byte == pytest.approx(0.2e-9, rel=1e-6)
+
+
+def test_gradients_that_are_exchanged_are_fewer_than_the_weights() -> None:
+    """Of tensor with sequence parallelism: the pass over some is compared with that pass alone."""
+    case = model_case(
+        "a", strategy="tensor", sequence_parallel=True, tensors_key="all", partial=("some", 3, 64)
+    )
+    alone = {
+        "pack": {"some": estimate(2e-3), "all": estimate(9e-3)},
+        "update": {"all": estimate(4e-3)},
+    }
+    loops = [loop(operation=name, active_ranks=2, measured=of) for name, of in alone.items()]
+    rows = constant(case, "pack", 2.5e-3) + constant(case, "update", 4e-3)
+    laws = compositions(as_samples(rows), {case.id: case}, [], loops, [])
+    found = {law.phase: (law.s_per_layer, law.max_bytes, law.models) for law in laws}
+    assert found["pack"] == (pytest.approx(0.5e-3 / 3), 64, ["a tensor-sequence x 8"])
+    assert found["update"][0] == 0.0
