@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from calib.foundation.layers import LOSSES, Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, linear_weights, passed_apart
-from calib.oracle.layout.regions import narrowest_of, region_cuts, regions
+from calib.oracle.layout.regions import region_cuts, regions
 from calib.oracle.layout.tokens import TokenParts, TokenWalk, Way
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -35,14 +35,6 @@ def token_parts(model: ModelSpec) -> TokenParts:
         if walk.entered == entered:
             return found
         entered = walk.entered
-
-
-@once
-def narrowest_tokens(model: ModelSpec) -> tuple[int, int, str] | None:
-    """What the number of parts divides, the fewest tokens of a layer, and its name; None without any."""
-    found = token_parts(model)
-    rows = {at: Passed((None,), (of.after,)) for at, of in found.scattered.items()}
-    return narrowest_of(model, {**found.passed, **rows})
 
 
 def token_cut(size: Shape) -> Cut | None:

@@ -9,14 +9,15 @@ end at layers that do not pass them on, which run whole.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, passed_apart, sizes_of
-from calib.oracle.layout.tokens import TokenParts, TokenWalk, Way, tensor_sizes
+from calib.oracle.layout.regions import Narrowest, narrowest_of
+from calib.oracle.layout.tokens import TokenParts, TokenWalk, Way, narrowest_tokens, tensor_sizes
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -63,25 +64,38 @@ def loss_cut(model: ModelSpec) -> Cut | None:
     return parts.passed[last].inputs[0] if parts is not None and last in parts.passed else None
 
 
-@once
-def narrowest_parts(model: ModelSpec) -> dict[str, tuple[int, str]] | None:
-    """The fewest "tokens" and "heads" that are cut, and a layer that has them; None as in the search.
+class SequenceLimit(NamedTuple):
+    """The tokens and the heads that are cut."""
 
-    The number of parts divides both.
-    """
-    parts = sequence_parts(model)
-    if parts is None:
+    tokens: Narrowest
+    heads: Narrowest
+
+    @property
+    def why(self) -> str:
+        """What p divides, and what it is at most."""
+        tokens, heads = self.tokens, self.heads
+        first = "is at most" if tokens.filled else "divides"
+        then = "and divides" if tokens.filled else "and"
+        of_tokens = f"{tokens.fewest} tokens ({tokens.name})"
+        return f"p {first} {of_tokens} {then} {heads.fewest} heads ({heads.name})"
+
+    @property
+    def most(self) -> int:
+        """The largest p."""
+        each = range(self.heads.common, 0, -1)
+        return next(p for p in each if self.heads.allows(p) and self.tokens.allows(p))
+
+
+@once
+def sequence_limit(model: ModelSpec) -> SequenceLimit | None:
+    """What limits p; None as in the search."""
+    found = sequence_parts(model)
+    if found is None:
         return None
-    fewest: dict[str, tuple[int, str]] = {}
-    for place, passed in sorted(parts.passed.items()):
-        layer = model.layers[place]
-        inputs, outputs = sizes_of(layer.shape)
-        cuts = zip((*inputs, *outputs), (*passed.inputs, *passed.outputs), strict=True)
-        width = math.gcd(*[cut.width(size) for size, cut in cuts if cut is not None])
-        what = "heads" if place in parts.by_heads else "tokens"
-        if what not in fewest or width < fewest[what][0]:
-            fewest[what] = width, layer.name
-    return fewest
+    tokens = narrowest_tokens(model, found)
+    heads = narrowest_of(model, {at: found.passed[at] for at in sorted(found.by_heads)})
+    assert tokens is not None and heads is not None, "tokens are switched to heads"
+    return SequenceLimit(tokens, heads)
 
 
 class _Walk(TokenWalk):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -20,11 +19,11 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
-from calib.oracle.layout.region_tokens import narrowest_tokens, token_parts
-from calib.oracle.layout.regions import narrowest_cut, region_cuts
-from calib.oracle.layout.sequence import narrowest_parts, sequence_parts
+from calib.oracle.layout.region_tokens import token_parts
+from calib.oracle.layout.regions import Narrowest, narrowest_cut, region_cuts
+from calib.oracle.layout.sequence import sequence_limit, sequence_parts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
-from calib.oracle.layout.tokens import NO_PARTS, TokenParts
+from calib.oracle.layout.tokens import NO_PARTS, TokenParts, narrowest_tokens
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import checkpointed
@@ -149,16 +148,17 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
     mark = " with sequence parallelism" if division.cuts_tokens else ""
     of = f"{division.strategy} parallelism{mark} of {model.name} on {p} = {division.parts}"
 
-    def why_no_divisor(found: tuple[int, int, str], what: str) -> list[str]:
-        common, width, name = found
-        if common % division.parts == 0:
+    def why_no_divisor(found: Narrowest, what: str) -> list[str]:
+        if found.allows(division.parts):
             return []
-        return [f"{of}: {name} has {width} {what}, so {p} is at most {common} and divides {common}"]
+        most = f"{found.common} and divides {found.common}"
+        most = str(found.fewest) if found.filled else most
+        return [f"{of}: {found.name} has {found.fewest} {what}, so {p} is at most {most}"]
 
     reasons = why_no_divisor(found, "heads or features")
     if not division.cuts_tokens:
         return reasons
-    tokens = narrowest_tokens(model)
+    tokens = narrowest_tokens(model, token_parts(model))
     if tokens is None:
         return [
             f"sequence parallelism of {model.name}: no region ends with a tensor that has tokens "
@@ -168,20 +168,18 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
 
 
 def _why_no_tokens(model: ModelSpec, division: Division) -> list[str]:
-    """Why tokens and heads cannot be cut into so many equal parts; empty if they can."""
-    fewest = narrowest_parts(model)
-    if fewest is None:
+    """Why tokens and heads cannot be cut into so many parts; empty if they can."""
+    found = sequence_limit(model)
+    if found is None:
         return [
             f"{model.name} has nothing that {division.strategy} parallelism could divide: no attention "
             "whose heads and tokens can be told apart"
         ]
-    words = " and ".join(f"{width} {what} ({name})" for what, (width, name) in fewest.items())
-    if all(width % division.parts == 0 for width, _ in fewest.values()):
+    if found.tokens.allows(division.parts) and found.heads.allows(division.parts):
         return []
-    most = math.gcd(*(width for width, _ in fewest.values()))
     return [
-        f"{division.strategy} parallelism of {model.name} on p = {division.parts}: p divides {words}, "
-        f"so p is at most {most}"
+        f"{division.strategy} parallelism of {model.name} on p = {division.parts}: {found.why}, so p is "
+        f"at most {found.most}"
     ]
 
 

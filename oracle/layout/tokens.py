@@ -4,6 +4,10 @@ One walk over the graph for both strategies that cut tokens: a layer runs on par
 its operator passes them on (cuts.py), else whole, on what is gathered. Where parts begin, what else
 passes none on, and what is sent for a gradient, each strategy says: sequence.py, and region_tokens.py of
 tensor.
+
+Where p does not divide the tokens (17 of a class token and patches), every rank has ceil(tokens / p): the
+last parts are filled up, as Megatron-LM pads sequences. Attention is of all heads' own tokens alone, as
+what fills up is left out where parts are joined; so nothing is masked.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, sizes_of
+from calib.oracle.layout.regions import Narrowest, narrowest_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -81,15 +86,15 @@ class Move:
         """Whether a rank keeps its part of a sum."""
         return self.forward == "reduce_scatter"
 
-    @property
-    def items(self) -> int:
-        """Of the whole tensor of one sample."""
-        return math.prod(self.of_sample)
+    def shape(self, cut: Cut | None, parts: int) -> Shape:
+        """The size of one sample, or without one, on a rank that has it cut so."""
+        size = self.size if cut is None else cut.part(self.size, parts)
+        return tuple([n // PRIME if n % PRIME == 0 else n for n in size])
 
-    @property
-    def of_sample(self) -> Shape:
-        """The size of one sample, or without one."""
-        return tuple([n // PRIME if n % PRIME == 0 else n for n in self.size])
+    def items(self, parts: int) -> int:
+        """Of all parts of one sample, with what fills up the last ones."""
+        cuts = [cut for cut in (self.before, self.after) if cut is not None]
+        return parts * max(math.prod(self.shape(cut, parts)) for cut in cuts)
 
     def copies(self, parts: int) -> list[tuple[Literal["split", "concat"], str, Shape]]:
         """The copies that a rank makes, of x and of dL/dx: the tensor, with the cut axis in front.
@@ -101,9 +106,7 @@ class Move:
             return []
 
         def shape(cut_as: Cut | None, axis: int) -> Shape:
-            sizes = [*self.of_sample]
-            if cut_as is not None:
-                sizes[cut_as.axis] //= parts
+            sizes = self.shape(cut_as, parts)
             others = [n for at, n in enumerate(sizes) if at != axis and self.size[at] != PRIME]
             return (sizes[axis], *others)
 
@@ -141,6 +144,16 @@ class TokenParts:
 
 
 NO_PARTS = TokenParts({}, ())
+
+
+def narrowest_tokens(model: ModelSpec, found: TokenParts) -> Narrowest | None:
+    """Tokens of all layers on parts of them; None without any.
+
+    Parts are not filled up where each rank has the loss of its own, whose mean would be another.
+    """
+    ends = {at: Passed((None,), (of.after,)) for at, of in found.scattered.items()}
+    passed = {at: of for at, of in found.passed.items() if at not in found.by_heads}
+    return narrowest_of(model, {**passed, **ends}, fills=len(model.layers) - 1 not in passed)
 
 
 @once

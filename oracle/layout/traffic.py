@@ -324,7 +324,7 @@ def _moves(model: ModelSpec, moves: Sequence[Move], ranks: int) -> list[Sending]
             operation = of.forward if direction == "forward" else of.backward
             what = "y" if of.is_scatter else "x"
             if operation is not None:
-                items = of.items // ranks if operation == "all_to_all" else of.items
+                items = of.items(ranks) // (ranks if operation == "all_to_all" else 1)
                 places[operation, what, items].append(of.readers[0])
         for (operation, what, items), at in places.items():
             why = f"{what} of {{}}" if direction == "forward" else f"dL/d{what} of {{}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from calib.foundation.division import Division
@@ -60,24 +61,37 @@ class MovedTensors:
 
     def _moved(self, tape: Tape, move: Move, x: HeldTensor) -> HeldTensor:
         """As training/split/tokens.py does it."""
+        before, after = (math.prod(move.shape(of, self._ranks)) for of in (move.before, move.after))
+        times = after / before
+        size = ByteLine(times * x.size.each, times * x.size.fixed)
         if move.is_slice or move.is_gather:
-            times = 1 / self._ranks if move.is_slice else self._ranks
-            size = ByteLine(times * x.size.each, times * x.size.fixed)
             return tape.run([x], size, Back((x.size,)))
         part = cast(tape, x, self._item_bytes)
-        y = tape.run([part], part.size, Back((part.size,), first=(part.size,)), first=[part.size])
+        size = ByteLine(times * part.size.each, times * part.size.fixed)
+        # what is sent, and what comes, with what fills up parts; then what comes, and what is made
+        most = max(size, part.size)
+        y = tape.run(
+            [part],
+            size,
+            Back((part.size,), first=(_beside(most, part.size),)),
+            first=[_beside(most, size)],
+        )
         tape.ledger.drop(part.tensor)
         return y
 
 
-def landing(model: ModelSpec, moves: Iterable[Move]) -> ByteLine:
+def _beside(most: ByteLine, made: ByteLine) -> ByteLine:
+    return most.plus(most).plus(made, -1.0)
+
+
+def landing(model: ModelSpec, moves: Iterable[Move], ranks: int) -> ByteLine:
     """The longest tensor that is gathered; under autocast also one in the type of the weights."""
     items, longest = model.items, dict[int, int]()
     for move in moves:
         if "allgather" in (move.forward, move.backward):
             wide = items.mixed and not move.way.narrows
             each = items.weight_bytes if wide else items.activation_bytes
-            longest[each] = max(longest.get(each, 0), move.items)
+            longest[each] = max(longest.get(each, 0), move.items(ranks))
     return ByteLine(sum(each * most for each, most in longest.items()))
 
 
@@ -91,7 +105,7 @@ class TokenLayers(RegionLayers):
         self._begins |= self._entries.keys() & self._gathered.keys()
         between = [move for move in found.moves if move.way not in (BEGIN, END)]
         self._tensors = MovedTensors(model, between, division.p)
-        self._p, self.landing = division.p, landing(model, found.moves)
+        self._p, self.landing = division.p, landing(model, found.moves, division.p)
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """The tensor, moved."""
@@ -103,25 +117,27 @@ class TokenLayers(RegionLayers):
         self._tensors.free(tape, index)
         return y
 
-    def _sizes(self, move: Move, item_bytes: int) -> tuple[ByteLine, ByteLine]:
-        """Of a tensor, and of a rank's part of it."""
-        return ByteLine(move.items * item_bytes), ByteLine(move.items * item_bytes / self._p)
+    def _sizes(self, move: Move, item_bytes: int) -> tuple[ByteLine, ByteLine, ByteLine]:
+        """Of a tensor, of a rank's part of it, and of all parts."""
+        items, parts = math.prod(move.shape(None, self._p)), move.items(self._p)
+        each = items * item_bytes, parts // self._p * item_bytes, parts * item_bytes
+        return ByteLine(each[0]), ByteLine(each[1]), ByteLine(each[2])
 
     def _begun(self, tape: Tape, index: int, x: HeldTensor) -> HeldTensor:
         """Gathered; in the backward summed and scattered."""
         part = super()._begun(tape, index, x)
         if index not in self._gathered:
             return part
-        whole, own = self._sizes(self._gathered[index], part.item_bytes)
-        gathered = tape.run([part], whole, Back((own,), first=(whole,)))
+        whole, own, sent = self._sizes(self._gathered[index], part.item_bytes)
+        gathered = tape.run([part], whole, Back((own,), first=(sent,)))
         tape.ledger.drop(part.tensor)
         return gathered
 
     def _ended(self, tape: Tape, index: int, y: HeldTensor) -> HeldTensor:
         """Scattered; in the backward gathered."""
         if index in self._scattered:
-            whole, own = self._sizes(self._scattered[index], y.item_bytes)
-            part = tape.run([y], own, Back((whole,)), first=[whole])
+            whole, own, sent = self._sizes(self._scattered[index], y.item_bytes)
+            part = tape.run([y], own, Back((whole,)), first=[sent])
             tape.ledger.drop(y.tensor)
             y = part
         return super()._ended(tape, index, y)
@@ -136,7 +152,7 @@ class SequenceLayers(WholeLayers):
         self.loss = self.shape(len(model.layers) - 1)
         moves = parts_of_tokens(model, division).moves
         self._tensors = MovedTensors(model, moves, division.parts)
-        self.landing = landing(model, moves)
+        self.landing = landing(model, moves, division.parts)
 
     def shape(self, index: int) -> LayerShape:
         """A part, or the whole; gradients are those of whole weights."""

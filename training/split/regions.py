@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, LinearWeights, Passed, linear_weights, sizes_of
 from calib.oracle.layout.partitions import Range
@@ -25,7 +25,7 @@ from calib.oracle.layout.spatial import part_range
 from calib.oracle.layout.tokens import Move, TokenParts
 from calib.training.layer_program import LayerProgram
 from calib.training.split.moves import GroupLink, narrowed, share, summed
-from calib.training.split.tokens import Moved
+from calib.training.split.tokens import Moved, Parts
 from calib.training.worker import Held
 
 MOST_SEEDS = 2**31
@@ -102,7 +102,8 @@ def _read_by(call: fx.Node) -> fx.Node:
 class ProgramParts:
     """A program of which some layers, `parts` by their places, run on a rank's parts of tensors.
 
-    `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range.
+    `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range, and
+    those of which parts are filled up.
     """
 
     averages = False  # of gradients of weights, after the backward
@@ -126,14 +127,16 @@ class ProgramParts:
         self._pass_on(move.name, self._moved(move), [self._reader(at) for at in move.readers])
 
     def _moved(self, move: Move) -> Moved:
-        before, after = self._at_batch(move.before), self._at_batch(move.after)
+        before, after = (self._parts_of(cut, move.size) for cut in (move.before, move.after))
         return Moved(move.way, before, after, self._link, self.averages)
 
-    def _at_batch(self, cut: Cut | None) -> Cut | None:
-        """Blocks of each sample at this batch."""
-        if cut is None or cut.blocks % PRIME:
-            return cut
-        return Cut(cut.axis, cut.blocks // PRIME * self._batch)
+    def _parts_of(self, cut: Cut | None, size: Shape) -> Parts | None:
+        """With blocks of each sample at this batch."""
+        if cut is None:
+            return None
+        each, rest = divmod(cut.blocks, PRIME)
+        blocks = cut.blocks if rest else each * self._batch
+        return Parts(cut.axis, blocks, cut.width(size), self._link.group.size)
 
     def _reader(self, at: int) -> fx.Node:
         """The call of a layer; for the loss that of what the model returns."""
@@ -162,7 +165,9 @@ class ProgramParts:
         layer, group = self._layers[at], self._link.group
         sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
         for name, size, cut in sizes:
-            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
+            if cut is None or cut.width(size) % group.size:
+                continue
+            if cut.blocks == 1 and size[0] == PRIME:
                 own = part_range(size[cut.axis], group.size, group.rank)
                 self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
 

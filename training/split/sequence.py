@@ -47,7 +47,9 @@ class SequenceProgram(ProgramParts):
         places = {"parameter": 0, "constant": first}
         for what, number, held in list(_tensors(node, of)):
             if what in places and (cut := passed.beside[places[what] + number]) is not None:
-                moved = Moved(BESIDE_ZEROS, None, cut, self._link, self.averages)
+                sizes = [*shape.parameter_shapes, *(size for size, _ in of.constants)]
+                own = self._parts_of(cut, sizes[places[what] + number])
+                moved = Moved(BESIDE_ZEROS, None, own, self._link, self.averages)
                 node.replace_input_with(held, self._call(moved, held, node))
 
 

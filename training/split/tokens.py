@@ -4,16 +4,19 @@ As oracle/layout/tokens.py has them. The backward of a move is its transpose. Wh
 their own of what is gathered, gradients are summed and scattered. Where all go on alike with it, they
 have the same gradient, of which each takes its part; times the number of ranks, if gradients are
 averaged after the backward.
+
+Where parts do not divide the tokens (17 with a class token), the last ones are filled up with copies of
+the last token, which are left out where parts are joined, and have no gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from calib.oracle.layout.cuts import Cut
 from calib.oracle.layout.tokens import Way
 from calib.training.split.linear_map import mapped
 from calib.training.split.moves import GroupLink, narrowed
@@ -22,14 +25,66 @@ from calib.training.split.moves import GroupLink, narrowed
 _unflatten: Callable[[Tensor, int, Sequence[int]], Tensor] = Tensor.unflatten
 
 
-def apart(x: Tensor, cut: Cut, parts: int) -> Tensor:
-    """A view with the parts along the first axis, each (..., blocks, width, ...)."""
-    return _unflatten(x, cut.axis, (cut.blocks, parts, -1)).movedim(cut.axis + 1, 0)
+class Parts(NamedTuple):
+    """`number` equal parts of each of the `blocks` of an axis, which are `width` long."""
 
+    axis: int
+    blocks: int
+    width: int
+    number: int
 
-def own_part(x: Tensor, cut: Cut, link: GroupLink) -> Tensor:
-    """This rank's part of a whole tensor; of one block a view."""
-    return apart(x, cut, link.group.size)[link.group.rank].flatten(cut.axis, cut.axis + 1)
+    @property
+    def each(self) -> int:
+        """Items of a block that a part has, some of which may fill it up."""
+        return -(-self.width // self.number)
+
+    def size(self, like: Tensor, each: int) -> list[int]:
+        """That of `like`, with `each` items of a block."""
+        return [*like.shape[: self.axis], self.blocks * each, *like.shape[self.axis + 1 :]]
+
+    def owned(self, index: int) -> tuple[int, int]:
+        """The first item of a part, and how many are its own."""
+        first = min(index * self.each, self.width)
+        return first, min(self.each, self.width - first)
+
+    def in_blocks(self, x: Tensor) -> Tensor:
+        """A view (..., blocks, items of each, ...)."""
+        return _unflatten(x, self.axis, (self.blocks, -1))
+
+    def cut(self, whole: Tensor, index: int, part: Tensor, fills: bool) -> Tensor:
+        """Copy a part into (..., blocks, each, ...); what is left is the last item again, or zero."""
+        axis, (first, count), x = self.axis + 1, self.owned(index), self.in_blocks(whole)
+        part.narrow(axis, 0, count).copy_(x.narrow(axis, first, count))
+        left = part.narrow(axis, count, self.each - count)
+        if left.numel():
+            last = x.narrow(axis, self.width - 1, 1)
+            left.copy_(last.expand_as(left)) if fills else left.zero_()
+        return part
+
+    def join(self, pieces: Tensor, whole: Tensor) -> Tensor:
+        """Copy all parts, each (..., blocks, each, ...), into the whole tensor."""
+        axis, x = self.axis + 1, self.in_blocks(whole)
+        if self.each * self.number == self.width:
+            apart = _unflatten(x, axis, (self.number, -1)).movedim(axis, 0)
+            apart.copy_(pieces)
+            return whole
+        for index, piece in enumerate(pieces):
+            first, count = self.owned(index)
+            x.narrow(axis, first, count).copy_(piece.narrow(axis, 0, count))
+        return whole
+
+    def all_cut(self, whole: Tensor, fills: bool) -> Tensor:
+        """All parts, one behind the other, each (..., blocks, each, ...)."""
+        if self.each * self.number == self.width:
+            apart = _unflatten(whole, self.axis, (self.blocks, self.number, -1))
+            apart = apart.movedim(self.axis + 1, 0)
+            return apart.clone(memory_format=torch.contiguous_format)
+        size = self.in_blocks(whole).shape
+        cut = [*size[: self.axis + 1], self.each, *size[self.axis + 2 :]]
+        made = whole.new_empty([self.number, *cut])
+        for index in range(self.number):
+            self.cut(whole, index, made[index], fills)
+        return made
 
 
 def empty_in_order(like: Tensor, size: list[int]) -> Tensor:
@@ -41,14 +96,14 @@ def empty_in_order(like: Tensor, size: list[int]) -> Tensor:
 
 
 class Moved(nn.Module):
-    """A tensor that is moved from one cut to another, and its gradient back; None: whole.
+    """A tensor that is moved from some parts to others, and its gradient back; None: whole.
 
     All keep the order of axes in memory. `averages`: gradients of weights are averaged after the
     backward, not summed.
     """
 
     def __init__(
-        self, way: Way, before: Cut | None, after: Cut | None, link: GroupLink, averages: bool
+        self, way: Way, before: Parts | None, after: Parts | None, link: GroupLink, averages: bool
     ) -> None:
         super().__init__()
         self._way, self._before, self._after, self._link = way, before, after, link
@@ -59,92 +114,73 @@ class Moved(nn.Module):
         return mapped(narrowed(x) if self._way.narrows else x, self._there, self._back)
 
     def _there(self, x: Tensor) -> Tensor:
-        """Without a gradient."""
-        before = self._link.switch("pack")
-        made = self._sent(x, self._way.forward, self._before, self._after)
-        if made is None:
-            assert self._after is not None
-            mine = own_part(x, self._after, self._link)
-            # a copy, so that the whole one can be freed
-            made = empty_in_order(x, [*mine.shape]).copy_(mine)
-        self._link.switch(before)
-        return made
+        return self._moved(x, self._way.forward, self._before, self._after, fills=True)
 
     def _back(self, gradient: Tensor) -> Tensor:
-        """That of x."""
-        before = self._link.switch("pack")
-        made = self._sent(gradient, self._way.backward, self._after, self._before)
-        if made is None and self._before is not None:
-            made = own_part(gradient, self._before, self._link) * self._times
-        elif made is None:
-            made = self._beside_zeros(gradient)
-        self._link.switch(before)
+        return self._moved(gradient, self._way.backward, self._after, self._before, fills=False)
+
+    def _moved(
+        self,
+        x: Tensor,
+        operation: str | None,
+        before: Parts | None,
+        after: Parts | None,
+        fills: bool,
+    ) -> Tensor:
+        link = self._link
+        phase = link.switch("pack")
+        if before is None:
+            assert after is not None
+            made = self._scattered(x, after, fills) if operation else self._own(x, after, fills)
+        elif after is None:
+            made = self._gathered(x, before) if operation else self._beside_zeros(x, before)
+        else:
+            made = self._switched(x, before, after, fills)
+        link.switch(phase)
         return made
 
-    def _beside_zeros(self, gradient: Tensor) -> Tensor:
-        """Of a whole tensor that has the gradient of this rank's part."""
-        cut, link = self._after, self._link
-        assert cut is not None
-        size = [*gradient.shape]
-        size[cut.axis] *= link.group.size
-        whole = gradient.new_zeros(size)
-        mine = apart(whole, cut, link.group.size)[link.group.rank]
-        mine.copy_(_unflatten(gradient, cut.axis, (cut.blocks, -1)))
+    def _own(self, whole: Tensor, parts: Parts, fills: bool) -> Tensor:
+        """A copy of this rank's part, so that the whole tensor can be freed."""
+        part = empty_in_order(whole, parts.size(whole, parts.each))
+        parts.cut(whole, self._link.group.rank, parts.in_blocks(part), fills)
+        return part if fills or self._times == 1 else part.mul_(self._times)
+
+    def _beside_zeros(self, part: Tensor, parts: Parts) -> Tensor:
+        """A whole tensor that has this rank's part alone."""
+        whole = part.new_zeros(parts.size(part, parts.width))
+        first, count = parts.owned(self._link.group.rank)
+        mine = parts.in_blocks(whole).narrow(parts.axis + 1, first, count)
+        mine.copy_(parts.in_blocks(part).narrow(parts.axis + 1, 0, count))
         return whole
 
-    def _sent(
-        self, x: Tensor, operation: str | None, before: Cut | None, after: Cut | None
-    ) -> Tensor | None:
-        """What comes of x when ranks send; None if nothing is sent."""
-        if operation == "allgather":
-            assert before is not None
-            return self._gathered(x, before)
-        if operation == "reduce_scatter":
-            assert after is not None
-            return self._scattered(x, after)
-        if operation == "all_to_all":
-            assert before is not None and after is not None
-            return self._switched(x, before, after)
-        return None
-
-    def _gathered(self, part: Tensor, cut: Cut) -> Tensor:
+    def _gathered(self, part: Tensor, parts: Parts) -> Tensor:
         """The whole tensor from all ranks' parts."""
-        link, parts = self._link, self._link.group.size
-        mine = part.contiguous()
-        landed = link.landing(mine, mine.numel() * parts)
+        link, mine = self._link, part.contiguous()
+        landed = link.landing(mine, mine.numel() * parts.number)
         link.switch("layerwise")
         link.group.allgather(mine.view(-1), landed)
         link.switch("pack")
-        size = [*part.shape]
-        size[cut.axis] *= parts
-        whole = empty_in_order(part, size)
-        pieces = landed.view(parts, *part.shape)
-        apart(whole, cut, parts).copy_(_unflatten(pieces, 1 + cut.axis, (cut.blocks, -1)))
-        return whole
+        pieces = landed.view(parts.number, *parts.in_blocks(part).shape)
+        return parts.join(pieces, empty_in_order(part, parts.size(part, parts.width)))
 
-    def _scattered(self, term: Tensor, cut: Cut) -> Tensor:
+    def _scattered(self, term: Tensor, parts: Parts, fills: bool) -> Tensor:
         """This rank's part of the sum of all ranks' tensors."""
-        link, parts = self._link, self._link.group.size
-        outgoing = apart(term, cut, parts).clone(memory_format=torch.contiguous_format)
-        part = outgoing.new_empty(outgoing[0].flatten(cut.axis, cut.axis + 1).shape)
+        link, outgoing = self._link, parts.all_cut(term, fills)
+        part = term.new_empty(parts.size(term, parts.each))
         link.switch("layerwise")
         link.group.reduce_scatter(outgoing.view(-1), part.view(-1))
         link.switch("pack")
         return part
 
-    def _switched(self, part: Tensor, before: Cut, after: Cut) -> Tensor:
+    def _switched(self, part: Tensor, before: Parts, after: Parts, fills: bool) -> Tensor:
         """The part cut as `after` of the tensor of which every rank has that cut as `before`."""
-        link, parts = self._link, self._link.group.size
-        outgoing = apart(part, after, parts).contiguous()
+        link, outgoing = self._link, after.all_cut(part, fills)
         incoming = outgoing.new_empty(outgoing.shape)
         link.switch("layerwise")
         link.group.all_to_all(outgoing.view(-1), incoming.view(-1))
         link.switch("pack")
         del outgoing
-        size = [*part.shape]
-        size[before.axis] *= parts
-        size[after.axis] //= parts
-        made = empty_in_order(part, size)
+        like = incoming[0].flatten(after.axis, after.axis + 1)
+        made = empty_in_order(part, before.size(like, before.width))
         pieces = incoming.flatten(1 + after.axis, 2 + after.axis)
-        apart(made, before, parts).copy_(_unflatten(pieces, 1 + before.axis, (before.blocks, -1)))
-        return made
+        return before.join(_unflatten(pieces, 1 + before.axis, (before.blocks, -1)), made)

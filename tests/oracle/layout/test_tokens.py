@@ -66,7 +66,7 @@ def test_norms_and_residuals_run_on_parts(pooled: ModelSpec) -> None:
     assert [move.name for move in entries] == ["first", "second"]
     assert sliced(found) == ["add"] and ends(found) == ["last"]
     assert {move.before or move.after for move in found.moves} == {Cut(1)}
-    assert {move.of_sample for move in found.moves} == {(1, 4, WIDTH)}
+    assert {move.shape(None, 2) for move in found.moves} == {(1, 4, WIDTH)}
 
 
 def test_dropout_scales_and_a_norm_written_out_run_on_parts(gpt: ModelSpec) -> None:
@@ -153,18 +153,38 @@ def test_a_whole_tensor_with_a_gradient_stops_parts() -> None:
 
 def test_p_divides_the_tokens(gpt: ModelSpec) -> None:
     assert not why_impossible(gpt, cut(2)) and not why_impossible(gpt, cut(4))
-    model = traced("vit")  # 4 patches and a class token
-    (why,) = why_impossible(model, cut(2))
-    assert why == (
-        "tensor parallelism with sequence parallelism of vit on p = 2: first has 5 tokens, so p is at "
-        "most 5 and divides 5"
-    )
-    with pytest.raises(InputError, match="has 5 tokens"):
-        messages(model, cut(2))
     six = trace(block("Chunked")(), (TOKENS, WIDTH), "six", "mse")
-    assert not why_impossible(six, cut(2))
-    (why,) = why_impossible(six, cut(4))
-    assert "has 6 tokens, so p is at most 6 and divides 6" in why
+    assert not why_impossible(six, cut(2)) and not why_impossible(six, cut(4))
+
+
+def test_a_class_token_fills_up_the_last_parts() -> None:
+    """Of 5 tokens a rank of 2 has 3, and 6 are sent; of 3 tokens there are no 4 parts."""
+    model = traced("vit")  # 4 patches and a class token
+    parts = {model.layers[at].name: part for at, part in largest_parts(model, cut(2)).items()}
+    assert parts["first"].output_shape == (3, WIDTH)
+    flows = layer_flows(model, cut(2))
+    assert {flow.items for flow in flows} == {6 * WIDTH}
+    assert {m.nbytes for m in messages(model, cut(2))[:-1]} == {4 * BATCH * 6 * WIDTH}
+    few = trace(OneRegion(), (3, WIDTH), "few", "mse")
+    assert not why_impossible(few, cut(2))
+    with pytest.raises(InputError, match=r"add has 3 tokens, so p is at most 3$"):
+        messages(few, cut(4))
+
+
+class Images(OneRegion):
+    """Rows of an image, which are taken apart: more tokens behind, of which no part is filled up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x + self.down(self.up(x).relu())).flatten(1, 2)
+        made: Tensor = self.head(self.norm(x))
+        return made
+
+
+def test_p_divides_tokens_that_become_others() -> None:
+    model = trace(Images(), (6, 2, WIDTH), "images", "mse")
+    assert not why_impossible(model, cut(2))
+    (why,) = why_impossible(model, cut(4))
+    assert "add has 6 tokens, so p is at most 6 and divides 6" in why
 
 
 def test_a_model_without_tokens() -> None:

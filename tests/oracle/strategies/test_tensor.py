@@ -153,11 +153,11 @@ def test_what_a_rank_holds_of_tokens() -> None:
 
 
 def test_the_limit_of_tokens() -> None:
-    found = project(ONE, replace(CUT, p=4, batch=16), machine(collectives=EVERY))
+    found = project(ONE, replace(CUT, p=8, batch=16), machine(collectives=EVERY))
     assert not found.feasible and found.limit is not None
-    assert found.limit.ranks == 2 and found.limit.why == (
-        "up has the fewest heads or features, 8: p divides 8; add has the fewest tokens, 6, of which "
-        "it divides 6"
+    assert found.limit.ranks == 4 and found.limit.why == (
+        "up has the fewest heads or features, 8: p divides 8; add has the fewest tokens, 6, which p is "
+        "at most"
     )
 
 
