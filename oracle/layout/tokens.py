@@ -5,9 +5,8 @@ its operator passes them on (cuts.py), else whole, on what is gathered. Where pa
 passes none on, and what is sent for a gradient, each strategy says: sequence.py, and region_tokens.py of
 tensor.
 
-Where p does not divide the tokens (17 of a class token and patches), every rank has ceil(tokens / p): the
-last parts are filled up, as Megatron-LM pads sequences. Attention is of all heads' own tokens alone, as
-what fills up is left out where parts are joined; so nothing is masked.
+Where p does not divide the tokens (17 with a class token), every rank has ceil(tokens / p): the last parts
+are filled up. What fills them up is left out where parts are joined, so attention masks nothing.
 """
 
 from __future__ import annotations
