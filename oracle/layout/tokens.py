@@ -5,8 +5,8 @@ its operator passes them on (cuts.py), else whole, on what is gathered. Where pa
 passes none on, and what is sent for a gradient, each strategy says: sequence.py, and region_tokens.py of
 tensor.
 
-Where p does not divide the tokens (17 with a class token), every rank has ceil(tokens / p): the last parts
-are filled up. What fills them up is left out where parts are joined, so attention masks nothing.
+Where p does not divide the tokens (17 with a class token), every rank has ceil(tokens / p): the last
+parts are filled up. What fills them up is left out where parts are joined, so attention masks nothing.
 """
 
 from __future__ import annotations

@@ -131,12 +131,13 @@ class ProgramParts:
         return Moved(move.way, before, after, self._link, self.averages)
 
     def _parts_of(self, cut: Cut | None, size: Shape) -> Parts | None:
-        """With blocks of each sample at this batch."""
+        """With the blocks, or the items of a block, of each sample at this batch."""
         if cut is None:
             return None
-        each, rest = divmod(cut.blocks, PRIME)
-        blocks = cut.blocks if rest else each * self._batch
-        return Parts(cut.axis, blocks, cut.width(size), self._link.group.size)
+        blocks, width = (
+            n if n % PRIME else n // PRIME * self._batch for n in (cut.blocks, cut.width(size))
+        )
+        return Parts(cut.axis, blocks, width, self._link.group.size)
 
     def _reader(self, at: int) -> fx.Node:
         """The call of a layer; for the loss that of what the model returns."""
