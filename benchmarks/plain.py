@@ -125,9 +125,7 @@ def predicted(of: Program, model: ModelSpec, cut: int, known: Parameters) -> Pha
     if not of.strategy:
         return "calib has no such strategy yet"
     if library(of, known) == of.library:
-        names = ("collectives", "structural", "contention")
-        own = {n: [law for law in getattr(known, n) if law.library == of.library] for n in names}
-        known = known.model_copy(update=own)
+        known = known.sent_by(of.library)
     try:
         found = project(model, of.division(model, cut), known)
     except CalibError as error:

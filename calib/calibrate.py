@@ -188,7 +188,7 @@ def calibrate(
             say(f"not predicted, so not run: {point.label}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(
-            backend=backend_on(device),
+            backend=backend_on(device, request.libraries),
             iterations=effort.iterations,
             seed=seed,
             variables=request.variables,

@@ -12,6 +12,7 @@ YEAR_S = 365.25 * 24 * 3600
 TIMES = ((86400.0, "days", 2.0), (3600.0, "h", 2.0), (60.0, "min", 2.0), (1.0, "s", 0.9999))
 SHORT_TIMES = ((1e-3, "ms", 0.9999), (1e-6, "µs", 0.9999), (1e-9, "ns", 0.0))
 SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+PREFIXES = ("", "k", "M", "G")
 
 
 def decimals(value: float, digits: int = 3) -> int:
@@ -68,6 +69,12 @@ def bytes_words(nbytes: float) -> str:
     """In the largest unit that is not over it, to three digits: `8 B`, `4 KiB`, `54.5 MiB`."""
     power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
     return f"{_short(nbytes / 1024**power)} {SIZES[power]}"
+
+
+def count_words(count: float) -> str:
+    """With the prefix that suits it, to three digits: `131`, `25.6 M`, `4.09 G`."""
+    power = next((k for k in (3, 2, 1) if count >= 1000**k), 0)
+    return f"{_short(count / 1000**power)} {PREFIXES[power]}".rstrip()
 
 
 def exact_bytes(nbytes: int) -> str:

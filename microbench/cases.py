@@ -255,9 +255,9 @@ class InPlaceCase(Divided, CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
     Every rank runs its part under the strategy and meets the others in messages of one item, so that
-    its own work and the meeting are timed, and no bytes. With a library as its `exchange` it is another
-    case: data parallelism that exchanges all gradients, in turns overlapped with the backward and after
-    it. Run by a runner of the training room that the front door hands in.
+    its own work and the meeting are timed, and no bytes. A case of overlap is another: data parallelism
+    that exchanges all gradients, in turns overlapped with the backward and after it. Run by a runner of
+    the training room that the front door hands in.
     """
 
     kind: Literal["in_place"] = Field(default="in_place", description="kind of case")
@@ -279,10 +279,13 @@ class InPlaceCase(Divided, CaseBase):
         default="momentum", description="whose update it is"
     )
     execution: ExecutionName = USUAL
-    exchange: Literal["token", "torch_mpi", "torch_gloo", "torch_nccl"] = Field(
-        default="token",
-        description="token: ranks meet in messages of one item; a library: iterations of data "
-        "parallelism that exchange all gradients by it, overlapped with the backward and not",
+    library: Library = Field(
+        default="torch_mpi", description="by which ranks meet, or exchange gradients"
+    )
+    is_overlap: bool = Field(
+        default=False,
+        description="iterations of data parallelism that exchange all gradients, overlapped with the "
+        "backward and not; false: ranks meet in messages of one item",
     )
     device: DeviceName = Field(default="cpu", description="where the model is")
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
@@ -290,6 +293,9 @@ class InPlaceCase(Divided, CaseBase):
         default=(), description="of its layers whose forward the backward runs again"
     )
     again_bytes: WholeBytes = Field(default=0, description="outputs of these for the batch")
+    again_ranks: tuple[KnownRanks, ...] = Field(
+        default=(), description="which rank runs each of these again; empty where all do"
+    )
     own: Own | None = Field(
         default=None, description="how a user's model is built; null: registered"
     )
@@ -311,7 +317,7 @@ class InPlaceCase(Divided, CaseBase):
     @property
     def label(self) -> str:
         """Short text for the progress bar."""
-        by = f" with and without overlap by {self.exchange}" if self.is_overlap else ""
+        by = f" with and without overlap by {self.library}" if self.is_overlap else ""
         how = f" ({self.execution})" if self.execution != USUAL else ""
         return f"{self.model} {self.division.slug} in place{by} on {self.ranks} ranks{how}"
 
@@ -320,11 +326,6 @@ class InPlaceCase(Divided, CaseBase):
         if self.partial is not None and phase in EXCHANGED:
             return self.partial
         return self.tensors_key, self.ntensors, self.gradient_bytes
-
-    @property
-    def is_overlap(self) -> bool:
-        """Whether it is about the exchange: its rows are no phases of a rank's own work."""
-        return self.exchange != "token"
 
 
 SparseMethod = Literal["server", "allgatherv", "allreduce"]

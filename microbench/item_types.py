@@ -56,7 +56,18 @@ def converted(
 
     Module.to(memory_format=...) takes one format, which refuses weights of other dimensions.
     """
-    module.to(device=device, dtype=weight_type(execution))
+    in_item_type(module.to(device=device), weight_type(execution))
     for parameter in module.parameters():
         parameter.data = laid_out(parameter.data, execution)
+    return module
+
+
+def in_item_type(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A module with its floats in an item type; in place.
+
+    Module.to(dtype) would take the real part of complex numbers, too.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
     return module

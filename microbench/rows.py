@@ -128,7 +128,7 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
             "nbytes": ITEM_BYTES * case.touched * case.width,
         }
     assert isinstance(case, InPlaceCase)
-    library = {"library": case.exchange} if case.is_overlap else {}
+    library = {"library": case.library} if case.is_overlap or case.meetings else {}
     about = {"key": case.model, "batch": case.batch, "device": case.device, "dtype": case.execution}
     return {**everyone, **about, **library}
 

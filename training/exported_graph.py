@@ -1,8 +1,8 @@
 """A graph of torch.export as one that trains: on the module's own weights, at a number of samples.
 
 torch.export gives ATen calls at a batch of PRIME samples, with weights as inputs. Here weights are those
-of the module, sizes are those of the samples that a rank has, and a convolution, linear layer or norm is
-the call of a module again, so that a strategy can put a part of it in its place.
+of the module, sizes are those of the samples that a rank has, and a module of torch.nn that is one call
+is called again, so that its hooks run and a strategy can put a part of it in its place.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from calib.foundation.operators import PRIME
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
-from calib.oracle.trace.exported import CHECKS, ExportedLayers, innermost, part_of
+from calib.oracle.trace.exported import CHECKS, ExportedLayers, first_item_type, innermost, part_of
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample
 # modules that compute what one ATen operator does
-LAYERS = (nn.Linear, *CONVOLUTIONS.values(), *NORMS.values(), nn.LayerNorm, nn.Embedding)
-
+LAYERS = (
+    *CONVOLUTIONS.values(),
+    *NORMS.values(),
+    *(nn.Linear, nn.LayerNorm, nn.Embedding),
+    *(nn.ReLU, nn.Dropout, nn.Flatten, nn.Softmax),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
 
 # operators that take only size and type of a tensor, and what they fill it with; None: their argument
 FILLED = {
@@ -58,10 +65,16 @@ def operator_of(node: fx.Node) -> torch._ops.OpOverload | None:
     return called if isinstance(called, torch._ops.OpOverload) else None
 
 
-def writes(node: fx.Node) -> bool:
-    """Whether a node's ATen operator writes into a tensor that it is given."""
+def writes(node: fx.Node, module: nn.Module | None) -> bool:
+    """Whether a node writes into a tensor that it is given; `module` is the one that it calls."""
     called = operator_of(node)
-    return called is not None and bool(called._schema.is_mutable)
+    mutable = called is not None and called._schema.is_mutable
+    return bool(mutable or getattr(module, "inplace", False))
+
+
+def module_called(root: nn.Module, node: fx.Node) -> nn.Module | None:
+    """The module inside `root` that a node calls; None where it calls none."""
+    return root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 def exported_graph(
@@ -79,13 +92,16 @@ def exported_graph(
     made = _Made(module, layers, spec, batch, types)
     made.add(layers.graph)
     made.drop_what_modules_do()
-    made.graph.eliminate_dead_code(
-        lambda node: node.op != "call_module" and (node.is_impure() or writes(node))
-    )
     root = nn.Module()  # beside the module's own parts, those that are made here
     root._modules = {**module._modules, **made.modules}
     root._parameters = dict(module._parameters)
     root._buffers = {**module._buffers, **made.constants}
+    made.graph.eliminate_dead_code(
+        lambda node: (
+            writes(node, module_called(root, node))
+            or (node.op != "call_module" and node.is_impure())
+        )
+    )
     graph = fx.GraphModule(root, made.graph)
     return TrainedGraph(graph, made.layer_of, made.names)
 
@@ -112,7 +128,7 @@ class _Made:
         self._layers, self._batch = layers, batch
         self._of = {layer.name: layer for layer in spec.layers}
         self._tied = spec.tied_layers
-        self._device, self._dtype = first.device, first.dtype
+        self._device, self._dtype = first.device, first_item_type(module)
         # a tied parameter has several names, of which the first is that of the model
         self._weights = dict(module.named_parameters())
         self._buffers = dict(module.named_buffers())
@@ -188,9 +204,8 @@ class _Made:
             return of[place] if isinstance(of, list) else self._named(node, target, (of, place), {})
         if target._schema.name.split("::")[-1].startswith(CHECKS):
             return None
-        called = self._module(node) or self._filled(node)
-        if called is not None:
-            return called
+        if (made := self._module(node) or self._filled(node)) is not None:
+            return made
         given = tuple(map(self._argument, arguments))
         options = {name: self._argument(each) for name, each in typed.kwargs.items()}
         new = self._named(node, target, given, options)
@@ -209,14 +224,13 @@ class _Made:
         return new
 
     def _module(self, node: fx.Node) -> fx.Node | None:
-        """The call of the module that makes a layer of a kind with weights; None for all others."""
-        layer = self._of.get(self._layers.source_of(node))
-        if layer is None or layer.shape.operator is not None:
+        """The call of the module that makes a layer of a kind of its own; None for all others."""
+        source = self._layers.source_of(node)
+        layer = self._of.get(source)
+        if layer is None or layer.shape.operator is not None or source in self._told:
             return None
-        shape, path, held = layer.shape, _path(node), [*self._held(node)]
-        if not shape.parameter_shapes and shape.kind != "batch_norm":
-            return None
-        if _is_layer(self._root.get_submodule(path), path, held):
+        path, held = _path(node), [*self._held(node)]
+        if self._layers.is_alone(node) and _is_layer(self._root.get_submodule(path), path, held):
             self._called.add(path)
         elif (made := self._like(layer, node, held)) is not None:
             path = f"calib_layer_{len(self.modules)}"
@@ -281,8 +295,10 @@ class _Made:
             affine=bool(shape.parameter_shapes),
             device="meta",
         )
+        norm.track_running_stats = given["running_mean"] is not None
         for name in ("running_mean", "running_var"):
-            setattr(norm, name, self._buffers[str(given[name].target)])
+            buffer = given[name]
+            setattr(norm, name, None if buffer is None else self._buffers[str(buffer.target)])
         norm.num_batches_tracked = None
         return norm
 

@@ -1,4 +1,4 @@
-"""A model as a program of its layers: one torch.fx node for each layer of its ModelSpec.
+"""A model as a program of its layers: one node of a graph for each layer of its ModelSpec.
 
 Strategies change this program (put a layer's part in its place, a gather where a split ends) by the
 names that the oracle uses; an observer sees every layer's output while it runs.
@@ -14,10 +14,11 @@ from torch import Tensor, fx, nn
 
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.lines import traced
-from calib.oracle.trace.tracing import NotByFx, export_in_own_types, trace_nodes, trace_operators
-from calib.training.exported_graph import exported_graph, operator_of
+from calib.oracle.trace.exported import ExportedLayers
+from calib.oracle.trace.tracing import export_in_own_types, trace_operators
+from calib.training.exported_graph import exported_graph, module_called, operator_of
 from calib.training.models import ModelEntry
+from calib.training.models.pooling import identities_run
 
 Observer = Callable[[str, Tensor], None]
 
@@ -43,8 +44,8 @@ class LayerProgram(nn.Module):
     `names`: the name in the model of each parameter that `graph` calls otherwise.
 
     An `observer` is called in each forward with the name and the output of every layer that runs (of
-    this rank's part, where it has one). Nodes that are no layer (a gather that a strategy put in, an
-    identity) have no entry.
+    this rank's part, where it has one). Nodes that are no layer (a gather that a strategy put in) have
+    no entry.
     """
 
     def __init__(
@@ -62,6 +63,9 @@ class LayerProgram(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """What the model returns."""
         if self.observer is not None:
+            for part in self.graph.modules():
+                if isinstance(part, LayerProgram):  # a checkpointed region
+                    part.observer = self.observer
             return _Watched(self, self.observer).run(*inputs)
         return self.graph(*inputs)
 
@@ -71,16 +75,16 @@ class LayerProgram(nn.Module):
         return next(node for node in nodes if self.layer_of.get(node.name) == layer)
 
     def layer_behind(self, node: fx.Node) -> str:
-        """The layer whose output a node has, also by an identity; "" of a size."""
+        """The layer whose output a node has, or hands on; "" where there is none."""
         while node.name not in self.layer_of and node.all_input_nodes:
             if node.op != "call_module" and operator_of(node) is None:
                 break
-            node = node.all_input_nodes[0]  # an identity
+            node = node.all_input_nodes[0]
         return self.layer_of.get(node.name, INPUT if node.op == "placeholder" else "")
 
     def module_called(self, node: fx.Node) -> nn.Module | None:
         """The module that a node calls; None where it calls none."""
-        return self.graph.get_submodule(str(node.target)) if node.op == "call_module" else None
+        return module_called(self.graph, node)
 
     def module_of(self, layer: str) -> nn.Module:
         """The module that computes `layer`. Raises where a function does."""
@@ -132,23 +136,25 @@ class LayerProgram(nn.Module):
 def layer_program(module: nn.Module, about: ModelEntry, batch: int) -> LayerProgram:
     """The program of `module`, with the same parameters, for `batch` samples at once.
 
-    As `trace` does it: by torch.fx, whose graph takes any number of samples, else by torch.export.
-    Raises InputError as trace does.
+    A process traces a model once. Raises InputError as `trace` does.
     """
+    dtype = next(module.parameters()).dtype
+    key = about, dtype, torch.get_default_dtype()
+    if key not in _TRACES:
+        _TRACES[key] = _trace(module, about, dtype)
+    spec, calls, types = _TRACES[key]
+    return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch, types))
+
+
+Trace = tuple[ModelSpec, ExportedLayers, fx.GraphModule | None]
+_TRACES: dict[tuple[ModelEntry, torch.dtype, torch.dtype], Trace] = {}
+
+
+def _trace(module: nn.Module, about: ModelEntry, dtype: torch.dtype) -> Trace:
+    """Its layers and calls, and the calls in its own item types where these are others."""
     given = about.input_shape, about.name, about.loss, about.auxiliary_weight
-    try:
-        spec, layers = trace_nodes(module, *given)
-    except NotByFx:
+    with identities_run(module):
         spec, calls = trace_operators(module, *given)
-        other = next(module.parameters()).dtype != torch.get_default_dtype()
-        types = None
-        if other and calls.names_types:
-            types = export_in_own_types(module, about.input_shape)
-        return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch, types))
-    graph = traced(module.train())
-    first: dict[str, str] = {}
-    for node in graph.graph.nodes:  # an identity's node comes after the layer that it passes on
-        layer = layers.get(node.name)
-        if layer is not None and layer not in first.values():
-            first[node.name] = layer
-    return LayerProgram(spec, graph, first)
+        other = dtype != torch.get_default_dtype() and calls.names_types
+        types = export_in_own_types(module, about.input_shape) if other else None
+    return spec, calls, types

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from calib.training.exported_graph import operator_of, writes
 from calib.training.layer_program import LayerProgram
@@ -29,7 +29,7 @@ class NodeMemory:
         self._maker: dict[fx.Node, fx.Node] = {}
         self._writers: dict[fx.Node, list[fx.Node]] = {}  # by the maker of the memory
         for node in nodes:
-            writes_here = self.is_writer(node)
+            writes_here = self._writes(node)
             of = node.all_input_nodes[0] if writes_here or self._is_view(node) else None
             self._maker[node] = node if of is None else self._maker[of]
             if writes_here:
@@ -47,21 +47,13 @@ class NodeMemory:
         """
         if node.op in OUTSIDE:
             return False
-        if self.is_writer(node):
+        if self._writes(node):
             return node in self._on_samples or self._maker[node].op == "get_attr"
         later = any(self._place[of] > self._place[node] for of in self.writers(node))
         return is_layer and node in self._on_samples and not (self._is_view(node) and later)
 
-    def is_writer(self, node: fx.Node) -> bool:
-        """Whether a node writes into the first tensor that it reads."""
-        if node.op in OUTSIDE or operator_of(node) is not None:
-            return writes(node)
-        module = self._program.module_called(node)
-        if module is not None:
-            return bool(getattr(module, "inplace", False))
-        name = str(getattr(node.target, "__name__", node.target))
-        told = any(given is True for given in (node.kwargs.get("inplace"), *node.args))
-        return told or name.endswith("_") or name == "iadd"
+    def _writes(self, node: fx.Node) -> bool:
+        return writes(node, self._program.module_called(node))
 
     def _is_view(self, node: fx.Node) -> bool:
         """Whether a node's result is the memory of the first tensor that it reads."""
@@ -70,11 +62,9 @@ class NodeMemory:
         if node.target is operator.getitem:  # of several outputs
             return self._is_view(node.all_input_nodes[0])
         layer, called = self._program.layer_of.get(node.name), operator_of(node)
-        if layer is not None:
+        if layer is not None or called is None:
             return layer in self._views
-        if called is not None:
-            return any(of.alias_info is not None for of in called._schema.returns)
-        return isinstance(self._program.module_called(node), nn.Identity)
+        return any(of.alias_info is not None for of in called._schema.returns)
 
     def _depending(self, nodes: list[fx.Node]) -> set[fx.Node]:
         """What depends on the model's input, its weights or random numbers, also by a write."""
@@ -86,7 +76,7 @@ class NodeMemory:
                 of = {*node.all_input_nodes, self._maker[node]}
                 if self._begins(node) or not found.isdisjoint(of):
                     found.add(node)
-                    if self.is_writer(node):
+                    if self._writes(node):
                         found.add(self._maker[node])
         return found
 

@@ -16,6 +16,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.layers import Shape
 from calib.foundation.own import Loss
+from calib.foundation.words import count_words, counted
 from calib.lazy import new_app
 from calib.options import Json, sample_shape
 from calib.oracle.model.layer import Layer
@@ -89,11 +90,11 @@ def trace_module(
     my_pkg.net:build --input 3x224x224 -o model.json
     """
     require_torch(f"tracing {module}")
-    from calib.oracle.trace.tracing import NotByFx, trace  # late: it imports PyTorch
+    from calib.oracle.trace.tracing import NotTraced, trace  # late: it imports PyTorch
 
     try:
         _write(trace, module, input_, loss, name, output, as_json)
-    except NotByFx as error:
+    except NotTraced as error:
         raise InputError(f"{error}; `calib model profile` takes it as one layer") from error
 
 
@@ -161,8 +162,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _sentence(model: ModelSpec) -> str:
-    name, shape, millions, gmac, layers = _cells(summary(model))
-    return f"{name}: input {shape}, {layers} layers, {millions} M parameters, {gmac} GMAC a sample"
+    parameters, products = count_words(model.parameter_items), count_words(model.multiply_adds())
+    unit = "MAC" if products[-1].isdigit() else f"{products[-1]}MAC"
+    return (
+        f"{model.name}: input {_text(model.input_shape)}, {counted(len(model.layers), 'layer')}, "
+        f"{parameters} parameters, {products.split()[0]} {unit} a sample"
+    )
 
 
 def _layer(layer: Layer) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def group_of(case: Case) -> CaseGroup:
     if case.kind == "sparse":
         return case.tier, f"sparse {case.method}", "mpi", case.ranks
     if case.is_overlap:
-        return case.tier, "models with and without overlap", case.exchange, case.ranks
+        return case.tier, "models with and without overlap", case.library, case.ranks
     return case.tier, "models in place", "torch", case.ranks
 
 

@@ -83,6 +83,12 @@ def command(
     optimizer: OptimizerOption = "momentum",
     execution: Executions = None,
     samples: SamplesOption = None,
+    library: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="What ranks send by, as torch_gloo. [default: as trained]"
+        ),
+    ] = "",
     form: FormName = "measured",
     settings: SettingsOption = None,
     parameters: ParameterFile = LATEST_PARAMETERS,
@@ -117,7 +123,8 @@ def command(
     refuse_two_batches(batch_per_rank, batch_per_node, batch)
     table_file = None if csv in (None, "-") else Path(csv)
     check_targets({"-o": output, "--csv": table_file, "--plot": plot}, parameters)
-    machine = Machine(parameters_of(parameters, settings))
+    known = parameters_of(parameters, settings)
+    machine = Machine(known.sent_by(library) if library else known)
     predictor = Predictor(machine, form, optimizer, samples, explain)
     layers = spec(model)
     check_layers(chosen[0], layers)

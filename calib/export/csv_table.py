@@ -415,7 +415,7 @@ def _loop(row: CsvRow, loop: TensorLoop) -> Rows:
 
 
 def _composition(row: CsvRow, term: Composition) -> Rows:
-    row = row._replace(operation=term.phase, library="torch", form=term.form)
+    row = row._replace(operation=term.phase, library=term.library or "torch", form=term.form)
     row = row.between(0, term.max_bytes)
     yield from _priced(row, term, ("s_per_layer", "s_per_byte"), term.intervals)
     yield from row.fields(term, "error_factor", "sum_error_factor")

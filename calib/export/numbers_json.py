@@ -298,6 +298,7 @@ def _composition(of: Parameters) -> Laws:
     }
     for term in of.composition:
         name = _run_as(f"{term.active_ranks} ranks at work", term.execution)
+        name = ", ".join(filter(None, (name, term.library)))
         yield term.phase, name, leaves(term, names)
 
 

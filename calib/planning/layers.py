@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase
+from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase, Library
 from calib.oracle.layout.shards import Shard, partial_parameters, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows, messages
@@ -111,24 +112,32 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 
     With momentum, training's default; with others where memory is accounted for, which they change.
     Of fully sharded training those of data parallelism, whose layers and passes a rank runs as well, and
-    on a CPU how its ranks meet.
+    on a CPU how its ranks meet, by every library that training can send by.
     """
-    met: list[Case] = [
-        in_place_case(point, "momentum", request.device)
+    built = [
+        point
         for point in points
-        if point.division.shards
-        and point.division.p == point.launch
-        and entry_of(point.model) is not None
-        and request.device == "cpu"
+        if point.division.p == point.launch and entry_of(point.model) is not None
+    ]
+    libraries = training_libraries(request) or list(TRAINING_LIBRARIES[request.device][:1])
+    met: list[Case] = [
+        in_place_case(point, "momentum", request.device, library)
+        for point in built
+        if point.division.shards and request.device == "cpu"
+        for library in libraries
     ]
     return met + [
-        in_place_case(_replicated(point), optimizer, request.device)
-        for point in points
+        in_place_case(_replicated(point), optimizer, request.device, libraries[0])
+        for point in built
         for optimizer in request.optimizers
-        if point.division.p == point.launch
-        and entry_of(point.model) is not None
-        and (optimizer == "momentum" or point.division.traits.whole)
+        if optimizer == "momentum" or point.division.traits.whole
     ]
+
+
+def training_libraries(request: Request) -> list[Library]:
+    """Those of the request that training can send by on its device."""
+    training = [library for library, device in BACKENDS.values() if device == request.device]
+    return [name for name in request.libraries if name in training]
 
 
 def _replicated(point: Point) -> Point:
@@ -146,8 +155,7 @@ def overlap_cases(
     first execution without a graph, as the share that is hidden is taken for all.
     """
     plain = [name for name in request.executions if not execution_of(name).cuda_graph]
-    training = [library for library, device in BACKENDS.values() if device == request.device]
-    libraries = [name for name in request.libraries if name in training]
+    libraries = training_libraries(request)
     on_a_host = [
         point
         for point in points
@@ -164,29 +172,33 @@ def overlap_cases(
         key=lambda point: -point.model.parameter_items,
     )
     return [
-        in_place_case(point, request.optimizers[0], request.device).model_copy(
-            update={
-                "exchange": libraries[0],
-                "purpose": f"what {point.label} hides of its exchange",
-            }
+        in_place_case(point, request.optimizers[0], request.device, libraries[0]).model_copy(
+            update={"is_overlap": True, "purpose": f"what {point.label} hides of its exchange"}
         )
         for point in chosen[: request.overlap]
     ]
 
 
 def in_place_case(
-    point: Point, optimizer: OptimizerNames, device: DeviceName = "cpu"
+    point: Point,
+    optimizer: OptimizerNames,
+    device: DeviceName = "cpu",
+    library: Library = "torch_mpi",
 ) -> InPlaceCase:
-    """Whole iterations, and the parts that they are the sum of."""
+    """Whole iterations, whose ranks meet by `library`, and the parts that they are the sum of."""
     model, items = point.model, point.model.items
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
-    again = [place for place in places if run_again(model)[place]]
+    again = [place for place in places if run_again(model, division.boundaries)[place]]
 
     def keys(of: list[int]) -> tuple[str, ...]:
         pieces = [work.pieces[work.index[place]] for place in of]
         return tuple(x.shape.key(batch, model.execution, x.needs_input_grad) for x in pieces)
+
+    def ranks(of: list[int]) -> tuple[int, ...]:
+        stages = (bisect_right(division.boundaries, place) for place in of)
+        return tuple(stages) if division.traits.stages else ()
 
     shapes, partial = rank_parameters(model, division), partial_parameters(model, division)
     return InPlaceCase(
@@ -196,6 +208,7 @@ def in_place_case(
         optimizer=optimizer,
         execution=model.execution,
         device=device,
+        library=library,
         layer_keys=keys(places),
         activation_bytes=items.activation_bytes * batch * work.output_items,
         tensors_key=tensors_key(shapes),
@@ -210,11 +223,10 @@ def in_place_case(
         again_keys=keys(again),
         again_bytes=items.activation_bytes
         * batch
-        * sum(model.layers[place].shape.output_items for place in again),
+        * sum(work.pieces[work.index[place]].shape.output_items for place in again),
         own=model.own,
-        layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
-        if division.traits.stages
-        else (),
+        layer_ranks=ranks(places),
+        again_ranks=ranks(again),
         copies=_copies(point),
         purpose=f"{point.label}, whole",
     )

@@ -24,9 +24,14 @@ from calib.training.teams import BACKENDS
 MAX_SEED = 2**63 - 2**32
 
 
-def backend_on(device: str) -> str:
-    """The backend of torch.distributed that trains on a kind of device, unless another is named."""
-    return next(name for name, (_, where) in BACKENDS.items() if where == device)
+def backend_on(device: str, libraries: Sequence[str] = ()) -> str:
+    """The backend of torch.distributed that trains on a kind of device, unless another is named.
+
+    That of the first of the `libraries` that has one there, so that training sends by what predictions
+    are made of.
+    """
+    there = {library: name for name, (library, where) in BACKENDS.items() if where == device}
+    return next(there[name] for name in (*libraries, *there) if name in there)
 
 
 def asked_model(

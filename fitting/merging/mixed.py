@@ -148,7 +148,7 @@ def _same_kernels(law: Composition, part: WorkModel | TensorLoop) -> bool:
 
 def _corrects_call(law: Composition, collective: Any, training: str) -> bool:
     called = collective.operation.partition(" ")[0] in CALLS_OF.get(law.phase, ())
-    return called and collective.library == training
+    return called and collective.library == (law.library or training)
 
 
 def _corrects_loop(law: Composition, loop: TensorLoop, _: str) -> bool:
@@ -157,7 +157,11 @@ def _corrects_loop(law: Composition, loop: TensorLoop, _: str) -> bool:
 
 
 # what ranks call in a phase (fitting/sections/composition.py)
-CALLS_OF = {"exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allreduce", "allgather")}
+CALLS_OF = {
+    "exchange": ("allreduce",),
+    "halo": ("halo",),
+    "layerwise": ("allreduce", "allgather", "reduce_scatter", "all_to_all"),
+}
 
 
 # section -> the sections that its laws were fitted with, and which of their laws (the third argument is

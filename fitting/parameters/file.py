@@ -25,7 +25,7 @@ from calib.fitting.parameters.signature import (
     with_signature,
 )
 from calib.foundation.environment import SEVERAL, Environment, environment_on
-from calib.foundation.errors import FileError
+from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
 from calib.foundation.layer_keys import execution_in, parse
@@ -240,6 +240,9 @@ class Composition(Record):
     )
     execution: ExecutionName = USUAL
     active_ranks: ActiveRanks
+    library: Library | Literal[""] = Field(
+        default="", description="by which ranks meet (halo, layerwise)"
+    )
     s_per_layer: SignedSeconds = Field(
         description="s for each layer that runs a kernel, or tensor (pack, unpack, update); below 0 "
         "where a part alone has a start that an iteration has once"
@@ -400,6 +403,18 @@ class Parameters(Record):
                 "memory": [x for x in self.memory if x.execution == name],
             }
         )
+
+    def sent_by(self, library: str) -> Parameters:
+        """The same with the operations of one library alone. Raises InputError where it has none."""
+        known = sorted({fit.library for fit in self.collectives})
+        if library not in known:
+            has = f"only those of {', '.join(known)}" if known else "none"
+            raise InputError(f"the parameters hold no operations of {library}, {has}")
+        of = {
+            name: [law for law in getattr(self, name) if law.library == library]
+            for name in ("collectives", "structural", "contention")
+        }
+        return self.model_copy(update=of)
 
     def signed(self) -> dict[str, Any]:
         """The content of the file, with its signature."""

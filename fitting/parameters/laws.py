@@ -44,7 +44,9 @@ _ABOUT = {
         ("operation", "device", "execution", "active_ranks"),
         "{operation} ({device}, {execution}, ranks at work: {active_ranks})",
     ),
-    "composition": _About(("phase", "execution", "active_ranks"), f"{{phase}} {_RUN}"),
+    "composition": _About(
+        ("phase", "execution", "active_ranks", "library"), f"{{phase}} {{library}} {_RUN}"
+    ),
     "memory": _About(
         ("framework", "device", "family", "execution"),
         "{framework}, {device}, {family}, {execution}",
@@ -70,7 +72,8 @@ def label_of(section: str, law: Record) -> str:
     """The same as words; the texts in it are those of the file."""
     words = _ABOUT[section].words
     names = [name for _, name, _, _ in Formatter().parse(words) if name]
-    return words.format(**{name: getattr(law, name) for name in names})
+    words = words.format(**{name: getattr(law, name) for name in names})
+    return words.replace("  ", " ")  # where a law has no library
 
 
 def count_of(parameters: Parameters) -> dict[str, int]:

@@ -6,7 +6,8 @@ all models and strategies that an execution was measured in place with:
 
 - forward, backward: n layers and the bytes of their outputs, beside layers alone;
 - copies: n copies of shards and halos, and their bytes, beside these alone;
-- halo, layerwise: n calls in which ranks meet, beside a loop of calls of the smallest message;
+- halo, layerwise: n calls in which ranks meet, beside a loop of calls of the smallest message by the
+  same library;
 - pack, unpack, update: n tensors and their bytes, beside the pass alone;
 - exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
 
@@ -58,8 +59,8 @@ def compositions(
     loops: Sequence[TensorLoop],
     collectives: Sequence[CollectiveFit],
 ) -> list[Composition]:
-    """One Composition for every (phase, execution, active ranks) measured in place, sorted."""
-    rows: dict[tuple[str, str, int], list[PhaseInPlace]] = defaultdict(list)
+    """One for every (phase, execution, active ranks, library of meetings) measured in place, sorted."""
+    rows: dict[tuple[str, str, int, str], list[PhaseInPlace]] = defaultdict(list)
     # layers timed in place by hooks are no phase
     phases = samples.where(samples.mask("operation", lambda name: not name.startswith("layer_")))
     in_place = phases.where(kind="in_place").groups("case_id", "operation")
@@ -79,10 +80,10 @@ def compositions(
         about = " ".join(filter(None, [case.model, how, "x", str(case.batch)]))
         found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
-            rows[phase, case.execution, active].append(found)
-    for execution, active in sorted({(execution, active) for _, execution, active in rows}):
-        if not rows[EXCHANGE, execution, active]:
-            rows[EXCHANGE, execution, active] = cold_exchanges(samples, active, collectives)
+            rows[phase, case.execution, active, case.library if phase in MET else ""].append(found)
+    for execution, active in sorted({(execution, active) for _, execution, active, _ in rows}):
+        if not rows[EXCHANGE, execution, active, ""]:
+            rows[EXCHANGE, execution, active, ""] = cold_exchanges(samples, active, collectives)
     return [
         _law(*key, sorted(values, key=lambda v: v.model))
         for key, values in sorted(rows.items())
@@ -106,8 +107,8 @@ def cold_exchanges(
     cold = usual(samples).where(groups=1, cold=True, operation="allreduce")
     for _, of in sorted(cold.groups("case_id").items()):
         first = of.first
-        fits = of_training(collectives, "allreduce", first.ranks, active_ranks, first.device)
-        fits = [f for f in fits if f.library == first.library and f.level == first.level]
+        about = first.operation, first.ranks, active_ranks, first.device, first.library
+        fits = [fit for fit in of_training(collectives, *about) if fit.level == first.level]
         if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
             continue
         warm = _at(fits[0], first.nbytes)
@@ -139,7 +140,8 @@ def sum_of_parts(
     if phase == COPIES:
         return _copies(case, by_operation)
     if phase == EXCHANGE:
-        fits = of_training(collectives, "allreduce", case.ranks, active_ranks, case.device)
+        about = "allreduce", case.ranks, active_ranks, case.device, case.library
+        fits = of_training(collectives, *about)
         times_of = (_at(fit, case.gradient_bytes) for fit in fits)
         whole = next((seconds for seconds in times_of if seconds is not None), None)
         return None if whole is None else (whole, 0, case.gradient_bytes)
@@ -171,7 +173,9 @@ def _meetings(
     for of, operation, n in case.meetings:
         if of == phase:
             parts = case.division.p if case.division.shards else case.division.parts
-            fits = of_training(collectives, operation, parts, active_ranks, case.device)
+            fits = of_training(
+                collectives, operation, parts, active_ranks, case.device, case.library
+            )
             if not fits:
                 return None
             seconds, count = seconds + n * fits[0].points[0].seconds.value, count + n
@@ -207,8 +211,9 @@ def of_training(
     ranks: int,
     active_ranks: int,
     device_kind: str,
+    library: str = "",
 ) -> list[CollectiveFit]:
-    """The fits of an operation, of the library that training uses, of `ranks` ranks side by side."""
+    """The fits of an operation of `ranks` ranks side by side, of `library` or the one of training."""
     inside = ranks <= active_ranks
     found = [
         fit
@@ -219,11 +224,13 @@ def of_training(
         and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
     ]
     used = {fit.library for fit in found}
-    mine = next((name for name in TRAINING_LIBRARIES[device_kind] if name in used), None)
+    mine = next((n for n in (library, *TRAINING_LIBRARIES[device_kind]) if n in used), None)
     return [fit for fit in found if fit.library == mine]
 
 
-def _law(phase: str, execution: str, active_ranks: int, rows: list[PhaseInPlace]) -> Composition:
+def _law(
+    phase: str, execution: str, active_ranks: int, library: str, rows: list[PhaseInPlace]
+) -> Composition:
     features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
     seconds = [seconds for row in rows for _, seconds in row.repetitions]
     launches = [launch for row in rows for launch, _ in row.repetitions]
@@ -232,6 +239,7 @@ def _law(phase: str, execution: str, active_ranks: int, rows: list[PhaseInPlace]
         phase=phase,
         execution=execution,
         active_ranks=active_ranks,
+        library=library,
         s_per_layer=law.s_per_layer_,
         s_per_byte=law.s_per_byte_,
         error_factor=law.error_factor_,

@@ -133,31 +133,39 @@ def _of_case(
 ) -> None:
     """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
-    stages = [(slowest_rank(phase), named)]
+    stages = [(slowest_rank(phase), named, case.again_keys)]
     if case.layer_ranks:
         whole, ranks = of_ranks(phase), case.layer_ranks
         stages = [
-            (whole[rank], [of for of, at in zip(named, ranks, strict=True) if at == rank])
+            (
+                whole[rank],
+                [of for of, at in zip(named, ranks, strict=True) if at == rank],
+                tuple(
+                    of
+                    for of, at in zip(case.again_keys, case.again_ranks, strict=True)
+                    if at == rank
+                ),
+            )
             for rank in sorted(set(ranks))
         ]
-    again = 0.0
-    if direction == "backward":
-        again = _run_again(case, phase.first.active_ranks, alone, found)
-    for whole_of, own in stages:
+    for whole_of, own, keys in stages:
+        again = 0.0
+        if direction == "backward":
+            again = _run_again(keys, phase.first.active_ranks, alone, found)
         _shared_out(
             case.division.segments, direction, whole_of, again, phase, own, layers, alone, found
         )
 
 
 def _run_again(
-    case: InPlaceCase,
+    keys: Sequence[str],
     active: int,
     alone: Mapping[tuple[str, int], LayerTime],
     found: Mapping[tuple[str, int, Direction], LayerInPlace],
 ) -> float:
     """Seconds of the forward that a backward runs again: it is no layer's backward."""
     seconds = 0.0
-    for key in case.again_keys:
+    for key in keys:
         forward, time = found.get((key, active, "forward")), alone.get((key, active))
         if forward is not None:
             seconds += forward.estimate.value

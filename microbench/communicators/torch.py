@@ -193,6 +193,8 @@ def make(library: str, control: Control, device: Device) -> TorchCommunicator:
     return kinds.get(library, TorchCommunicator)(library, world.whole(), meeting, device)
 
 
-def short(members: MpiCommunicator) -> TorchCommunicator:
-    """Of all ranks of `members`, whose messages have one item: see torch_short.py."""
-    return TorchCommunicator("torch_short", members.whole(), None)
+def short(library: str, control: Control) -> TorchCommunicator:
+    """Of all ranks of `control`, by MPI or gloo, with messages of one item: torch_short.py."""
+    world = mpi_control(library, control)
+    meeting = None if library == "torch_mpi" else meet(world)
+    return TorchCommunicator("torch_short", world.whole(), meeting)

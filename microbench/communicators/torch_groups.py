@@ -107,7 +107,7 @@ def destroy_group(group: Any) -> None:
     _WORLD.end()
 
 
-def _create_gloo(options: Any, meeting: Meeting) -> Any:
+def create_gloo(options: Any, meeting: Meeting) -> Any:
     """What torch calls for calib_gloo: gloo on the address that the others reach."""
     gloo = _dist.ProcessGroupGloo
     interface = gloo_interface()
@@ -127,5 +127,5 @@ def _create_nccl(options: Any, meeting: Meeting) -> Any:
     return _dist.ProcessGroupNCCL(meeting.store, options.group_rank, options.group_size, chosen)
 
 
-dist.Backend.register_backend(GLOO_BACKEND, _create_gloo, extended_api=True, devices=["cpu"])
+dist.Backend.register_backend(GLOO_BACKEND, create_gloo, extended_api=True, devices=["cpu"])
 dist.Backend.register_backend(NCCL_BACKEND, _create_nccl, extended_api=True, devices=["cuda"])

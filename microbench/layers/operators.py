@@ -15,6 +15,7 @@ from calib.foundation.operators import Operator
 # defined for positive numbers only
 POSITIVE = frozenset(["log", "sqrt", "rsqrt", "pow", "reciprocal", "log2", "log10", "log1p", "div"])
 LOOKED_UP = frozenset(("embedding", "embedding_bag"))
+BAGS = "embedding_bag"  # whose second input is where each bag begins among the first
 
 
 def overload_named(name: str) -> Any:
@@ -114,7 +115,7 @@ def operator_inputs(
     of = shape.operator
     assert of is not None
     below = shape.parameter_shapes[0][0] if of.base in LOOKED_UP and shape.parameter_shapes else 1
-    made = []
+    made: list[Tensor] = []
     for number, each in enumerate(shape.input_shapes):
         item = getattr(torch, of.type(number)) if of.type(number) else dtype
         size = of.size(number, each, batch)
@@ -124,6 +125,11 @@ def operator_inputs(
             tensor = torch.empty(stored, dtype=item, device=device)
         else:
             tensor = _filled(stored, item, below, generator, of.base in POSITIVE).to(device)
+        if of.base == BAGS and made and not item.is_floating_point and tensor.dim() == 1:
+            (bags,) = stored
+            tensor = torch.arange(bags, dtype=item, device=device) * (
+                made[0].numel() // max(1, bags)
+            )
         tensor = _ordered(tensor, order)
         if needs_input_grad and number not in of.fixed and tensor.is_floating_point():
             tensor.requires_grad_(True)

@@ -11,6 +11,7 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING, Cost, widened
+from calib.oracle.costs.collective_laws import library_of
 
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
@@ -51,13 +52,16 @@ def require_measured(parameters: Parameters, kernels: str) -> None:
 class InPlaceLaws:
     """The composition laws for a number of active ranks per node (see `ranks_at_work`).
 
-    `execution` is the full name: a CUDA graph changes what lies between the layers.
+    `execution` is the full name: a CUDA graph changes what lies between the layers. Of how ranks meet it
+    is the law of the library that operations are priced by, else of another that was measured.
     """
 
     def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
         of = [law for law in parameters.composition if law.execution == execution]
         self.any_measured = bool(of)  # with whatever number of ranks
-        self._laws = {law.phase: law for law in of if law.active_ranks == active_ranks}
+        mine = library_of(parameters)[0]
+        known = [law for law in of if law.active_ranks == active_ranks]
+        self._laws = {law.phase: law for law in sorted(known, key=lambda law: law.library == mine)}
 
     def knows(self, phase: str) -> bool:
         """Whether this phase has a law."""

@@ -79,10 +79,11 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
         return [
             f"{division.strategy} of {model.name}: it was profiled as one layer, and has no parts"
         ]
-    if division.p > 1 and not division.traits.whole and checkpointed(model):
+    by_kind = division.traits.cuts in ("image", "filters", "channels")
+    if division.p > 1 and by_kind and checkpointed(model):
         return [
-            f"{division.strategy} divides no such model: {checkpointed(model)}; data and fully_sharded "
-            "run it whole"
+            f"{division.strategy} divides no such model: {checkpointed(model)}; data, fully_sharded, "
+            "pipeline, tensor and sequence train it"
         ]
     if not division.traits.stages:
         return _why_no_parts(model, division)

@@ -24,6 +24,7 @@ from calib.oracle.layout.cuts import Cut, Cuts, Passed, sizes_of
 from calib.oracle.layout.regions import Narrowest, narrowest_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
@@ -143,6 +144,12 @@ class TokenParts:
 
 
 NO_PARTS = TokenParts({}, ())
+
+
+def moves_again(model: ModelSpec, move: Move) -> bool:
+    """Whether the backward moves a tensor again: it runs what makes it, or needs what is read."""
+    again = run_again(model) if move.is_scatter else read_again(model)
+    return again[move.readers[0]]
 
 
 def narrowest_tokens(model: ModelSpec, found: TokenParts) -> Narrowest | None:

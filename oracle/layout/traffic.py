@@ -25,10 +25,11 @@ from calib.oracle.layout.shards import (
 )
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
-from calib.oracle.layout.tokens import Move, TokenParts
+from calib.oracle.layout.tokens import Move, TokenParts, moves_again
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -297,16 +298,19 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
 def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
     """tensor: allreduce of y where a region ends, and of dL/dx where it begins, once for each x.
 
-    Where tokens are cut there are moves in their place.
+    Where tokens are cut there are moves in their place. What checkpointed regions run again is summed
+    again.
     """
     layers, kinds, found = model.layers, kinds_of(model), regions(model)
     rows = sorted(at for of in found for at in of.rows if at not in parts.scattered)
+    again = [at for at in rows if run_again(model)[at]]
     entries = {at for of in found for at in of.entries.values()} - parts.gathered.keys()
     given = sorted((at for at in entries if layers[at].needs_input_grad), reverse=True)
     y = {kinds[at]: layers[at].shape.output_items for at in rows}
     x = {kinds[at]: layers[at].shape.input_items for at in given}
     return [
         Sending("allreduce", "layerwise", "forward", "y of {}", rows, y),
+        Sending("allreduce", "layerwise", "backward", "y of {}, again", again, y),
         Sending("allreduce", "layerwise", "backward", "dL/dx of {}", given, x),
     ]
 
@@ -317,19 +321,22 @@ def _moves(model: ModelSpec, moves: Sequence[Move], ranks: int) -> list[Sending]
     The buffer of an all-to-all is a rank's part of the tensor.
     """
     kinds, sendings = kinds_of(model), list[Sending]()
-    directions: tuple[Direction, ...] = "forward", "backward"
-    for direction in directions:
+    ways: tuple[tuple[Direction, str, Sequence[Move]], ...] = (
+        ("forward", "{} of {{}}", moves),
+        ("backward", "{} of {{}}, again", [of for of in moves if moves_again(model, of)]),
+        ("backward", "dL/d{} of {{}}", moves[::-1]),
+    )
+    for direction, why, those in ways:
         places: dict[tuple[Operation, str, int], list[int]] = defaultdict(list)
-        for of in moves if direction == "forward" else moves[::-1]:
-            operation = of.forward if direction == "forward" else of.backward
-            what = "y" if of.is_scatter else "x"
+        for of in those:
+            operation = of.backward if "dL/d" in why else of.forward
             if operation is not None:
                 items = of.items(ranks) // (ranks if operation == "all_to_all" else 1)
+                what = "y" if of.is_scatter else "x"
                 places[operation, what, items].append(of.readers[0])
         for (operation, what, items), at in places.items():
-            why = f"{what} of {{}}" if direction == "forward" else f"dL/d{what} of {{}}"
             each = {kinds[place]: items for place in at}
-            sendings.append(Sending(operation, "layerwise", direction, why, at, each))
+            sendings.append(Sending(operation, "layerwise", direction, why.format(what), at, each))
     return sendings
 
 

@@ -113,7 +113,7 @@ def forward(
     keep nothing; a tape that runs one again stops where PyTorch does.
     """
     again = tape.until is not None
-    starts = {} if again else {of.first: of for of in regions(model)}
+    starts = {} if again else {of.first: of for of in regions(model, *layers)}
     ends = {of.end for of in starts.values()}
     last: dict[str, int] = {}
     for index in range(*layers):
@@ -138,6 +138,7 @@ def forward(
                 tape.ledger.drop(variables.pop(name).tensor)
         if tape.is_over:
             break
+    tape.end_region()
     tape.end_autocast()
     return variables
 
@@ -152,15 +153,18 @@ def _begin(
     """Begin a checkpointed region, which keeps what it reads and is run again from that."""
     layers = model.layers[region.first : region.end]
     read = {name: variables[name] for of in layers for name in of.inputs if name in variables}
+    shared = dict(parts.shared)
 
     def run(tape: Tape) -> None:
-        for value in read.values():
+        for value in (*read.values(), *shared.values()):
             tape.ledger.hold(value.tensor)
+        parts.shared.update(shared)
         left = forward(model, tape, parts, (region.first, region.end), dict(read))
-        for value in left.values():
+        for value in (*left.values(), *parts.shared.values()):
             tape.ledger.drop(value.tensor)
+        parts.shared.clear()
 
-    tape.begin_region(read.values(), run)
+    tape.begin_region((*read.values(), *shared.values()), run)
 
 
 def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:

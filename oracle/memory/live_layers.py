@@ -3,7 +3,8 @@
 Source: PyTorch's tools/autograd/derivatives.yaml (whatever a formula names is saved) and the CPU kernels
 it calls; tests/oracle/memory/test_live_layers.py measures each kind. In short:
 
-    convolution, linear     keep x; make dL/dx, dL/dw and dL/db in one operation
+    convolution, linear     keep x; make dL/dx, dL/dw and dL/db in one operation (in a checkpoint
+                            a linear layer's dL/db when x has gone)
     batch and layer norm    keep x, and the mean and 1 / deviation of each channel (row)
     ReLU, softmax           keep y
     max pooling             keeps x, and for every item of y an index of 8 bytes
@@ -102,7 +103,9 @@ def cast_weights(tape: Tape, shape: LayerShape) -> tuple[list[int], tuple[float,
 def _product(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     x = cast(tape, inputs[0], tape.items.activation_bytes)
     made, halves = cast_weights(tape, shape)
-    back = Back((x.size,), weight_bytes(shape, tape.items.weight_bytes), casts=halves)
+    weights = weight_bytes(shape, tape.items.weight_bytes)
+    summed = len(weights) - 1 if shape.kind == "linear" else 0
+    back = Back((x.size,), weights, casts=halves, summed=summed)
     y = tape.run([x], _made(tape, shape, x), back, saves=[x.tensor, *made[:1]])
     tape.ledger.drop(x.tensor)
     return y
@@ -194,7 +197,7 @@ def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> Hel
     if not shape.attributes["probability"]:
         return _view(tape, shape, inputs)
     size = _made(tape, shape, inputs[0])
-    return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
+    return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size], extra_first=True)
 
 
 def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:

@@ -39,6 +39,8 @@ class RankLayers(Protocol):
     landing: ByteLine  # the receive buffer that all allgathers share
     given: ByteLine  # the rank's part of the model's input
     loss: LayerShape  # of what the rank has
+    # what was made for several layers, until the last of them has run
+    shared: dict[object, HeldTensor]
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The output of a layer, held once."""
@@ -72,10 +74,11 @@ class WholeLayers:
 
     def __init__(self, model: ModelSpec) -> None:
         self._layers, self._items = model.layers, model.items
-        self._shared = {owner for of in model.layers for owner in of.shared_parameters.values()}
+        self._owners = {owner for of in model.layers for owner in of.shared_parameters.values()}
         self.landing = NOTHING
         self.given = line(model.input_shape, 1.0, input_bytes(model))
         self.loss = model.layers[-1].shape
+        self.shared: dict[object, HeldTensor] = {}
 
     def shape(self, index: int) -> LayerShape:
         """What a layer's own module runs."""
@@ -84,7 +87,7 @@ class WholeLayers:
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """Run the layer's own module."""
         layer = self._layers[index]
-        if layer.shared_parameters or layer.name in self._shared:
+        if layer.shared_parameters or layer.name in self._owners:
             tape.named = named_weights(layer)
         found = run_layer(tape, self.shape(index), inputs)
         tape.named = ()
@@ -147,7 +150,6 @@ class RegionLayers(WholeLayers):
         self._entries = {at: self._layers[at].inputs[0] for at in columns}
         self._last = {name: at for at, name in self._entries.items()}
         self._begins = {at for at in columns if self._layers[at].needs_input_grad}
-        self._read: dict[str, HeldTensor] = {}
 
     def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """A part, with biases added to the sum, or the whole layer."""
@@ -156,12 +158,13 @@ class RegionLayers(WholeLayers):
             return super().run(tape, index, inputs)
         if name is None or index not in self._begins:
             y = run_layer(tape, part, inputs)
-            return self._ended(tape, index, y) if index in self._rows else y
-        if name not in self._read:  # once for all of them
-            self._read[name] = self._begun(tape, index, inputs[0])
-        y = run_layer(tape, part, [self._read[name]])
+            ends = index in self._rows and not tape.is_over
+            return self._ended(tape, index, y) if ends else y
+        if name not in self.shared:  # once for all of them
+            self.shared[name] = self._begun(tape, index, inputs[0])
+        y = run_layer(tape, part, [self.shared[name]])
         if self._last[name] == index:
-            tape.ledger.drop(self._read.pop(name).tensor)
+            tape.ledger.drop(self.shared.pop(name).tensor)
         return y
 
     def _begun(self, tape: Tape, index: int, x: HeldTensor) -> HeldTensor:

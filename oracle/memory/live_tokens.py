@@ -19,22 +19,23 @@ from calib.oracle.model.spec import ModelSpec
 class MovedTensors:
     """Tensors that layers read otherwise than a rank has them, each moved once for all that read it so.
 
-    The one that was made is freed when no later layer reads it, or has it moved.
+    The one that was made is freed when no later layer reads it, or has it moved; else the one that was
+    moved is in `shared` (see RankLayers).
     """
 
-    def __init__(self, model: ModelSpec, moves: Iterable[Move], ranks: int) -> None:
-        self._layers, self._ranks = model.layers, ranks
+    def __init__(
+        self, model: ModelSpec, moves: Iterable[Move], ranks: int, shared: dict[object, HeldTensor]
+    ) -> None:
+        self._layers, self._ranks, self._shared = model.layers, ranks, shared
         self._item_bytes = model.items.activation_bytes
         self._moves = {(at, move.name): move for move in moves for at in move.readers}
-        self._needed: dict[
-            str, int
-        ] = {}  # the last layer that reads it as it was made, or moves it
+        # by tensor the last layer that reads it as it was made, or moves it
+        self._needed: dict[str, int] = {}
         for at, layer in enumerate(model.layers):
             for name in layer.inputs:
                 move = self._moves.get((at, name))
                 if move is None or move.readers[0] == at:
                     self._needed[name] = at
-        self._beside: dict[Move, HeldTensor] = {}  # the tensor that was made
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """The tensor that was made, or in its place the one that was moved."""
@@ -43,7 +44,7 @@ class MovedTensors:
             return value
         moved = self._moved(tape, move, value)
         if self._needed[name] > index:
-            self._beside[move] = moved
+            self._shared[move] = moved
             return value
         tape.ledger.drop(value.tensor)
         return moved
@@ -52,12 +53,12 @@ class MovedTensors:
         """What a layer reads."""
         moves = [self._moves.get((index, name)) for name in self._layers[index].inputs]
         pairs = zip(moves, inputs, strict=True)
-        return [value if move is None else self._beside.get(move, value) for move, value in pairs]
+        return [value if move is None else self._shared.get(move, value) for move, value in pairs]
 
     def free(self, tape: Tape, index: int) -> None:
         """What a layer was the last to read."""
-        for move in [of for of in self._beside if of.readers[-1] == index]:
-            tape.ledger.drop(self._beside.pop(move).tensor)
+        for move in [of for of in self._shared if isinstance(of, Move) and of.readers[-1] == index]:
+            tape.ledger.drop(self._shared.pop(move).tensor)
 
     def _moved(self, tape: Tape, move: Move, x: HeldTensor) -> HeldTensor:
         """As training/split/tokens.py does it."""
@@ -104,7 +105,7 @@ class TokenLayers(RegionLayers):
         self._gathered, self._scattered = found.gathered, found.scattered
         self._begins |= self._entries.keys() & self._gathered.keys()
         between = [move for move in found.moves if move.way not in (BEGIN, END)]
-        self._tensors = MovedTensors(model, between, division.p)
+        self._tensors = MovedTensors(model, between, division.p, self.shared)
         self._p, self.landing = division.p, landing(model, found.moves, division.p)
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
@@ -151,7 +152,7 @@ class SequenceLayers(WholeLayers):
         self._parts = largest_parts(model, division)
         self.loss = self.shape(len(model.layers) - 1)
         moves = parts_of_tokens(model, division).moves
-        self._tensors = MovedTensors(model, moves, division.parts)
+        self._tensors = MovedTensors(model, moves, division.parts, self.shared)
         self.landing = landing(model, moves, division.parts)
 
     def shape(self, index: int) -> LayerShape:

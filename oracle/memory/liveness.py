@@ -10,6 +10,7 @@ on a CPU is one (microbench/memory.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -126,13 +127,15 @@ class Back:
 
     `gradients`: the bytes of each input's gradient; None if it is the output's own or a view of it.
     `first`: temporaries live while those are made. `weights`: the bytes of the weights' gradients, made
-    afterwards, which stay; under autocast `casts` are made first, of which they are copies.
+    afterwards, which stay; under autocast `casts` are made first, of which they are copies. The last
+    `summed` of them are sums of the output's gradient, made when what a checkpoint saved has gone.
     """
 
     gradients: tuple[ByteLine | None, ...]
     weights: tuple[float, ...] = ()
     first: tuple[ByteLine, ...] = ()
     casts: tuple[float, ...] = ()
+    summed: int = 0
 
 
 class _Node(NamedTuple):
@@ -182,6 +185,7 @@ class Tape:
         self._region: _Region | None = None  # that the layer that is run next is in
         self._regions: dict[int, _Region] = {}  # of nodes that save
         self.until: int | None = None
+        self._uses = Counter[object]()  # nodes by the names of their weights
 
     def begin_region(self, inputs: Iterable[HeldTensor], run: Callable[[Tape], None]) -> None:
         """From here on a region that reads `inputs`; `run` runs it again on another tape."""
@@ -236,12 +240,14 @@ class Tape:
         extra: Sequence[ByteLine] = (),
         first: Sequence[ByteLine] = (),
         item_bytes: int = 0,
+        extra_first: bool = False,
     ) -> HeldTensor:
         """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
-        `saves` are tensors kept for the backward, `extra` new ones made for it; `first` are temporaries
-        made before the output. Nothing is kept if neither weights nor inputs need a gradient. An item of
-        the output has as many bytes as one of the first input, or `item_bytes`.
+        `saves` are tensors kept for the backward, `extra` new ones made for it, behind the output or
+        `extra_first`; `first` are temporaries made before the output. Nothing is kept if neither
+        weights nor inputs need a gradient. An item of the output has as many bytes as one of the first
+        input, or `item_bytes`.
         """
         ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
         if size is None:
@@ -249,7 +255,7 @@ class Tape:
             made: list[int] = []
         else:
             temporary = [ledger.make(of) for of in first]
-            stops = self.stops and not (saves_output or extra)
+            stops = self.stops and not saves_output and (extra_first or not extra)
             output = UNCOUNTED if stops else ledger.make(size)
             made = [ledger.make(of) for of in extra]
             for tensor in temporary:
@@ -298,6 +304,7 @@ class Tape:
         """
         ledger, leaves = self.ledger, list[int]()
         arrived: Arrived = {}
+        self._uses = Counter(name for node in self._nodes for name in node.named)
         shared: dict[object, int] = {}  # the sums of gradients of weights that several layers have
         for value, tensor in given:
             assert value.node is not None, "no gradient is needed"
@@ -310,8 +317,8 @@ class Tape:
             if not (node.parents or node.back.weights):
                 leaves.append(self._own(came[0], node.sizes[0]))
                 continue
-            made, weights = self._run_back(node, came)
             region = self._regions.get(number)
+            made, weights = self._run_back(node, came, region is not None)
             if region is not None and number == region.saving[0]:
                 region.drop(ledger)
             for parent, tensor in made:
@@ -332,7 +339,7 @@ class Tape:
             if node.back.casts:
                 whole = ledger.make(ByteLine(0.0, nbytes))
                 ledger.drop(tensor)
-            if name is not None:
+            if name is not None and self._uses[name] > 1:
                 whole = shared[name] = self._sum(shared.get(name), whole, ByteLine(0.0, nbytes))
             elif again:
                 ledger.drop(whole)
@@ -343,7 +350,7 @@ class Tape:
                 ledger.drop(tensor)
 
     def _run_back(
-        self, node: _Node, came: dict[int, int]
+        self, node: _Node, came: dict[int, int], of_region: bool
     ) -> tuple[list[tuple[HeldTensor, int]], list[int]]:
         """The gradients of a node's inputs, and of its weights as it makes them."""
         ledger, back = self.ledger, node.back
@@ -357,8 +364,13 @@ class Tape:
         ]
         for tensor in first:
             ledger.drop(tensor)
-        weights = [ledger.make(ByteLine(0.0, n)) for n in back.casts or back.weights]
-        for tensor in (*came.values(), *node.saved):
+        sizes = [ByteLine(0.0, n) for n in back.casts or back.weights]
+        products = len(sizes) - back.summed if of_region else len(sizes)
+        weights = [ledger.make(of) for of in sizes[:products]]
+        for tensor in node.saved:
+            ledger.drop(tensor)
+        weights += [ledger.make(of) for of in sizes[products:]]
+        for tensor in came.values():
             ledger.drop(tensor)
         return made, weights
 

@@ -71,10 +71,11 @@ def _why_not_sizes(shape: LayerShape) -> str:
     found = [("input", size) for size in shape.input_shapes]
     found.append(("output", shape.output_shape))
     found += [("output", size) for size in shape.more_outputs]
-    found += [("parameter", size) for size in shape.parameter_shapes]
     if shape.operator is not None:
-        # a cache of keys begins empty
-        found += [("constant", tuple(n or 1 for n in size)) for size, _ in shape.operator.constants]
+        # a cache of keys begins empty, as does what rotates none of a head's channels
+        found += [("constant", size) for size, _ in shape.operator.constants]
+        found = [(what, tuple(n or 1 for n in size)) for what, size in found]
+    found += [("parameter", size) for size in shape.parameter_shapes]
     for name in ("kernel", "stride", "groups"):
         value = shape.attributes.get(name)
         if isinstance(value, tuple):

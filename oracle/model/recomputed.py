@@ -4,7 +4,8 @@ torch.utils.checkpoint.checkpoint (use_reentrant=False) keeps what a region read
 first needs a tensor that the region saved, it runs the region again, up to the last tensor that it
 saves (early stop): a layer there that saves only what it reads is not run again, and nor is what is
 behind it (_recomputation_hook in torch/utils/checkpoint.py). Of regions within one another the outermost
-counts: what an inner one runs a third time is left out.
+counts: what an inner one runs a third time is left out. A region that a pipeline's border divides is one
+in each of its stages.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Region(NamedTuple):
 
 
 @once
-def regions(model: ModelSpec) -> tuple[Region, ...]:
-    """The regions of a model, in its order."""
-    found, place = list[Region](), 0
-    for name, of in itertools.groupby(model.layers, key=lambda layer: layer.recomputed):
+def regions(model: ModelSpec, first: int = 0, end: int | None = None) -> tuple[Region, ...]:
+    """The regions of layers `first` to `end` - 1, in order: those of the model, or their parts there."""
+    found, place = list[Region](), first
+    for name, of in itertools.groupby(model.layers[first:end], key=lambda layer: layer.recomputed):
         layers = list(of)
         if name:
             found.append(_region(name, place, layers))
@@ -49,11 +50,21 @@ def regions(model: ModelSpec) -> tuple[Region, ...]:
 
 
 @once
-def run_again(model: ModelSpec) -> tuple[bool, ...]:
-    """Of every layer whether the backward runs it again."""
+def run_again(model: ModelSpec, boundaries: tuple[int, ...] = ()) -> tuple[bool, ...]:
+    """Of every layer whether the backward runs it again, in stages with these boundaries."""
+    found = [False] * len(model.layers)
+    for first, end in itertools.pairwise((0, *boundaries, len(found))) if regions(model) else ():
+        for of in regions(model, first, end):
+            found[of.first : of.again] = [True] * (of.again - of.first)
+    return tuple(found)
+
+
+@once
+def read_again(model: ModelSpec) -> tuple[bool, ...]:
+    """Of every layer whether what it reads is made again: the last that saves stops when it has it."""
     found = [False] * len(model.layers)
     for of in regions(model):
-        found[of.first : of.again] = [True] * (of.again - of.first)
+        found[of.first : of.saving + 1] = [True] * (of.saving + 1 - of.first)
     return tuple(found)
 
 

@@ -154,18 +154,27 @@ class ModelSpec(Record):
 
     @cached_property
     def rows(self) -> int:
-        """Below which the integers of its input are: rows of the embeddings that look it up; else 0."""
+        """Below which the integers of its input are: rows of the embeddings that look it up.
+
+        1 where other operators read integers, 0 for an input of numbers.
+        """
         if self.is_profiled and (of := self.layers[0].shape.operator):
             return int(of.named["rows"])
         indices, tables = {INPUT}, []  # the input, also where it was only given another shape
+        integers = False
         for layer in self.layers:
             if indices.isdisjoint(layer.inputs):
                 continue
-            if layer.shape.name in ("embedding", "embedding_bag"):
-                tables.append(layer.shape.parameter_shapes[0][0])
+            reads = [at for at, source in enumerate(layer.inputs) if source in indices]
+            if (of := layer.shape.operator) is not None:
+                integers = integers or any(of.type(at) == "int64" for at in reads)
+            frozen = [size for size, _ in of.constants] if of is not None else []
+            table = [*layer.shape.parameter_shapes, *frozen][:1]
+            if layer.shape.name in ("embedding", "embedding_bag") and table:
+                tables.append(table[0][0])
             elif layer.shape.is_view:
                 indices.update(layer.outputs)
-        return min(tables, default=0)
+        return min(tables, default=int(integers))
 
     def forward_flops(self, batch: int = 1) -> float:
         """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""

@@ -20,6 +20,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.shards import WEIGHTED, narrowest, parts_of_tokens, split_layers
 from calib.oracle.layout.stages import activations_before
+from calib.oracle.layout.tokens import moves_again
 from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
@@ -152,6 +153,8 @@ def _moved_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, 
         reader = model.layers[move.readers[0]].name
         for operation, what, shape in move.copies(division.parts):
             found[operation][f"{what} = {move.name} of {reader}"] = shape
+            if what == "x" and moves_again(model, move):
+                found[operation][f"{what} = {move.name} of {reader}, again"] = shape
     return found
 
 
@@ -213,6 +216,8 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
         joined: dict[tuple[str, str], tuple[int, int]] = {}
         for flow in grouped_flows(model, division):
             about = flow.operation, flow.why.partition(" ")[0]
+            if flow.direction == "backward" and not about[1].startswith("dL/"):
+                continue  # what is run again
             n, items = joined.get(about, (0, 0))
             joined[about] = n + flow.count, items + flow.count * flow.items
         return joined

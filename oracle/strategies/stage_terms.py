@@ -3,6 +3,7 @@
 Layers run B/S samples at a time in stages (oracle/layout/stages.py), a tensor takes the link between
 its two ranks, and an iteration takes the critical path of the schedule (oracle/strategies/schedules.py).
 
+The backward of a micro-batch has the forward of what a stage runs again (oracle/model/recomputed.py).
 What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) applies to
 every micro-batch, as each runs every kernel of its stage again. It is additive over layers, so stages
 are balanced with it.
@@ -10,6 +11,7 @@ are balanced with it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ from calib.oracle.layout.stages import (
 )
 from calib.oracle.layout.traffic import Message, message_bytes, tied_messages
 from calib.oracle.layout.workload import FREE, Workload, tensors, workload
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS, exchange_of
@@ -41,10 +44,12 @@ from calib.oracle.terms import Term
 
 
 class Layers:
-    """Costs of the layers in an iteration, at the micro-batch."""
+    """Costs of the layers in an iteration, at the micro-batch; those `again` have a second forward."""
 
-    def __init__(self, work: Workload, batch: int, costs: LayerCosts) -> None:
-        self.work, self.batch, self._costs = work, batch, costs
+    def __init__(
+        self, work: Workload, batch: int, costs: LayerCosts, again: tuple[bool, ...]
+    ) -> None:
+        self.work, self.batch, self._costs, self._again = work, batch, costs, again
         self._pieces = {d: costs.pieces(work, batch, d) for d in DIRECTIONS}
         self.seconds = {d: self._seconds(d) for d in DIRECTIONS}
 
@@ -56,19 +61,36 @@ class Layers:
             for number, cost in enumerate(self._pieces[direction])
         ]
         pieces.append(0.0)  # FREE is the last one
-        return [pieces[number] for number in self.work.index]
+        seconds = [pieces[number] for number in self.work.index]
+        if direction == "backward":
+            for place in self.run_again(0, len(seconds)):
+                number = self.work.index[place]
+                seconds[place] += self._pieces["forward"][number].seconds
+                seconds[place] += self._beside({number: 1}, direction).seconds
+        return seconds
+
+    def run_again(self, first: int, end: int) -> list[int]:
+        """The layers among these that a backward runs again, but for views."""
+        places = itertools.compress(range(first, end), self._again[first:end])
+        return [place for place in places if self.work.index[place] != FREE]
 
     def run(self, first: int, end: int, direction: Direction) -> Cost:
         """Layers `first` to `end` - 1 for one micro-batch."""
         work, batch = self.work, self.batch
+        again = Counter[int]()
+        if direction == "backward":
+            again.update(work.index[place] for place in self.run_again(first, end))
         if end - first == len(work.index):
             parts = self._costs.total(work, "all", batch, direction)
-            return total([parts, self._beside(work.counts["all"], direction)])
-        pieces = self._pieces[direction]
-        counts = Counter(work.index[first:end])
-        counts.pop(FREE, 0)
-        parts = counted((pieces[number], count) for number, count in counts.items())
-        return total([parts, self._beside(counts, direction)])
+            counts = Counter(work.counts["all"])
+        else:
+            counts = Counter(work.index[first:end])
+            counts.pop(FREE, 0)
+            pieces = self._pieces[direction]
+            parts = counted((pieces[number], count) for number, count in counts.items())
+        ahead = self._pieces["forward"]
+        more = [counted((ahead[number], n) for number, n in again.items())] if again else []
+        return total([parts, *more, self._beside(counts + again, direction)])
 
     def _beside(self, counts: Mapping[int, int], direction: Direction) -> Cost:
         """What an iteration adds to pieces that were not timed in place."""
@@ -76,22 +98,24 @@ class Layers:
 
 
 def layers_of(model: ModelSpec, division: Division, costs: Costs) -> Layers:
-    """The layers of a pipeline, needed for the balance and again for the terms."""
-    return _layers(costs.layers, workload(model, division), division.local_batch)
+    """The layers of a pipeline; to be balanced, regions that run again count as whole."""
+    again = run_again(model, division.boundaries)
+    return _layers(costs.layers, workload(model, division), division.local_batch, again)
 
 
 @once
-def _layers(costs: LayerCosts, work: Workload, batch: int) -> Layers:
-    return Layers(work, batch, costs)
+def _layers(costs: LayerCosts, work: Workload, batch: int, again: tuple[bool, ...]) -> Layers:
+    return Layers(work, batch, costs, again)
 
 
 class Stages:
     """The stages of a division: what they compute and send."""
 
     def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
+        seconds = layers_of(model, division, costs).seconds
+        division = with_stages(division, seconds["forward"], seconds["backward"])
         self.layers = layers_of(model, division, costs)
         seconds = self.layers.seconds
-        division = with_stages(division, seconds["forward"], seconds["backward"])
         self.model, self.division, self.costs = model, division, costs
         self.borders = stage_borders(model, division.boundaries)
         self.slots = {d: by_stage(seconds[d], self.borders) for d in DIRECTIONS}
@@ -139,11 +163,16 @@ class Stages:
                 "compute",
                 "all layers, by p stages that never wait",
                 ideal[d],
-                f"S sum({SYMBOLS[d]}_l at B/S samples) / p",
+                f"S sum({SYMBOLS[d]}_l at B/S samples) / p{self._more(d)}",
                 values,
             )
             for d in DIRECTIONS
         ]
+
+    def _more(self, direction: Direction) -> str:
+        """That a backward has more than its own, in the words of its formula."""
+        again = direction == "backward" and self.layers.run_again(0, len(self.model.layers))
+        return f", with FW_l of {len(again)} layers that are run again" if again else ""
 
     def _bubble_terms(
         self, alone: CriticalPath, longest: CriticalPath, ideal: dict[Direction, Cost]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind
 
 Attributes = dict[str, bool | int | float | tuple[int, ...]]
@@ -44,6 +45,7 @@ class Call:
         return (
             value is not None
             and bool(getattr(value, "source", ""))
+            and value.tensor.numel() > 0
             and value.tensor.dim() > 0
             and value.tensor.shape[0] == self.batch
             and all(size % self.batch for size in value.tensor.shape[1:])
@@ -70,11 +72,14 @@ def _held(value: Any) -> bool:
 def _conv(call: Call) -> Found:
     rank = call.result.dim() - 2
     x, weight, bias = call["input"], call["weight"], call["bias"]
-    if isinstance(call._of["padding"], str) or not (_held(weight) and call.is_plain(x)):
+    if not (_held(weight) and call.is_plain(x)):
         return None
     if set(call.dims("dilation", rank)) != {1} or (bias is not None and not _held(bias)):
         return None
     kernel = tuple(weight.tensor.shape[2:])
+    padding = _padding(call, kernel)
+    if padding is None:
+        return None
     return OwnKind(
         "conv",
         [x],
@@ -82,10 +87,19 @@ def _conv(call: Call) -> Found:
         {
             "kernel": kernel,
             "stride": call.dims("stride", rank),
-            "padding": call.dims("padding", rank),
+            "padding": padding,
             "groups": int(call["groups"]),
         },
     )
+
+
+def _padding(call: Call, kernel: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Also that of "valid" or "same"; None where it is more on one side than on the other."""
+    word = call["padding"]
+    if word == "same":
+        odd = all(size % 2 for size in kernel)
+        return tuple(size // 2 for size in kernel) if odd else None
+    return (0,) * len(kernel) if word == "valid" else call.dims("padding", len(kernel))
 
 
 def _linear(call: Call) -> Found:
@@ -107,10 +121,9 @@ def _affine(call: Call) -> list[Any] | None:
 
 def _batch_norm(call: Call) -> Found:
     x, affine = call["input"], _affine(call)
-    statistics = call["running_mean"]
     if affine is None or len(affine) == 1 or not call.is_plain(x) or not call["training"]:
         return None
-    if statistics is None or x.tensor.dim() not in (2, 3, 4, 5):
+    if x.tensor.dim() not in (2, 3, 4, 5):
         return None
     return OwnKind("batch_norm", [x], affine, {})
 
@@ -133,7 +146,7 @@ def _pointwise(kind: LayerKind) -> Callable[[Call], Found]:
 
 
 def _dropout(call: Call) -> Found:
-    x = call["input"]
+    x = call["input"] or call["self"]  # in place it is called so
     if not call.is_plain(x) or not call["train"]:
         return None
     return OwnKind("dropout", [x], [], {"probability": float(call["p"])})
@@ -199,8 +212,10 @@ def _flatten(call: Call) -> Found:
 
 def _embedding(call: Call) -> Found:
     weight, indices = call["weight"], call["indices"]
+    if call["sparse"]:
+        raise InputError("its gradient is sparse (sparse=True), and calib's layers have dense ones")
     plain = indices.source == "input" and _held(weight)
-    if not plain or call["padding_idx"] >= 0 or call["sparse"]:
+    if not plain or call["padding_idx"] >= 0:
         return None
     return OwnKind("embedding", [indices], [weight], {})
 
@@ -218,7 +233,7 @@ _KINDS: dict[str, Callable[[Call], Found]] = {
         ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"), _adaptive
     ),
     "add": _add,
-    "cat": _concat,
+    **dict.fromkeys(("cat", "concat", "concatenate"), _concat),
     "softmax": _softmax,
     **dict.fromkeys(("flatten", "view", "reshape"), _flatten),
     "embedding": _embedding,

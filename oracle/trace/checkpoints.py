@@ -1,9 +1,8 @@
 """Which calls of a model are in a checkpointed region (torch.utils.checkpoint), while it is traced.
 
-Neither torch.fx nor torch.export says it: the first runs through a region as if it were none, the
-second cannot follow what PyTorch does around it. So that is replaced: the function of a region runs as
-it is, and the nodes that it makes are marked with the region's number. Of regions within one another
-the outermost counts.
+torch.export cannot follow what PyTorch does around a region. So that is replaced: the function of a
+region runs as it is, and the nodes that it makes are marked with the region's number. Of regions within
+one another the outermost counts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.fx.traceback import annotate
 
 from calib.foundation.errors import InputError
 
-REGION = "calib_region"  # key of what torch.export keeps of a node, and of its meta
+REGION = "calib_region"  # key of what torch.export keeps of a node
 _numbers = itertools.count(1)
 _inside: list[int] = []
 
@@ -75,13 +74,7 @@ def checkpoints_marked() -> Iterator[None]:
         of._checkpoint_without_reentrant_generator, of.CheckpointFunction = before
 
 
-def mark(node: fx.Node) -> None:
-    """Mark a node that torch.fx makes now."""
-    if _inside:
-        node.meta[REGION] = _inside[-1]
-
-
 def region_of(node: fx.Node) -> int:
     """The number of the region that a node is in; 0 for none."""
-    found: int = node.meta.get(REGION, 0) or (node.meta.get("custom") or {}).get(REGION, 0)
+    found: int = (node.meta.get("custom") or {}).get(REGION, 0)
     return found

@@ -14,6 +14,7 @@ import json
 import logging
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -28,18 +29,26 @@ from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import PRIME, Operator, one_sample
+from calib.microbench.memory import storages
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
 from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
+from calib.oracle.trace.lines import at, made_at
+from calib.oracle.trace.unseen import unseen_refused
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 CHECKS = ("sym_", "_assert")  # how they begin
 PASSED_ON = frozenset(("lift_fresh_copy", "detach_", "alias"))
+SETS_DATA = frozenset(("_has_compatible_shallow_copy_type", "set_"))  # as x.data = y does
 LEAVES = "torch.nn.modules."
 CONTAINERS = frozenset(("Sequential", "ModuleList", "ModuleDict", "MultiheadAttention"))
+
+
+class Untraceable(InputError):
+    """The message names the call that cannot be traced."""
 
 
 class Part(NamedTuple):
@@ -73,7 +82,7 @@ class Value:
     tensor: Tensor  # without data
     source: str = ""  # layer, or "input"; "" for what is held
     held: str = ""  # name of the parameter or buffer
-    is_parameter: bool = False
+    is_parameter: bool = False  # that is trained: a frozen one is as a buffer
 
     @property
     def size(self) -> Shape:
@@ -98,9 +107,13 @@ class ExportedLayers:
             **{name: (held, False) for name, held in signature.inputs_to_buffers.items()},
             **{name: (held, False) for name, held in _constants(signature)},
         }
+        self._lost = {
+            name for name, held in _constants(signature) if held not in self._constants
+        }  # made inside by what the graph does not show
         self._user = set(signature.user_inputs)
         self._returned = set(signature.user_outputs)
         self._operators: dict[Any, Operator] = {}
+        self._made_in = Counter[str]()  # call of a module -> layers that it makes
 
     @property
     def graph(self) -> fx.GraphModule:
@@ -131,6 +144,10 @@ class ExportedLayers:
             for node in part.graph.nodes
         )
 
+    def is_alone(self, node: fx.Node) -> bool:
+        """Whether the layer of a node is all that its innermost module computes in this call."""
+        return self._made_in[_call_of(node)] == 1
+
     def returned(self, node: fx.Node) -> list[fx.Node]:
         """What the model returns, of the graph's output: without changed buffers."""
         return [each for each in node.all_input_nodes if each.name in self._returned]
@@ -157,8 +174,10 @@ class ExportedLayers:
                 self._values[node] = within.get_submodule(str(node.target))
             else:
                 self._values[node] = self._call(node)
+        except Untraceable:  # within a part
+            raise
         except InputError as error:
-            raise InputError(f"cannot trace {_words(node)}: {error}") from None
+            raise Untraceable(f"cannot trace {_words(node)}: {error}") from None
 
     def _part(self, part: fx.GraphModule, given: Iterable[Any], no_grad: bool) -> Any:
         """What a part of the forward returns, its calls recorded like all others."""
@@ -182,15 +201,24 @@ class ExportedLayers:
             return None
         if node.name in self._user:
             return Value(tensor, INPUT)
+        if node.name in self._lost and node.users:
+            raise Untraceable(
+                "its forward uses a tensor beside autograd, as torch.autograd.grad and .data do"
+            )
         held, is_parameter = self._names.get(node.name, (node.name, False))
-        return Value(tensor, held=held, is_parameter=is_parameter)
+        if is_parameter and not tensor.is_floating_point() and node.users:
+            raise Untraceable(f"its weight {held} is {_word(tensor.dtype)}, and calib's are floats")
+        return Value(tensor, held=held, is_parameter=is_parameter and self.layers.trains(held))
 
     def _outputs(self, node: fx.Node) -> tuple[str, ...]:
         found = []
         returned = self.returned(node)
         if len(returned) != self.layers.n_outputs:
             wanted = "one tensor" if self.layers.n_outputs == 1 else "the pair (main, auxiliary)"
-            raise InputError(f"a model must return {wanted}, not {len(returned)}")
+            raise InputError(
+                f"a model must return {wanted}, not {len(returned)}: wrap it in a module that returns "
+                "what its loss is of"
+            )
         for each in returned:  # not the changed buffers
             value = self._values.get(each)
             if not isinstance(value, Value) or not value.source or value.source == INPUT:
@@ -210,15 +238,19 @@ class ExportedLayers:
         if (part := part_of(node)) is not None:
             return self._part(self._argument(part.graph), part.given, part.no_grad)
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise InputError(
-                f"{node.target} is no ATen operator: profile the model as one layer instead"
-            )
+            raise InputError("it is no ATen operator")
         base = node.target._schema.name.split("::")[-1]
         if base.startswith(CHECKS):
             return None
+        if base in SETS_DATA:
+            raise InputError("the model sets the data of a tensor in its forward")
         found = node.meta.get("val")
         if base in PASSED_ON or self.changes_buffer(node):
             return self._values[node.all_input_nodes[0]]
+        made = found if isinstance(found, list | tuple) else [found]
+        sizes = [size for each in made if isinstance(each, Tensor) for size in each.shape]
+        if any(isinstance(size, torch.SymInt) for size in sizes):
+            raise InputError("the size of its result depends on data")
         if not isinstance(found, Tensor | list | tuple):
             raise InputError(f"its result is {type(found).__name__}, not a tensor")
         own = None
@@ -318,6 +350,7 @@ class ExportedLayers:
     def _name(self, node: fx.Node, kind: str) -> str:
         """The module's path where it is one of torch.nn, else the path with the operator's name."""
         path, class_name = innermost(node)
+        self._made_in[_call_of(node)] += 1
         module = class_name.rpartition(".")[2]
         if path and class_name.startswith(LEAVES) and module not in CONTAINERS:
             return self.layers.unique(path)
@@ -386,6 +419,19 @@ def _constants(signature: Any) -> Iterator[tuple[str, str]]:
             yield spec.arg.name, spec.target
 
 
+def made_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Attributes that a forward makes anew of weights, as torch.nn.utils.weight_norm has one."""
+    weights = storages(module.parameters())
+    for part in module.modules():
+        for value in vars(part).values():
+            if isinstance(value, Tensor) and (
+                not value.is_leaf
+                or value.is_meta
+                or not storages([value]).keys().isdisjoint(weights)
+            ):
+                yield value
+
+
 def innermost(node: fx.Node) -> tuple[str, str]:
     """Path and full class name of the innermost module whose forward made the node."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -393,10 +439,17 @@ def innermost(node: fx.Node) -> tuple[str, str]:
     return path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def _call_of(node: fx.Node) -> str:
+    """The call of that module, also where it is called again."""
+    return next(reversed(node.meta.get("nn_module_stack") or {}), "")
+
+
 def _words(node: fx.Node) -> str:
     path, kind = innermost(node)
     where = f" in {path} ({kind.rpartition('.')[2]})" if path else ""
-    return f"{node.target}{where}"
+    target: Any = node.target
+    called = target if isinstance(target, str | torch._ops.OperatorBase) else target.__name__
+    return f"{called}{where}{at(made_at(node))}"
 
 
 @contextmanager
@@ -425,8 +478,16 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
                 id(of): nn.Parameter(_like(of), of.requires_grad) for of in module.parameters()
             }
             memo |= {id(of): _like(of) for of in module.buffers()}
-        with checkpoints_marked(), preserve_node_meta():
-            return torch.export.export(copy.deepcopy(module, memo), given)
+            memo |= {id(of): _like(of) for of in made_tensors(module)}
+        of_own = copy.deepcopy(module, memo)
+        with checkpoints_marked(), unseen_refused(), preserve_node_meta():
+            return torch.export.export(of_own, given)
+
+
+def first_item_type(module: nn.Module) -> torch.dtype:
+    """The item type of a module's first floating-point weight; torch's default without one."""
+    types = (of.dtype for of in module.parameters() if of.is_floating_point())
+    return next(types, torch.get_default_dtype())
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
 from calib.oracle.model.graph import INPUT, Memory, names_reaching, outputs_of
 from calib.oracle.model.layer import Layer
-from calib.oracle.trace.layers import Attributes
+from calib.oracle.trace.atens import Attributes
 
 LOSS = "loss"
 
@@ -26,6 +26,7 @@ class LayerList:
         self.n_outputs = n_outputs  # that the model returns: 2 with an auxiliary head
         self.layers: list[Layer] = []
         self.shape_of: dict[str, Shape] = {INPUT: input_shape}  # layer -> per-sample shape
+        self._count_of: dict[str, int] = {}  # name -> the last number behind it
         self.weighted = {INPUT: False}  # whether the layer or one before it has parameters
         self.owner_of: dict[int, str] = {}  # id of a parameter -> its layer
         self._parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -36,11 +37,16 @@ class LayerList:
 
     def unique(self, name: str) -> str:
         """`name`, or name#2, name#3 if it is taken."""
-        candidate, count = name, 1
+        candidate, count = name, self._count_of.get(name, 1)
         while candidate in self.shape_of or candidate in (INPUT, LOSS):
             count += 1
             candidate = f"{name}#{count}"
+        self._count_of[name] = count
         return candidate
+
+    def trains(self, name: str) -> bool:
+        """Whether the parameter of that name is trained: it is not frozen."""
+        return self._parameters[name].requires_grad
 
     def parameters(self, layer: str, names: Sequence[str]) -> tuple[Shape, ...]:
         """The shapes of a layer's parameters; those that an earlier layer has are shared with it."""
@@ -112,23 +118,22 @@ class LayerList:
         return bool(products) and not products[-1].startswith("conv")
 
     def require_every_parameter(self, about: str) -> None:
-        """Raise InputError unless the layers together hold all parameters, all trained."""
-        frozen = [key for key, each in self._parameters.items() if not each.requires_grad]
-        if frozen:
-            raise InputError(
-                f"{about} does not train {', '.join(frozen[:3])} (requires_grad is False), and calib's "
-                "layers train all their weights"
-            )
+        """Raise InputError unless the layers together hold all parameters that are trained."""
         running = {layer.name for layer in self.layers}
         known = {
-            key: self.owner_of.get(id(parameter)) for key, parameter in self._parameters.items()
+            key: self.owner_of.get(id(self._parameters[key]))
+            for key in self._parameters
+            if self.trains(key)
         }
         unused = [key for key, owner in known.items() if owner is None or owner not in running]
-        distinct = {id(parameter): parameter for parameter in self._parameters.values()}
+        distinct = {id(self._parameters[key]): self._parameters[key] for key in known}
         expected = sum(parameter.numel() for parameter in distinct.values())
         found = sum(layer.own_parameter_items for layer in self.layers)
         if unused or found != expected:
             named = ", ".join(unused[:3])
             named += f" and {len(unused) - 3} more" if len(unused) > 3 else ""
             what = f"no layer that runs uses {named}" if unused else "some are not used"
-            raise InputError(f"{found} of {expected} parameters of {about} are traced: {what}")
+            raise InputError(
+                f"{found} of {expected} parameters of {about} are traced: {what}; leave out what is not "
+                "used, or freeze it (requires_grad_(False))"
+            )

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import re
 import site
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
 
 import torch
 from torch import fx, nn
-
-from calib.foundation.errors import InputError
-from calib.oracle.trace.checkpoints import checkpoints_marked, mark
 
 SourcePlace = tuple[str, int]  # file, line
 
@@ -31,7 +26,7 @@ INSTALLED = tuple(
     {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), *site.getsitepackages()}
 )
 IMPORTS = str(Path(importlib.__file__).parent) + "/"
-PLACE = "calib_place"  # key of a node's meta
+FRAME = re.compile(r'File "(.+?)", line (\d+)')  # in what a node has of the stack
 
 
 def users_place(frames: Iterable[SourcePlace]) -> SourcePlace | None:
@@ -49,9 +44,30 @@ def failed_at(error: BaseException) -> SourcePlace | None:
     """Where the user's code raised an error, or where its syntax error is."""
     if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
         return str(error.filename), error.lineno
-    raised: TracebackType | None = error.__traceback__
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(raised)]
+    raised = traceback.walk_tb(error.__traceback__)
+    frames = [(frame.f_code.co_filename, line) for frame, line in raised]
     return users_place(reversed(frames))
+
+
+def failed_in(error: BaseException, root: nn.Module) -> tuple[str, type[nn.Module]]:
+    """Path and class of the innermost module whose forward raised an error in a copy of `root`.
+
+    "" for the root itself, or where no module did.
+    """
+    selves = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    within = [of for of in selves if isinstance(of, nn.Module)]
+    copies = (of for of in within if type(of) is type(root))
+    for copied in copies:
+        for path, part in copied.named_modules():
+            if part is within[-1]:
+                return path, type(part)
+    return "", type(root)
+
+
+def made_at(node: fx.Node) -> SourcePlace | None:
+    """The line of a user's forward that made a node of torch.export, or None."""
+    frames = FRAME.findall(node.meta.get("stack_trace") or "")
+    return users_place((file, int(line)) for file, line in reversed(frames))
 
 
 def at(place: SourcePlace | None) -> str:
@@ -72,37 +88,7 @@ def line_of(error: BaseException) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
-class Tracer(fx.Tracer):
-    """fx.Tracer that notes at each node the line of the user's code that made it, and its region."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._modes = _modes()
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """The node with its place in meta[PLACE], marked. Raises InputError under what none shows."""
-        if _modes() != self._modes:
-            raise InputError("its forward turns gradients or autocast on or off")
-        node = super().create_node(*args, **kwargs)
-        node.meta[PLACE] = users_place(_frames(sys._getframe(1)))
-        mark(node)
-        return node
-
-
-def _modes() -> tuple[bool, bool, bool]:
-    """Whether gradients and autocast are on."""
-    on = torch.is_autocast_enabled
-    return torch.is_grad_enabled(), on("cpu"), on("cuda")
-
-
-def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:
-    """`frame` and its callers, up to the one that traces."""
-    while frame is not None and frame.f_code is not traced.__code__:
-        yield frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-
-
-def traced(module: nn.Module) -> fx.GraphModule:
-    """fx.symbolic_trace, with the place of every node, and its checkpointed region."""
-    with checkpoints_marked():
-        return fx.GraphModule(module, Tracer().trace(module))
+def failure_of(error: BaseException) -> str:
+    """The same, with what it is where the text alone is a key or an exit status."""
+    named = f"{type(error).__name__}: " if isinstance(error, KeyError | SystemExit) else ""
+    return f"{named}{line_of(error)}"

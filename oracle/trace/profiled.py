@@ -8,8 +8,8 @@ unknown, so that only strategies that run it whole are predicted.
 from __future__ import annotations
 
 import json
-import warnings
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,22 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
 from calib.foundation.operators import WHOLE, Operator, Saved
 from calib.foundation.own import Loss
+from calib.microbench.item_types import in_item_type
 from calib.microbench.memory import LiveBytes, bytes_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.atens import Attributes
 from calib.oracle.trace.layer_list import LOSS, LayerList
-from calib.oracle.trace.layers import Attributes
-from calib.oracle.trace.lines import at, failed_at, line_of
+from calib.oracle.trace.lines import at, failed_at, failure_of
 
 FEW, MORE = 2, 3  # samples
 ROWS = 2  # dimensions of an output of tokens x vocabulary
+
+
+class _NoModules(nullcontext[None]):
+    """In place of a tracker of modules, whose hooks refuse gradients that a forward takes."""
+
+    parents = frozenset(("Global",))
 
 
 class Seen(NamedTuple):
@@ -50,7 +57,7 @@ def profile(
     Parameters
     ----------
     module
-        Any; it is run in train mode, and its weights stay as they are.
+        Any; it is run in train mode and torch's default item type, and its weights stay as they are.
     input_shape
         Of one sample.
     name
@@ -67,23 +74,26 @@ def profile(
         gradient.
     """
     about = f"the model {name} ({type(module).__name__})"
-    module.train()
+    in_item_type(module.train(), torch.get_default_dtype())
     runs = [_run(module, input_shape, batch, about) for batch in (FEW, MORE)]
     few, more = runs
     shape = few.output[1:]
     if (few.output, more.output) != ((FEW, *shape), (MORE, *shape)):
         raise InputError(f"{about} must return a tensor whose first dimension is the batch")
+    held = dict(module.named_parameters())
+    trained = [name for name, of in held.items() if of.requires_grad]
     each = float(more.kept_bytes - few.kept_bytes)
     saved = Saved(beside=(max(0.0, each), max(0.0, few.kept_bytes - FEW * each)))
     operator = Operator(
         name=WHOLE,
         arguments='[{"input":0}]',
         options=json.dumps({"rows": few.rows}),
+        constants=tuple((tuple(of.shape), "") for name, of in held.items() if name not in trained),
         flops=more.flops - few.flops,
         saved=saved,
     )
     layers = LayerList(module, input_shape)
-    parameters = layers.parameters(WHOLE, [key for key, _ in module.named_parameters()])
+    parameters = layers.parameters(WHOLE, trained)
     layers.append(WHOLE, "operator", (INPUT,), shape, parameters, operator=operator)
     rows = loss == "cross_entropy" and len(shape) == ROWS
     attributes: Attributes = {"classes_last": True} if rows else {}
@@ -100,9 +110,9 @@ def profile(
 def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
     """A forward and a backward. Raises InputError."""
     counter, watch = FlopCounterMode(display=False), LiveBytes()
+    counter.mod_tracker = cast(Any, _NoModules())
     module.zero_grad()
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Using `torch.compile")  # beside the counter's hooks
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             with counter, watch:
@@ -115,7 +125,7 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"cannot run {about}{at(failed_at(error))}: {line_of(error)}"
+                f"cannot run {about}{at(failed_at(error))}: {failure_of(error)}"
             ) from None
     _require_gradients(module, about)
     module.zero_grad()
@@ -129,7 +139,8 @@ def _called(module: nn.Module, size: Shape) -> tuple[Tensor, int]:
     except (RuntimeError, IndexError) as error:
         if "indices" not in str(error) and "Long" not in str(error):
             raise
-    tables = [of.num_embeddings for of in module.modules() if isinstance(of, nn.Embedding)]
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    tables = [of.num_embeddings for of in module.modules() if isinstance(of, kinds)]
     return module(torch.zeros(size, dtype=torch.int64)), min(tables, default=1)
 
 
@@ -147,6 +158,10 @@ def _require_gradients(module: nn.Module, about: str) -> None:
     parameters = dict(module.named_parameters())
     if not parameters:
         raise InputError(f"{about} has no weights")
-    without = [name for name, parameter in parameters.items() if parameter.grad is None]
+    without = [name for name, of in parameters.items() if of.requires_grad and of.grad is None]
     if without:
-        raise InputError(f"{about}: no gradient reaches {', '.join(without)}")
+        named = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if without[3:] else "")
+        raise InputError(
+            f"{about}: no gradient reaches {named}; leave out what is not used, or freeze it "
+            "(requires_grad_(False))"
+        )

@@ -22,7 +22,7 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import OURS, at, failed_at, line_of
 
-MAIN = ("logits",)  # in a dictionary of outputs
+MAIN = ("logits", "out")  # in a dictionary of outputs
 OWN = "calib"  # the one name that a user's package cannot have
 
 
@@ -43,8 +43,8 @@ def build_module(words: str) -> nn.Module:
 def build_plain(words: str) -> nn.Module:
     """The same as a module of one tensor to one: of a dictionary that it returns, the main one.
 
-    transformers' models return their logits in one. Raises InputError where it must be given more than
-    one tensor.
+    transformers' models return their logits in one, torchvision's of segmentation their out. Raises
+    InputError where it must be given more than one tensor.
     """
     module = build_module(words)
     needed = _needed(module.forward)
@@ -53,7 +53,7 @@ def build_plain(words: str) -> nn.Module:
             f"{words} reads {', '.join(needed)}: calib gives a model one tensor; wrap it in a module "
             "that takes one and slices it (docs/other-training.md, Several inputs)"
         )
-    if hasattr(module, "config"):  # as transformers' models have
+    if not isinstance(module, torch.jit.ScriptModule):  # which takes no hook
         module.register_forward_hook(_main_tensor)
     return module
 

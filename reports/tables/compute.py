@@ -200,7 +200,7 @@ def composition(parameters: Parameters) -> Table:
     execution = execution_column(parameters)
     rows = (
         {
-            "phase": law.phase,
+            "phase": " by ".join(filter(None, (law.phase, law.library))),
             **execution(law.execution),
             "ranks": str(law.active_ranks),
             "us per layer": number(law.s_per_layer * 1e6),

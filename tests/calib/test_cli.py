@@ -50,7 +50,7 @@ export: --to --output --ranks --bytes --nodes --cluster --library --execution --
 env: --parameters --ranks --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
-    --samples --form --set
+    --samples --library --form --set
     --batch-per-rank --batch-per-node --batch --parameters --output --csv --plot --explain --json
 sweep: --models --strategies -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution

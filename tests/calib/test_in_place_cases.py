@@ -8,6 +8,7 @@ import pytest
 from tests.calib.planning.clusters import cases, cluster
 from tests.helpers.divided import divide
 from tests.oracle.handmade import mlp
+from tests.oracle.test_recomputed import marked
 
 from calib.foundation.division import STRATEGIES, Division
 from calib.microbench.cases import CollectiveCase, InPlaceCase
@@ -171,3 +172,26 @@ def test_what_it_says_of_itself(vgg: ModelSpec) -> None:
     }
     ids = {case.model_copy(update={name: value}).id for name, value in others.items()}
     assert len(ids | {case.id}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("division", "again", "items"),
+    [
+        (Division("serial", 1, BATCH), ("relu1", "fc2", "relu2"), 8 + 6 + 6),
+        # of fc1 to fc2 a rank has half
+        (Division("tensor", 2, BATCH), ("relu1", "fc2", "relu2"), 4 + 6 + 6),
+        # in the first stage nothing behind relu1 saves what fc2 makes
+        (Division("pipeline", 2, BATCH, boundaries=(3,)), ("relu1", "relu2"), 8 + 6),
+    ],
+    ids=lambda of: getattr(of, "strategy", ""),
+)
+def test_what_runs_again_is_of_the_rank(
+    division: Division, again: tuple[str, ...], items: int
+) -> None:
+    model = marked(NET, "relu1", "fc2", "relu2", "fc3")
+    case = in_place_case(Point(model, division, launch=division.p), "momentum")
+    keys = dict(zip(case.layer_names, case.layer_keys, strict=True))
+    assert case.again_keys == tuple(keys[name] for name in again)
+    assert case.again_bytes == 4 * BATCH * items
+    of_rank = dict(zip(case.layer_names, case.layer_ranks, strict=False))
+    assert case.again_ranks == tuple(of_rank[name] for name in again if name in of_rank)

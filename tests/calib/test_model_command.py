@@ -210,7 +210,7 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
         ((*TRACE[1:4], "3x-8"), "is not a shape"),
         ((*TRACE[1:4], "3x0x8"), "sizes must be from 1 to"),
         ((*TRACE[1:4], "9" * 400), "sizes must be from 1 to"),
-        ((*TRACE[1:4], "3x8x9"), "cannot trace '_3' (call_module 3) in 3 (Linear)"),
+        ((*TRACE[1:4], "3x8x9"), "with torch.export in 3 (Linear): a and b"),
         ((*TRACE[1:], "-o", "my_pkg/net.py/model.json"), "cannot"),
         ((*TRACE[1:], "--name", ""), "the model's name, '', is empty"),
         (("trace", "my_pkg.net", "--input", "6"), "is not MODULE:FUNCTION"),
@@ -233,7 +233,10 @@ def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
 def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
     words = ("model", "profile", "my_pkg.net:Switch", "--input", "6", "-o", "switch.json")
     done = inside.calib(here, *words)
-    assert done.returncode == 0 and "net: input 6, 2 layers, 0.00 M parameters" in done.stderr
+    assert (
+        done.returncode == 0
+        and "net: input 6, 2 layers, 35 parameters, 30 MAC a sample" in done.stderr
+    )
     spec = ModelSpec.read(here / "switch.json")
     assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
     assert spec.parameter_shapes == ((5, 6), (5,)) and spec.multiply_adds() == 30

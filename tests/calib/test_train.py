@@ -33,7 +33,7 @@ from calib.training.job import OPTIMIZERS, Settings, TrainingJob
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.teams import make_teams
-from calib.training_runs.options import MAX_SEED, in_groups, model_layers
+from calib.training_runs.options import MAX_SEED, backend_on, in_groups, model_layers
 from calib.training_runs.runs import TrainingRequest, fingerprint_beside
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
@@ -578,3 +578,10 @@ def test_a_precision_that_was_not_reached_is_said(
     assert summary(found)["half_width"] == pytest.approx(half)
     summarize(ended(run(totals), stopped="iterations"), Path("x.jsonl"))
     assert "asked for" not in capsys.readouterr().err
+
+
+def test_training_sends_by_the_library_that_predictions_are_made_of() -> None:
+    assert (backend_on("cpu"), backend_on("cuda")) == ("mpi", "nccl")
+    assert backend_on("cpu", ("mpi", "torch_gloo", "torch_mpi")) == "gloo"
+    assert backend_on("cpu", ("torch_mpi", "torch_gloo")) == "mpi"
+    assert backend_on("cuda", ("torch_gloo",)) == "nccl", "which gloo cannot send from"

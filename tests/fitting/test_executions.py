@@ -289,8 +289,8 @@ def test_overlap_is_of_the_first_execution() -> None:
     """A third of its exchange is hidden; of the other all is, and nobody asks."""
     rows: list[Sample] = []
     for execution, hidden in (("float32", 1.0), ("bfloat16", 3.0)):
-        case = model_case("m", exchange="torch_mpi", execution=execution)
-        about: dict[str, Any] = {"library": case.exchange}
+        case = model_case("m", is_overlap=True, execution=execution)
+        about: dict[str, Any] = {"library": case.library}
         rows += constant(case, "blocking", 10.0, **about)
         rows += constant(case, "overlapped", 10.0 - hidden, **about)
         rows += constant(case, "backward", 5.0, **about) + constant(case, "exchange", 3.0, **about)

@@ -143,8 +143,8 @@ class Unwatched:
 def taking_turns(ranks: int) -> Iterator[None]:
     """What ranks that are threads must not do at once; around every training of such ranks.
 
-    They share torch's generator: ranks that drew their weights at once would draw others. torch.fx
-    changes nn.Module for all threads while it traces. And storages that one rank watches while another
+    They share torch's generator: ranks that drew their weights at once would draw others. torch.export
+    changes PyTorch for all threads while it traces. And storages that one rank watches while another
     frees them crash Python: the bytes of several ranks are not counted (of processes they are).
     """
     made: dict[Any, nn.Module] = {}

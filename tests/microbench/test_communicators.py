@@ -28,17 +28,11 @@ from calib.microbench.machine.placement import machine_id
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")
 CONFORMANCE = ",".join(["conformance", "cpu", *HERE])
+SHORT = ("torch_short,torch_mpi", "torch_short,torch_gloo")
 # one launch for each number of ranks: importing torch on all of them takes longer than what they do
 CHECKS = {
-    2: [CONFORMANCE, "torch_reductions", "torch_moves", "torch_short", "wrong_size"],
-    3: [
-        CONFORMANCE,
-        "torch_reductions",
-        "torch_moves",
-        "torch_short",
-        "ddp,torch_mpi",
-        "ddp,torch_gloo",
-    ],
+    2: [CONFORMANCE, "torch_reductions", "torch_moves", *SHORT, "wrong_size"],
+    3: [CONFORMANCE, "torch_reductions", "torch_moves", *SHORT, "ddp,torch_mpi", "ddp,torch_gloo"],
     4: [CONFORMANCE],
 }
 
@@ -74,10 +68,11 @@ def test_torch_over_mpi(check: str, ranks: int) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.waits
+@pytest.mark.parametrize("check", SHORT)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_messages_of_one_item(ranks: int) -> None:
+def test_messages_of_one_item(check: str, ranks: int) -> None:
     """Of all ranks, and of groups; alone in its group, the third rank of three calls as well."""
-    assert found_on(ranks)["torch_short"] == [[]] * ranks
+    assert found_on(ranks)[check] == [[]] * ranks
 
 
 @pytest.mark.mpi

@@ -129,7 +129,7 @@ def test_a_layer_in_place_is_a_row_of_its_own() -> None:
     ] * 2
     assert case_end(case, 0, 1.0, result).repetitions == 2, "of the phases"
     assert {row.library for row in rows} == {"torch"}
-    exchanged = case.model_copy(update={"exchange": "torch_gloo"})
+    exchanged = case.model_copy(update={"is_overlap": True, "library": "torch_gloo"})
     assert exchanged.id != case.id
     rows = rows_made(exchanged, Repetitions({"blocking": [[1.0]]}), alone, 0, 0.0, [])
     assert [row.library for row in rows] == ["torch_gloo"]

@@ -42,7 +42,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a transformer, with dropout in front of its sums."""
+    """A block of a transformer, with dropout before a sum and at its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,11 +50,11 @@ class Block(nn.Module):
         self.drop = nn.Dropout(0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.drop(self.mlp(x + self.attention(self.norm(x))))
+        return self.drop(self.mlp(x + self.drop(self.attention(self.norm(x)))))
 
 
 class Convolutions(nn.Sequential):
-    """What torch.fx follows: convolution, batch norm, ReLU."""
+    """Layers of kinds of their own: convolution, batch norm, ReLU."""
 
     def __init__(self, channels: int, made: int) -> None:
         super().__init__(
@@ -108,7 +108,7 @@ class Nested(Net):
 
 
 class Images(nn.Module):
-    """Regions of torch.fx's kinds of layers; one of two blocks."""
+    """Regions of layers of kinds of their own; one of two blocks."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -157,6 +157,21 @@ class Language(nn.Module):
         return self.head(self.norm(x))
 
 
+class Vision(Net):
+    """A vision transformer of 4 patches: a whole tensor, positions added, is cut in its first block."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run, Block(), Block())
+        self.stem = nn.Conv2d(3, WIDTH, 4, 4)  # type: ignore[assignment]
+        self.positions = nn.Parameter(torch.randn(1, 4, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).flatten(2).transpose(1, 2) + self.positions
+        for block in self.blocks:
+            x = self.run(block, x)
+        return self.head(x.mean(1))
+
+
 MODELS: dict[str, tuple[Callable[[Run], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda run: Net(run, Mlp(), Mlp(), Mlp()), (TOKENS, WIDTH)),
     "blocks": (lambda run: Net(run, Block(), Block()), (TOKENS, WIDTH)),
@@ -166,6 +181,7 @@ MODELS: dict[str, tuple[Callable[[Run], nn.Module], tuple[int, ...]]] = {
     "images": (Images, (3, 8, 8)),
     "in-segments": (InSegments, (TOKENS, WIDTH)),
     "language": (Language, (TOKENS,)),
+    "vision": (Vision, (3, 8, 8)),
 }
 
 

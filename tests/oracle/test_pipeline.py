@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.oracle.handmade import allreduce_fit, law, layer_time, linear, machine, mlp, relu
 from tests.oracle.simulated import Tables
 from tests.oracle.simulated_pipeline import Times, makespan
+from tests.oracle.test_recomputed import marked
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -124,6 +125,25 @@ def test_makespan_is_that_of_the_events(case: tuple[Parameters, Division, Times]
     compute = math.fsum(term.cost.seconds for term in terms if term.cause == "compute")
     assert compute == pytest.approx(ideal, rel=1e-9)
     assert min(term.cost.seconds for term in terms) >= 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.sets(st.integers(0, G - 1), min_size=2, max_size=2).map(sorted))
+def test_makespan_with_what_runs_again(
+    case: tuple[Parameters, Division, Times], region: list[int]
+) -> None:
+    """In every stage its part of the region; a linear layer at its end is not run again."""
+    machine, division, times = case
+    first, end = region
+    backward = [*times.backward]
+    for stage, (a, b) in enumerate(pairwise((0, *division.boundaries, G))):
+        part = range(max(a, first), min(b, end))
+        again = part[:-1] if part and part[-1] % 2 == 0 else part
+        backward[stage] += math.fsum(machine.layers[place].forward_s.value for place in again)
+    model = marked(MODEL, *(layer.name for layer in MODEL.layers[first:end]))
+    found = of(measured(model, division, machine), ("forward", "backward", "layerwise")).seconds
+    expected = makespan(division.schedule, replace(times, backward=backward), division.segments)
+    assert found == pytest.approx(expected, rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.oracle.handmade import law, machine, mlp, operations, tensor_loops
+from tests.oracle.handmade import law, layer_time, machine, mlp, operations, tensor_loops
 from tests.oracle.layout.test_units import chain
 
 from calib.fitting.parameters.file import Composition, Parameters
 from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
+from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import workload
 from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
+from calib.oracle.strategies.pipeline import placed
 
 NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
 BATCH = 8
@@ -32,7 +34,7 @@ def marked(model: ModelSpec, *names: str) -> ModelSpec:
 
 def known(laws: Sequence[Composition] = ()) -> Parameters:
     return machine(
-        collectives=operations("allreduce", "allgather", "reduce_scatter"),
+        collectives=operations("allreduce", "allgather", "reduce_scatter", "p2p"),
         tensor_loops=tensor_loops("update", "pack", "unpack"),
         composition=list(laws),
     )
@@ -54,8 +56,49 @@ def test_what_runs_again(region: tuple[str, ...], again: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("boundaries", "again"),
+    [
+        ((2,), ("relu1", "fc2", "relu2")),
+        ((3,), ("relu1", "relu2")),
+        ((2, 4), ("relu1", "fc2", "relu2")),
+    ],
+)
+def test_a_border_divides_a_region_into_two(
+    boundaries: tuple[int, ...], again: tuple[str, ...]
+) -> None:
+    model = marked(NET, "relu1", "fc2", "relu2", "fc3")
+    found = zip(model.layers, run_again(model, boundaries), strict=True)
+    assert tuple(layer.name for layer, runs in found if runs) == again
+
+
+def test_stages_are_balanced_with_what_runs_again() -> None:
+    """Of 8 layers of 1 s each way, the first 4 have a second forward."""
+    net = mlp([12, 8, 6, 4, 3])
+    model = marked(net, *(layer.name for layer in net.layers[:4]))
+    known = machine(layers=[layer_time(layer, BATCH, 2, 1.0, 1.0) for layer in net.layers])
+    costs = Machine(known).costs(2)
+    division = Division("pipeline", 2, BATCH)
+    assert [placed(of, division, costs).boundaries for of in (net, model)] == [(4,), (3,)]
+
+
+def test_sums_that_run_again() -> None:
+    """tensor: of the sums of a region's rows all but one that nothing behind it needs."""
+    known, division = machine(collectives=operations("allreduce")), Division("tensor", 2, BATCH)
+    one = Machine(known).network.time(Message("allreduce", 4 * BATCH * 6, 2)).seconds
+    for region, sums in ((("relu1", "fc2", "relu2"), 1), (("relu1", "fc2"), 0)):
+        with_, without = (project(of, division, known) for of in (marked(NET, *region), NET))
+        more = with_.phases["layerwise"].value - without.phases["layerwise"].value
+        assert more == pytest.approx(sums * one, rel=1e-9, abs=1e-12)
+        both = [project(of, division, known, "paper").phases for of in (marked(NET, *region), NET)]
+        assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(
     "division",
     [
+        Division("tensor", 2, BATCH),
+        Division("pipeline", 2, BATCH, boundaries=(5,)),
+        Division("pipeline", 2, BATCH, segments=2, boundaries=(1,)),
         Division("serial", 1, BATCH),
         Division("serial", 1, BATCH, accumulation=2),
         Division("data", 2, BATCH),
@@ -70,7 +113,8 @@ def test_the_backward_has_the_forward_of_what_runs_again(division: Division) -> 
     with_, without = (project(of, division, parameters).phases for of in (model, NET))
     costs = Machine(parameters).costs(division.p, "momentum").layers
     each = costs.each(workload(NET, division), division.local_batch, "forward")
-    again = division.accumulation * sum(cost.seconds for cost in each[1:4])
+    turns = division.segments * division.accumulation
+    again = turns * sum(cost.seconds for cost in each[1:4])
     more = with_["backward"].value - without["backward"].value
     assert more == pytest.approx(again, rel=1e-9)
     assert with_["forward"] == without["forward"] and with_["update"] == without["update"]

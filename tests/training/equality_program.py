@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 from tests.helpers.norms import Tensors
-from tests.helpers.programs import quiet, trace_once, traced_once
+from tests.helpers.programs import quiet
 from tests.helpers.sharded import weights_of
 from tests.helpers.side_by_side import side_by_side
 from torch import Tensor
@@ -28,7 +28,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.execution import execution_of
 from calib.microbench.item_types import weight_type
 from calib.training.checks.gradients import gradient_difference
-from calib.training.layer_program import LayerProgram
+from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.models.alexnet import AlexNet
 from calib.training.models.cosmoflow import CosmoFlow
@@ -145,7 +145,7 @@ def observed(worker: Worker, about: ModelEntry) -> LayerProgram:
     """The worker's program; where it has the plain module, one that stands before that."""
     if isinstance(worker.module, LayerProgram):
         return worker.module
-    program = traced_once(built(about, SEED), about)
+    program = layer_program(built(about, SEED), about, worker.division.local_batch)
     for node in program.graph.graph.nodes:
         if node.op == "call_module":
             path = str(node.target)
@@ -241,7 +241,6 @@ def main(directory: Path, names: list[str]) -> None:
     from calib.microbench.communicators.mpi import MpiCommunicator
 
     torch.set_num_threads(1)
-    trace_once()
     everyone = MpiCommunicator()
     wanted = [case for case in CASES if case.name in names or not names]
     for case, control in side_by_side(everyone, wanted, lambda case: case.division.p):

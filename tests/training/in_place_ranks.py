@@ -93,7 +93,7 @@ def moved(step: TrainingStep, begun: list[Tensor]) -> float:
 def of_overlap(control: MpiCommunicator, steps: list[tuple[TrainingStep, list[Tensor]]]) -> Any:
     """The case of overlap, measured."""
     steps.clear()
-    case = case_of("data", RANKS).model_copy(update={"exchange": "torch_mpi"})
+    case = case_of("data", RANKS).model_copy(update={"is_overlap": True})
     result = measure_in_place(control, case, 1, 0.0, 0.5)
     sums = [  # of the gradients of all iterations
         torch.cat([step.optimizer.state[p]["momentum_buffer"].flatten() for p in step.parameters])

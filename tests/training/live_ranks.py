@@ -12,7 +12,6 @@ import sys
 
 import torch
 from tests.helpers.layerwise import priced
-from tests.helpers.programs import trace_once
 from tests.oracle.checkpointed_models import MODELS, entry_of, traced
 
 from calib.foundation.division import Division
@@ -39,7 +38,7 @@ SEGMENTS = 4
 
 
 def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
-    """`way`: ddp, sharded, 1f1b, an execution, a number of accumulated micro-batches, or nothing."""
+    """`way`: ddp, sharded, 1f1b, tokens, an execution, accumulated micro-batches, or nothing."""
     return Division(
         strategy,
         p,
@@ -48,6 +47,7 @@ def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
         schedule="1f1b" if way == "1f1b" else "gpipe",
         overlap=way == "ddp",
         sharded_optimizer=way == "sharded",
+        sequence_parallel=way == "tokens",
         accumulation=int(way) if way.isdecimal() else 1,
     )
 
@@ -77,7 +77,6 @@ def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
     torch.set_num_threads(1)
-    trace_once()
     gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")

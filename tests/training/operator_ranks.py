@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from tests.helpers.side_by_side import side_by_side
+from tests.oracle.checkpointed_models import entry_of
 from tests.training.operator_models import ENTRIES
 
 from calib.foundation.division import Division
@@ -35,7 +36,10 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
     return [Case(model, division, backend) for model in models.split()]
 
 
+CHECKPOINTED = {name: entry_of(name) for name in ("vision", "language", "of-two")}
 CASES = [
+    *of("vision language of-two", "pipeline", 2, segments=2),
+    *of("vision language", "pipeline", 4, segments=4, schedule="1f1b"),
     *of("gpt vit awkward lstm", "pipeline", 2, segments=2),
     *of("gpt convnext shifted", "pipeline", 3, segments=4, schedule="1f1b"),
     *of("gpt mobile unet rotary", "pipeline", 4, segments=4, schedule="1f1b"),
@@ -59,7 +63,7 @@ def main() -> None:
     for number, control in side_by_side(world, numbers, lambda number: CASES[number].division.p):
         case = CASES[number]
         teams = make_teams(control, case.division, case.backend)
-        about, options = ENTRIES[case.model], WorkerOptions()
+        about, options = (ENTRIES | CHECKPOINTED)[case.model], WorkerOptions()
         mine[number] = gradient_difference(about, case.division, 3, teams, options)
         teams.close()
     everyone = world.allgather_object(sorted(mine.items()))

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from tests.helpers.programs import trace_once, traced_once
 from tests.training.pipeline_models import ENTRIES, WIDE, watch
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from calib.microbench.item_types import weight_type
 from calib.microbench.tensors import make_optimizer, update
 from calib.microbench.timing.watchdog import PROGRESS
 from calib.training.clock import PhaseClock
+from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.teams import make_teams
@@ -83,7 +83,7 @@ class Serial:
 
     def __init__(self, about: ModelEntry, case: Case) -> None:
         dtype = weight_type(execution_of(case.dtype))
-        self.program = traced_once(built(about, SEED).to(dtype), about)
+        self.program = layer_program(built(about, SEED).to(dtype), about, BATCH // case.segments)
         self.loss_of, self.segments = loss_function(about), case.segments
         self.parameters = dict(self.program.graph.named_parameters())
         self.optimizer = make_optimizer(list(self.parameters.values()))
@@ -175,7 +175,6 @@ def run(case: Case, control: MpiCommunicator) -> float:
 def main() -> None:
     """All cases."""
     torch.set_num_threads(1)
-    trace_once()
     world = MpiCommunicator()
     found = []
     for case in CASES:

@@ -15,7 +15,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-from tests.helpers.programs import trace_once
 from tests.training.plan_models import (
     BATCH,
     DIMENSIONS,
@@ -147,7 +146,6 @@ def cases(control: MpiCommunicator) -> dict[str, dict[str, Any]]:
 def main(directory: Path, sizes: list[int]) -> None:
     """All cases on so many of the ranks, one size after the other; a rank that fails ends all."""
     torch.set_num_threads(1)
-    trace_once()
     everyone = MpiCommunicator()
     for p in sizes:
         control = everyone.part(range(p) if everyone.rank < p else None)

@@ -6,14 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.helpers.tensor_ranks import Noted, on_ranks
-from tests.oracle.checkpointed_models import entry_of, traced
+import torch
+from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns
+from tests.oracle.checkpointed_models import built, entry_of, traced
 from torch import Tensor
 
 from calib.foundation.division import Division
+from calib.oracle.layout.shards import why_impossible
 from calib.oracle.layout.traffic import messages
+from calib.training.checkpoints import Checkpointed, checkpoint_regions
+from calib.training.checks.chance import WithoutChance
 from calib.training.checks.gradients import gradient_difference
-from calib.training.step import TrainingStep
+from calib.training.layer_program import layer_program
+from calib.training.step import TrainingStep, in_type, loss_function, synthetic_batch
 from calib.training.teams import Teams
 from calib.training.worker import WorkerOptions
 
@@ -24,24 +29,63 @@ OF_RANKS = [
     Division("fully_sharded", 2, 2 * EACH),
     Division("fully_sharded", 3, 3 * EACH),
 ]
+OF_PARTS = [
+    Division("tensor", 2, EACH),
+    Division("tensor", 4, EACH),
+    Division("tensor", 2, EACH, sequence_parallel=True),
+    Division("sequence", 2, EACH),
+]
 
 
-@pytest.mark.parametrize("name", ["blocks", "in-segments", "language", "images"])
-@pytest.mark.parametrize("division", OF_RANKS, ids=lambda of: f"{of.strategy} {of.p}")
-def test_gradients_are_the_serial_ones(name: str, division: Division) -> None:
+def named(of: Division) -> str:
+    return f"{of.strategy}{' tokens' * of.sequence_parallel} {of.p}"
+
+
+def difference(name: str, division: Division) -> float:
     about = entry_of(name)
 
     def program(teams: Teams) -> float:
         return gradient_difference(about, division, SEED, teams, WorkerOptions())
 
-    assert max(on_ranks(division, program)) < 1e-10
+    return max(on_ranks(division, program))
+
+
+@pytest.mark.parametrize("name", ["blocks", "in-segments", "language", "images"])
+@pytest.mark.parametrize("division", OF_RANKS, ids=named)
+def test_gradients_are_the_serial_ones(name: str, division: Division) -> None:
+    assert difference(name, division) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["vision", "language", "nested"])
+@pytest.mark.parametrize("division", OF_PARTS, ids=named)
+def test_gradients_of_parts_are_the_serial_ones(name: str, division: Division) -> None:
+    if why_impossible(traced(name), division):
+        assert (name, division.strategy) == ("nested", "sequence")  # it has no attention
+        return
+    assert difference(name, division) < 1e-10
 
 
 @pytest.mark.parametrize("name", ["mlp", "of-two", "in-segments", "language"])
 @pytest.mark.parametrize("p", [2, 3])
 def test_messages_are_those_of_the_oracle(name: str, p: int) -> None:
     """Regions within a unit and over several: what runs again may gather once more."""
-    about, division = entry_of(name), Division("fully_sharded", p, p * EACH)
+    check_messages(name, Division("fully_sharded", p, p * EACH))
+
+
+@pytest.mark.parametrize("name", ["mlp", "from-the-input", "in-segments", "vision", "language"])
+@pytest.mark.parametrize("division", OF_PARTS[::2], ids=named)
+def test_messages_of_parts_are_those_of_the_oracle(name: str, division: Division) -> None:
+    """What runs again sends again: the sums of a block but the last, and all that is gathered."""
+    check_messages(name, division)
+
+
+@pytest.mark.parametrize("name", ["vision", "language"])
+def test_messages_of_tokens_are_those_of_the_oracle(name: str) -> None:
+    check_messages(name, Division("sequence", 2, EACH))
+
+
+def check_messages(name: str, division: Division) -> None:
+    about = entry_of(name)
 
     def program(teams: Teams) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
@@ -50,7 +94,8 @@ def test_messages_are_those_of_the_oracle(name: str, p: int) -> None:
             sent.append((operation, whole.nbytes))
 
         world: Any = Noted(teams.world, note)
-        step = TrainingStep(about, division, SEED, replace(teams, world=world))
+        group: Any = teams.group and Noted(teams.group, note)
+        step = TrainingStep(about, division, SEED, replace(teams, world=world, group=group))
         sent.clear()
         step.iterate()
         return sent
@@ -58,3 +103,31 @@ def test_messages_are_those_of_the_oracle(name: str, p: int) -> None:
     expected = sorted((m.operation, m.nbytes) for m in messages(traced(name), division))
     for sent in on_ranks(division, program):
         assert sorted(sent) == expected
+
+
+@pytest.mark.parametrize("name", ["mlp", "language", "of-two"])
+def test_a_program_with_its_regions(name: str) -> None:
+    """It makes what the program without them does, and its layers are seen."""
+    module = built(name).double()
+    inputs, targets = synthetic_batch(entry_of(name), EACH, 1)
+    inputs, loss = in_type(inputs, torch.float64), loss_function(entry_of(name))
+    found: list[dict[str, Tensor]] = []
+    for folds in (False, True):
+        with taking_turns(1), WithoutChance():
+            program = layer_program(module, entry_of(name), EACH)
+            if folds:
+                checkpoint_regions(program)
+            names: set[str] = set()
+            program.observer = lambda layer, _, names=names: names.add(layer)  # type: ignore[misc]
+            module.zero_grad()
+            loss(program(inputs), targets).backward()
+        grads = {of: p.grad.clone() for of, p in module.named_parameters() if p.grad is not None}
+        found.append(grads)
+        assert names == {layer.name for layer in program.spec.layers[:-1]} | {
+            of for layer in program.spec.layers for of in layer.outputs if "[" in of
+        }
+        regions = [of for of in program.graph.children() if isinstance(of, Checkpointed)]
+        assert len(regions) == (len({of.recomputed for of in program.spec.layers} - {""}) * folds)
+    assert found[0].keys() == found[1].keys() and len(found[0]) == len(list(module.parameters()))
+    for of, gradient in found[0].items():
+        assert torch.equal(gradient, found[1][of]), of

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from tests.training.operator_models import ENTRIES, Mobile
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from calib.oracle.trace.tracing import trace
 from calib.training.checks.chance import WithoutChance
 from calib.training.layer_program import LayerProgram, layer_program
-from calib.training.models import ModelEntry, built
+from calib.training.models import ModelEntry, built, entry
 from calib.training.step import in_type, loss_function, synthetic_batch
 
 FULL = ("awkward", "convnext")  # the modules themselves make numbers in float32
@@ -130,6 +134,92 @@ def test_without_dropout_a_program_draws_no_random_number(name: str) -> None:
         with WithoutChance():
             found.append(run(inputs))
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+class _Calls(TorchDispatchMode):
+    """Counts what runs, by operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter[str]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.counts[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50-mini", "vgg16-mini", "alexnet-mini", "inception-v3-mini", "cosmoflow-mini"]
+)
+def test_a_program_of_a_registered_model_runs_the_models_calls(name: str) -> None:
+    """Forward and backward, operator by operator; an adaptive pooling that is the identity is none."""
+    about, counts, gradients = entry(name), list[Counter[str]](), list[list[Tensor | None]]()
+    inputs, targets = synthetic_batch(about, 2, 1)
+    spec = trace(about.build(), about.input_shape, name, about.loss, about.auxiliary_weight)
+    for is_program in (False, True):
+        module = built(about, 3)
+        run = layer_program(module, about, 2) if is_program else module
+        torch.manual_seed(5)
+        with _Calls() as calls:
+            loss_function(about)(run(inputs), targets).backward()
+        counts.append(calls.counts)
+        gradients.append([parameter.grad for parameter in module.parameters()])
+        if isinstance(run, LayerProgram):
+            assert run.spec == spec
+    assert counts[0] == counts[1] and counts[0]["aten.convolution.default"]
+    assert all(
+        a is not None and b is not None and torch.equal(a, b)
+        for a, b in zip(*gradients, strict=True)
+    )
+
+
+def test_modules_of_torch_nn_are_called() -> None:
+    """So that their times are measured one by one: all that the model has."""
+    about = entry("alexnet-mini")
+    program = layer_program(built(about, 3), about, 2)
+    called = {str(node.target) for node in program.graph.graph.nodes if node.op == "call_module"}
+    leaves = {name for name, of in built(about, 3).named_modules() if not list(of.children())}
+    assert called == leaves and "avgpool" in called
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.second = nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.relu(self.second(self.relu(self.first(x))))
+        return made
+
+
+def test_a_module_that_is_used_twice_is_called_twice() -> None:
+    about = ModelEntry("twice", Twice, (6,), "mse", 6, 2)
+    program = layer_program(Twice(), about, 2)
+    called = [str(of.target) for of in program.graph.graph.nodes if of.op == "call_module"]
+    assert called == ["first", "relu", "second", "relu"]
+    assert [x.name for x in program.spec.layers[:-1]] == ["first", "relu", "second", "relu#2"]
+
+
+class Patched(nn.Module):
+    """One layer whose forward is more than the call of its kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.twice = nn.Linear(6, 6), nn.ReLU()
+        self.twice.forward = lambda x: torch.relu(x) + torch.relu(-x)  # type: ignore[method-assign]
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.twice(self.linear(x))
+        return made
+
+
+def test_a_module_that_computes_more_is_not_called() -> None:
+    about, module = ModelEntry("patched", Patched, (6,), "mse", 6, 2), Patched()
+    program, x = layer_program(module, about, 2), torch.arange(12.0).sin().view(2, 6)
+    assert torch.equal(program(x), module(x))
+    assert [x.shape.name for x in program.spec.layers[1:-1]] == ["relu", "neg", "relu", "add"]
 
 
 class Positions(nn.Module):

@@ -169,7 +169,7 @@ def test_ranks_send_tokens_as_the_oracle_says(about: ModelEntry, loss: Loss) -> 
 
 
 def test_three_steps_are_those_of_serial_training() -> None:
-    """Weights of plain linear layers, and every layer's outputs, which torch.fx traces."""
+    """Weights of plain linear layers, and every layer's outputs."""
 
     def build() -> nn.Module:
         return nn.Sequential(

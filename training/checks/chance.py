@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 
 _DROPOUT = frozenset(
     (
@@ -42,16 +43,22 @@ _DRAWN = {
 }
 
 
-class WithoutChance(TorchFunctionMode):
+class WithoutChance(DeviceContext):
     """A context in which dropout passes its input on, and random numbers are constants, in this thread.
 
     By modules, functions or operators of ATen, also within attention and recurrent layers. With
     `building`, weights and samples may be made inside: of what is drawn, masks alone are constants.
+
+    It says that it is the context of the default device: in no other does torch.utils.checkpoint run a
+    forward again.
     """
 
     def __init__(self, building: bool = False) -> None:
-        super().__init__()
+        super().__init__(torch.get_default_device())
         self._drawn = {"bernoulli": 1.0} if building else _DRAWN
+
+    # what a device's does beside would change the order of modes
+    __enter__, __exit__ = TorchFunctionMode.__enter__, TorchFunctionMode.__exit__
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from calib.foundation.errors import InputError
 from calib.foundation.layers import Shape
 from calib.foundation.own import Loss, Own, own_name
+from calib.microbench.item_types import in_item_type
 from calib.microbench.memory import storages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import at, failed_at, line_of
@@ -34,6 +35,7 @@ from calib.training.step import loss_function, synthetic_batch
 
 Make = Callable[..., ModelSpec]  # trace, or profile
 SAMPLES = 2  # of the forward that is tried; batch norm in train mode refuses 1
+LOOK_UPS = (F.embedding, F.embedding_bag)
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 PRODUCTS = (F.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
@@ -157,6 +159,10 @@ def seeded(own: Own) -> nn.Module:
     member(words)  # imported first, as an import may draw random numbers
     first = built(about, 0)
     require_weights(first, words)
+    if any(tensor.is_meta for tensor in (*first.parameters(), *first.buffers())):
+        raise InputError(
+            f"{words} is on the meta device and has no weights to train: build it on the CPU"
+        )
     again = built(about, 0)
     if {id(p) for p in first.parameters()} & {id(p) for p in again.parameters()}:
         raise InputError(
@@ -191,8 +197,14 @@ def digest(tensors: Mapping[str, Any]) -> str:
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor):
             found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(tensor.detach().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+            found.update(
+                _dense(tensor.detach()).reshape(-1).contiguous().view(torch.uint8).numpy().data
+            )
     return found.hexdigest()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 class _Forward(TorchFunctionMode):
@@ -211,7 +223,7 @@ class _Forward(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        if func is F.embedding:
+        if func in LOOK_UPS:
             index, table = [*args, *given.values()][:2]
             if storages([index]).keys() == storages([self.inputs]).keys():  # also a slice of it
                 self.rows = min(self.rows or len(table), len(table))
@@ -227,6 +239,7 @@ def _tried(own: Own, module: nn.Module, tries: Sequence[Tensor], whole: bool = T
     """
     about, words = entry(own_name(own.built_by), own), own.built_by
     _, targets = synthetic_batch(about, SAMPLES, 0)
+    in_item_type(module, torch.get_default_dtype())  # as a rank has it
     weights = dict(module.named_parameters())
     before = digest(weights), [weight._version for weight in weights.values()]
     errors: list[InputError] = []
@@ -236,6 +249,8 @@ def _tried(own: Own, module: nn.Module, tries: Sequence[Tensor], whole: bool = T
             with torch.random.fork_rng(devices=[]), aside(), seen:
                 output = module(inputs)
                 seen.output = loss_function(about)(output, targets) if whole else output
+            if not inputs.is_floating_point():  # which others than tables may read
+                seen.rows = seen.rows or 1
             break
         except InputError as error:  # of a training function
             errors.append(error)
@@ -244,7 +259,9 @@ def _tried(own: Own, module: nn.Module, tries: Sequence[Tensor], whole: bool = T
             errors.append(InputError(f"the forward of {words} failed{at(failed_at(error))}: {why}"))
     else:
         raise errors[-1 if seen.rows else 0]  # where it looks integers up, they were the right ones
-    if before != (digest(weights), [weight._version for weight in weights.values()]):
+    now = dict(module.named_parameters())
+    replaced = any(now.get(name) is not weight for name, weight in weights.items())
+    if replaced or before != (digest(weights), [weight._version for weight in weights.values()]):
         raise InputError(
             f"the forward of {words} changes its own weights, which only the optimizer may: keep "
             "what changes in buffers"

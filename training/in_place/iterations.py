@@ -133,7 +133,7 @@ def short_teams(control: Any, case: InPlaceCase) -> Teams:
         return make_teams(control, case.division, "mpi")
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
-    return teams_of(short(control), case.division)
+    return teams_of(short(case.library, control), case.division)
 
 
 def phases_of(case: InPlaceCase) -> list[str]:
@@ -233,13 +233,14 @@ def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn
     if not isinstance(module, LayerProgram):
         several = {name.partition("#")[0] for name in layers if "#" in name}
         return {name: part for name, part in module.named_modules() if name not in several}
-    called = {node.name: module.module_called(node) for node in module.graph.graph.nodes}
-    uses = Counter(called.values())
-    return {
-        module.layer_of[name]: part
-        for name, part in called.items()
-        if part is not None and uses[part] == 1 and name in module.layer_of
-    }
+    called = [
+        (program.layer_of.get(node.name, ""), program.module_called(node))
+        for program in module.modules()  # it, and its checkpointed regions
+        if isinstance(program, LayerProgram)
+        for node in program.graph.graph.nodes
+    ]
+    uses = Counter(part for _, part in called)
+    return {name: part for name, part in called if part is not None and uses[part] == 1 and name}
 
 
 def step_memory(step: TrainingStep) -> dict[str, int]:

@@ -35,7 +35,7 @@ def measure_overlap(
     """
     plain = case.division
     device = take_device(case.device, control)
-    teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, device)), plain)
+    teams = teams_of(cast(TorchGroup, make_communicator(case.library, control, device)), plain)
     try:
         about, options = entry(case.model, case.own), WorkerOptions(case.optimizer, case.execution)
         steps = {

@@ -15,6 +15,7 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
@@ -142,8 +143,9 @@ def entry(name: str, own: Own | None = None) -> ModelEntry:
     raise InputError(f"unknown model {name!r}{hint} known models: {', '.join(_BY_NAME)}")
 
 
+@cache
 def _entry_of(name: str, own: Own) -> ModelEntry:
-    """A user's model; its code is imported when it is built."""
+    """A user's model, one entry for each; its code is imported when it is built."""
 
     def build_model() -> nn.Module:
         # late: they import PyTorch

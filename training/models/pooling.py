@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,12 +15,27 @@ POOLS = {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d:
 def skip_identities(module: nn.Module) -> nn.Module:
     """Let every adaptive average pooling of `module` hand on what has its size already; `module`.
 
-    The modules stay what they are, for tracing and for their names.
+    The modules stay what they are, for their names.
     """
-    for pool in module.modules():
-        if type(pool) in POOLS:
-            pool.__dict__["forward"] = partial(_pooled, pool)
+    for pool in _pools(module):
+        pool.__dict__["forward"] = partial(_pooled, pool)
     return module
+
+
+@contextmanager
+def identities_run(module: nn.Module) -> Iterator[None]:
+    """While it is traced: every adaptive average pooling is a layer, as the ModelSpec has it."""
+    skipping = [(pool, pool.__dict__.pop("forward", None)) for pool in _pools(module)]
+    try:
+        yield
+    finally:
+        for pool, forward in skipping:
+            if forward is not None:
+                pool.__dict__["forward"] = forward
+
+
+def _pools(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if type(part) in POOLS]
 
 
 def _pooled(pool: Any, x: Tensor) -> Tensor:

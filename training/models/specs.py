@@ -179,7 +179,8 @@ def _sources_sha256() -> str:
     house = Path(__file__).parents[2]
     sources = [
         *sorted((house / "training/models").glob("*.py")),
-        *(house / f"oracle/{name}.py" for name in ("trace/tracing", "trace/layers", "model/spec")),
+        *sorted((house / "oracle/trace").glob("*.py")),
+        house / "oracle/model/spec.py",
         house / "foundation/layers.py",
     ]
     digest = hashlib.sha256()

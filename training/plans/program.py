@@ -20,6 +20,7 @@ from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
+from calib.training.exported_graph import writes
 from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers, summers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
 from calib.training.plans.gradients import PlanGroups, SharedGradients
@@ -116,7 +117,7 @@ class _Builder:
     def _part(self, layer: Layer, of: Configuration, sources: list[StepInput]) -> PartLayer:
         node = self.source.node_of(layer.name)
         whole = self.source.module_called(node)
-        inplace = bool(getattr(whole, "inplace", node.kwargs.get("inplace", False)))
+        inplace = writes(node, whole)
         if any(source.fetch is not None or source.name == INPUT for source in sources):
             inplace = False  # it may be a view of a layer's output, or the batch itself
         part = part_layer(layer.shape, of, self.rank, whole, inplace)
@@ -125,7 +126,9 @@ class _Builder:
             if parameter.requires_grad and "." not in name:
                 ranges = part.ranges.get(name, ())
                 alone: Gradient = "own" if ranges else "same"
-                self.held.append(Held(f"{node.target}.{name}", parameter, ranges, alone))
+                known = f"{node.target}.{name}"
+                known = self.source.names.get(known, known)
+                self.held.append(Held(known, parameter, ranges, alone))
                 self.sharers.append(mine)
         return part
 

@@ -22,6 +22,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from calib.microbench.communicator import TorchGroup
 from calib.microbench.timing.watchdog import beat
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.clock import PhaseClock
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.layer_program import LayerProgram
@@ -75,6 +76,7 @@ class PipelineWorker(Worker):
         number = task.teams.place.stage
         stage = cut(program, division.boundaries, number)
         held = [Held(name, p, gradient="own") for name, p in stage.program.trained()]
+        checkpoint_regions(stage.program)
         self._tied = _tied_gradients(task, held)
         super().__init__(task, stage.program, held, self._tied)
         self._reads_input = stage.reads_input

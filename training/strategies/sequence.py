@@ -16,6 +16,7 @@ from calib.oracle.layout.cuts import Cut
 from calib.oracle.layout.sequence import loss_cut, sequence_parts
 from calib.oracle.layout.shards import largest_parts
 from calib.oracle.model.spec import ModelSpec
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.split.moves import GroupLink
 from calib.training.split.sequence import SequenceProgram
@@ -57,6 +58,7 @@ def make(task: Task) -> Worker:
     parts = SequenceProgram(program, link, largest_parts(spec, division), division.local_batch)
     parts.divide(found)
     program.recompile()
+    checkpoint_regions(program)
     held = [replace(of, gradient="partial") for of in whole]
     exchange = FlatAllreduce([of.parameter for of in held], task.teams.world)
     worker = SequenceWorker(task, program, held, exchange, parts.region)

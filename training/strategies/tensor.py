@@ -11,6 +11,7 @@ from torch import nn
 
 from calib.oracle.layout.regions import regions
 from calib.oracle.layout.shards import largest_parts, parts_of_tokens
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.gradients.flat import PartialGradients
 from calib.training.split.moves import GroupLink
 from calib.training.split.regions import RegionParts
@@ -44,6 +45,7 @@ def make(task: Task) -> Worker:
         for name, parameter in program.graph.named_parameters()
         if parameter.requires_grad
     ]
+    checkpoint_regions(program)
     partial = any(of.gradient == "partial" for of in held)
     exchange = PartialGradients(held, group) if partial else None
     return Worker(task, program, held, exchange, parts.region)

@@ -239,7 +239,7 @@ def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
 
 def overlapping(drafted: Draft) -> list[tuple[str, str, int]]:
     found = cases(drafted.plan, InPlaceCase, is_overlap=True)
-    return [(case.model, case.exchange, case.ranks) for case in found]
+    return [(case.model, case.library, case.ranks) for case in found]
 
 
 def test_overlap(specs: dict[str, ModelSpec]) -> None:
@@ -458,6 +458,12 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
     found = collectives(sharded, library="torch_gloo")
     sent = {("allgather", 1), ("reduce_scatter", 1), ("allreduce", 2), ("p2p", 2)}
     assert {(case.operation, case.tier) for case in found} == sent
+    for libraries in (("torch_mpi", "torch_gloo"), ("torch_gloo",)):
+        plan = vgg(cluster(2), specs, (2,), strategies=("fully_sharded",), libraries=libraries).plan
+        whole = cases(plan, InPlaceCase, is_overlap=False)
+        assert tuple(case.library for case in whole if case.meetings) == libraries
+        (data,) = (case for case in whole if not case.meetings)
+        assert data.library == libraries[0]
     plan = vgg(cluster(2), specs, (2,), libraries=("nccl", "mpi"), device="cuda").plan
     exact = collectives(plan, tier=0)
     assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
@@ -473,9 +479,8 @@ def test_the_plan_of_gpus_is_that_of_cpus_but_for_what_only_hosts_do(
         return vgg(cluster(2), specs, (1, 2), device=device).plan
 
     def as_on_a_gpu(case: Case) -> Case:
-        library = {"library": "torch_nccl"} if isinstance(case, CollectiveCase) else {}
-        exchange = {"exchange": "torch_nccl"} if getattr(case, "is_overlap", False) else {}
-        return case.model_copy(update={"device": "cuda", **library, **exchange})
+        library = {"library": "torch_nccl"} if hasattr(case, "library") else {}
+        return case.model_copy(update={"device": "cuda", **library})
 
     hosts, gpus = (
         [case for case in plan_on(device).cases if not is_of_peaks(case)]

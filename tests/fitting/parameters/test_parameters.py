@@ -17,7 +17,7 @@ from tests.reports.records import parameters
 
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.fitting.parameters.signature import with_signature
-from calib.foundation.errors import FileError
+from calib.foundation.errors import FileError, InputError
 from calib.foundation.records import Estimate
 from calib.microbench.records.cluster import Cluster, Host, Level
 
@@ -296,3 +296,27 @@ def test_the_laws_of_one_execution() -> None:
     plain = of.of_execution("float32")
     assert plain.executions == ("float32",)
     assert filled().of_execution("float32") == filled()
+
+
+def test_operations_of_one_library() -> None:
+    """Layers and all else stay; how ranks meet is known of another, which is better than nothing."""
+    whole = filled()
+    both = whole.model_copy(
+        update={
+            "collectives": [
+                fit.model_copy(update={"library": library})
+                for fit in whole.collectives
+                for library in ("torch_mpi", "torch_gloo")
+            ]
+        }
+    )
+    found = both.sent_by("torch_gloo")
+    assert {fit.library for fit in found.collectives} == {"torch_gloo"}
+    assert len(found.collectives) == len(whole.collectives)
+    assert (found.layers, found.composition) == (both.layers, both.composition)
+    with pytest.raises(
+        InputError, match=r"no operations of nccl, only those of torch_gloo, torch_mpi"
+    ):
+        both.sent_by("nccl")
+    with pytest.raises(InputError, match=r"no operations of nccl, none"):
+        both.model_copy(update={"collectives": []}).sent_by("nccl")

@@ -206,3 +206,38 @@ def test_gradients_that_are_exchanged_are_fewer_than_the_weights() -> None:
     found = {law.phase: (law.s_per_layer, law.max_bytes, law.models) for law in laws}
     assert found["pack"] == (pytest.approx(0.5e-3 / 3), 64, ["a tensor-sequence x 8"])
     assert found["update"][0] == 0.0
+
+
+def test_ranks_meet_in_another_way_by_another_library() -> None:
+    """A call takes 3 us more than in a loop by one library, and 40 us more by the other."""
+    extra = {"torch_mpi": 3e-6, "torch_gloo": 40e-6}
+    loop_s = {"torch_mpi": 2e-6, "torch_gloo": 5e-6}
+    whole = LOOP.collectives[0]
+    point = whole.points[0]
+    fits = [
+        whole.model_copy(
+            update={
+                "operation": "allgather",
+                "library": library,
+                "points": [point.model_copy(update={"seconds": estimate(seconds)})],
+            }
+        )
+        for library, seconds in loop_s.items()
+    ]
+    cases = [
+        model_case(
+            name, strategy="filter", library=library, meetings=(("layerwise", "allgather", n),)
+        )
+        for library in extra
+        for name, n in (("a", 4), ("b", 10), ("c", 31))
+    ]
+    rows = [
+        row
+        for case in cases
+        for n in [case.meetings[0][2]]
+        for row in constant(case, "layerwise", n * (loop_s[case.library] + extra[case.library]))
+    ]
+    laws = compositions(as_samples(rows), {case.id: case for case in cases}, [], [], fits)
+    assert {law.library: law.s_per_layer for law in laws} == {
+        library: pytest.approx(seconds, rel=1e-6) for library, seconds in extra.items()
+    }

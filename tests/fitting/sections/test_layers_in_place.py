@@ -144,6 +144,23 @@ def test_micro_batches_of_stages() -> None:
     assert [forward(found[name]) for name in (A, B, C)] == pytest.approx([3e-3, 7e-3, 3e-3])
 
 
+def test_what_a_stage_runs_again_is_of_its_rank() -> None:
+    """The first stage's backwards of 10 ms have 7 ms of a forward, those of the second have none."""
+    again = {"again_keys": (B,), "again_ranks": (0,)}
+    ranks = (0, 0, 1)
+    of = case({"x": A, "y": B, "z": C}, strategy="pipeline", segments=4, layer_ranks=ranks, **again)
+    rows = rows_of(of, "forward", [[40e-3, 12e-3]] * 8)
+    rows += rows_of(of, "backward", [[40e-3, 12e-3]] * 8)
+    for name, seconds in (("x", 2e-3), ("y", 6e-3), ("z", 1e-3)):
+        rows += rows_of(of, "layer_forward", [[seconds]] * 8, key=f"m:{name}")
+    for name in ("x", "y", "z"):
+        rows += rows_of(of, "layer_backward", [[1e-3]] * 8, key=f"m:{name}")
+    found = fitted(rows, of)
+    assert [found[name].in_place_backward_s.value for name in (A, B, C)] == pytest.approx(
+        [1.5e-3, 1.5e-3, 3e-3]
+    )
+
+
 def test_layers_that_nothing_else_has_timed() -> None:
     """Their time in place stands for that alone."""
     of = case({"x": A, "new": D})

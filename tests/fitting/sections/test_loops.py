@@ -136,7 +136,7 @@ def test_lists_of_models_have_their_time_in_iterations_too() -> None:
     data = model_case("a", tensors_key="mine")
     spatial = model_case("a", strategy="spatial", tensors_key="mine")
     adam = model_case("a", tensors_key="mine", optimizer="adam")
-    overlapped = model_case("b", tensors_key="other", exchange="torch_mpi")
+    overlapped = model_case("b", tensors_key="other", is_overlap=True)
     cases = {of.id: of for of in (data, spatial, adam, overlapped)}
     rows = [row for name in ("pack", "update") for row in noisy(name)]
     rows += rows_of(case("update", (10,)), "update_adam", [[1e-3, 2e-3]] * 9)

@@ -20,8 +20,9 @@ from calib.microbench.records.samples import Sample
 WITHOUT = {"a": (2.0, 3.0, 1.4), "b": (4.0, 1.0, 2.6), "c": (3.0, 2.0, 1.3), "d": (9.0, 4.0, 6.5)}
 
 
-def case(model: str, ranks: int = 2, exchange: Any = "torch_mpi") -> InPlaceCase:
-    return model_case(model, ranks, tensors_key="t", gradient_bytes=4, exchange=exchange)
+def case(model: str, ranks: int = 2, **more: Any) -> InPlaceCase:
+    about: dict[str, Any] = {"is_overlap": True, **more}
+    return model_case(model, ranks, tensors_key="t", gradient_bytes=4, **about)
 
 
 def rows(of: InPlaceCase, eta: float, slower: float = 1.0, launch: int = 0) -> list[Sample]:
@@ -34,7 +35,7 @@ def rows(of: InPlaceCase, eta: float, slower: float = 1.0, launch: int = 0) -> l
     overlapped = slower * (whole - min(eta * exchange, backward))
     drift = (0.9, 0.95, 1.0, 1.0, 1.0, 1.1, 1.2)
     work = {"blocking": whole, "overlapped": overlapped}
-    about: dict[str, Any] = {"library": of.exchange, "launch": launch}
+    about: dict[str, Any] = {"library": of.library, "launch": launch}
     found = [
         row
         for name, seconds in work.items()
@@ -82,7 +83,7 @@ def test_launches_that_differ_are_in_the_interval() -> None:
 
 def test_ranks_and_libraries_are_apart() -> None:
     samples = [row for ranks in (2, 4) for row in rows(case("b", ranks), 0.5)]
-    found, _ = overlaps(as_samples(samples + rows(case("b", exchange="torch_gloo"), 1.0)))
+    found, _ = overlaps(as_samples(samples + rows(case("b", library="torch_gloo"), 1.0)))
     etas = {(o.library, o.ranks): o.eta.value for o in found}
     expected = {("torch_mpi", 2): 0.5, ("torch_mpi", 4): 0.5, ("torch_gloo", 2): 1.0}
     assert etas == pytest.approx(expected)
@@ -93,7 +94,7 @@ def test_rows_that_lack_the_iterations_without() -> None:
     lacking = [row for row in rows(case("a"), 0.5) if row.operation != "blocking"]
     found, notes = overlaps(as_samples(lacking))
     assert found == [] and notes == ["overlap of a x 8 on 2 ranks: not measured without"]
-    plain = constant(case("a", exchange="token"), "backward", 1.0)
+    plain = constant(case("a", is_overlap=False), "backward", 1.0)
     assert overlaps(as_samples(plain)) == ([], [])
 
 

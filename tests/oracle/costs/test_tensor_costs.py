@@ -20,6 +20,7 @@ from tests.oracle.handmade import (
     layer_time,
     linear,
     machine,
+    operations,
     tensor_loop,
     tensor_loops,
 )
@@ -278,6 +279,27 @@ def test_calls_between_layers_in_an_iteration() -> None:
     assert cost.high == pytest.approx(whole + math.hypot(5e-6, whole / 2), rel=EXACT, abs=0)
     assert costs.meeting("layerwise", calls, 5) == calls, "of which there is no law"
     assert costs.meeting("halo", NOTHING, 5) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("measured", "each"), [((), 2e-6), (("torch_mpi", "torch_gloo"), 2e-6), (("torch_gloo",), 9e-6)]
+)
+def test_ranks_meet_by_the_library_that_operations_are_priced_by(
+    measured: tuple[str, ...], each: float
+) -> None:
+    fit = operations("allgather")[0]
+    fits = [fit.model_copy(update={"library": name}) for name in measured]
+    laws = [
+        law("layerwise", 2, s_per_layer=extra).model_copy(update={"library": name})
+        for name, extra in (("torch_mpi", 2e-6), ("torch_gloo", 9e-6))
+    ]
+    calls = Cost(50e-6, "measured")
+    for order in (laws, laws[::-1]):
+        costs = costs_of(composition=order, collectives=fits)
+        cost = costs.meeting("layerwise", calls, 5)
+        assert cost.seconds == pytest.approx(50e-6 + 5 * each, rel=EXACT, abs=0)
+    alone = costs_of(composition=laws[1:], collectives=fits[:1])
+    assert alone.meeting("layerwise", calls, 1).seconds == pytest.approx(59e-6, rel=EXACT, abs=0)
 
 
 @pytest.mark.parametrize("operation", ["concat", "split"])

@@ -16,7 +16,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.tracing import NotByFx, trace
+from calib.oracle.trace.tracing import NotTraced, trace
 
 
 class Called(nn.Module):
@@ -86,11 +86,12 @@ def test_a_region_is_whole() -> None:
         ModelSpec.model_validate(content)
 
 
-@pytest.mark.parametrize("strategy", ["pipeline", "filter", "channel"])
-def test_other_strategies_are_refused(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["filter", "channel"])
+def test_strategies_that_divide_layers_by_kind_are_refused(strategy: str) -> None:
     (why,) = why_impossible(traced("mlp"), Division(strategy, 2, 4))
     assert "mlp has checkpointed layers (blocks.0.norm)" in why
-    assert not why_impossible(traced("mlp"), Division("fully_sharded", 2, 4))
+    for other in ("fully_sharded", "pipeline", "tensor"):
+        assert not why_impossible(traced("mlp"), Division(other, 2, 4))
 
 
 @pytest.mark.parametrize("how", ["whole", "part", "in place"])
@@ -103,5 +104,5 @@ def test_a_compiled_module_is_to_be_profiled(how: str) -> None:
     else:
         module.compile()
         compiled = module
-    with pytest.raises(NotByFx, match=r"compiled \(torch.compile\)"):
+    with pytest.raises(NotTraced, match=r"compiled \(torch.compile\)"):
         trace(compiled, (6,), "compiled", "mse")

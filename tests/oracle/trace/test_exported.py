@@ -1,4 +1,4 @@
-"""Models that torch.fx and calib's kinds of layer cannot hold: every ATen operator, by torch.export.
+"""Models that calib's own kinds of layer cannot hold: every ATen operator is one.
 
 The models are small ones of this decade's kinds, written here; each is checked against itself: its
 parameters, PyTorch's own count of FLOPs, and every layer rebuilt and run by itself.

@@ -27,7 +27,7 @@ MINIS = ("alexnet-mini", "vgg16-mini", "resnet50-mini", "inception-v3-mini", "co
 @cache
 def mini_spec(name: str) -> ModelSpec:
     found = entry(name)
-    return trace(build(name, 0), found.input_shape, name, found.loss, found.auxiliary_weight)
+    return trace(found.build(), found.input_shape, name, found.loss, found.auxiliary_weight)
 
 
 def hooked_shapes(module: nn.Module, input_shape: Shape) -> dict[str, tuple[Shape, Shape]]:
@@ -135,6 +135,36 @@ def test_attributes() -> None:
     assert shapes[4].attributes == {"probability": 0.25}
     assert shapes[5].attributes == {} and shapes[5].output_shape == (8, 2, 1)
     assert shapes[7].parameter_shapes == ((5, 16), (5,))
+
+
+def test_padding_by_name_is_in_numbers_where_it_is_the_same_on_both_sides() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, (3, 5), padding="same"),
+        nn.Conv2d(4, 4, 3, padding="valid"),
+        nn.Conv2d(4, 4, 2, padding="same"),
+    )
+    same, valid, uneven = (x.shape for x in trace(module, (3, 8, 8), "padded", "mse").layers[:3])
+    assert same.attributes["padding"] == (1, 2) and same.output_shape == (4, 8, 8)
+    assert valid.attributes["padding"] == (0, 0) and valid.output_shape == (4, 6, 6)
+    assert uneven.kind == "operator" and uneven.output_shape == (4, 6, 6)
+
+
+def test_layers_in_place_are_of_the_same_kinds() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.ReLU(True), nn.Dropout(0.3, True))
+    layers = trace(module, (6,), "in place", "mse").layers
+    assert [x.shape.kind for x in layers] == ["linear", "relu", "dropout", "mse"]
+    assert layers[2].shape.attributes == {"probability": 0.3}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False}]
+)
+def test_every_batch_norm_in_train_mode_is_one_kind(options: dict[str, Any]) -> None:
+    """Also with a cumulative average, whose factor depends on a count."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, **options))
+    norm = trace(module, (3, 8, 8), "normed", "mse").layers[1].shape
+    assert norm.kind == "batch_norm" and norm.attributes == {}
+    assert norm.parameter_shapes == (() if options == {"affine": False} else ((4,), (4,)))
 
 
 class Forward(nn.Module):
@@ -325,7 +355,8 @@ REFUSED = {
         ["torch.export", "line", "view(2, 6)", "shape '[2, 6]' is invalid"],
     ),
     "size returned": (Forward(lambda self, x: self.linear(x).size(0)), ["must return one tensor"]),
-    "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["'_0'", "0 (Linear)"]),
+    "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["in 0 (Linear)", "[batch, 6]"]),
+    "two inputs": (nn.Bilinear(6, 6, 2), ["(Bilinear)", "exactly one input", "'input2'"]),
     "unused parameters": (Forward(lambda self, x: self.relu(x)), ["linear.weight", "linear.bias"]),
     "norm over samples": (
         nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((2, 6))),
@@ -346,7 +377,7 @@ REFUSED = {
     ),
     "products of samples": (
         Forward(lambda self, x: self.linear(x) @ x.T @ x),
-        ["aten.matmul.default", "the batch multiplies several"],
+        ["aten.matmul.default", ", line ", "the batch multiplies several"],
     ),
     "indices": (Forward(lambda self, x: self.linear(x).argmax(1)), ["with a gradient", "int64"]),
     "changes its weights": (

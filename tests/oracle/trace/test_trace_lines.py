@@ -33,6 +33,7 @@ REFUSED = {
     "while": (["while y.norm() > 1:", "    y = y + y", "return y"], 11, "control flow"),
     "assert": (["z = y + y", "assert (z > 0).all()", "return z"], 12, "control flow"),
     "number": (["n = int(y.sum())", "return y"], 11, "control flow"),
+    "operator": (["y = y + y", "return y @ x.T @ x"], 12, "the batch multiplies"),
     "own mistake": (["z = y + y", "return self.nolayer(z)"], 12, "nolayer"),
 }
 

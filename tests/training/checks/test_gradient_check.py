@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.helpers.norms import Tensors
-from tests.helpers.programs import traced_once
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tensor_ranks import TensorRanks, on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
@@ -69,12 +68,11 @@ FUNCTIONAL = entry_of("functional", Functional)
 
 
 @pytest.fixture(autouse=True)
-def traced_before(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No rank traces."""
+def traced_before(one_thread: None) -> None:
+    """No rank traces: ranks that are threads must not."""
     for about in (VGG, RESNET, FUNCTIONAL):
-        traced_once(about.build(), about)
-    monkeypatch.setattr("calib.training.worker.layer_program", traced_once)
-    monkeypatch.setattr("calib.training.checks.gradients.layer_program", traced_once)
+        layer_program(about.build(), about, 1)
+        layer_program(about.build().double(), about, 1)
 
 
 def differences(about: ModelEntry, division: Division, **options: Any) -> list[float]:
