@@ -248,6 +248,9 @@ class TensorsCase(CaseBase):
         return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks{how}"
 
 
+EXCHANGED = ("pack", "unpack")  # phases of gradients that are exchanged
+
+
 class InPlaceCase(Divided, CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
@@ -264,6 +267,10 @@ class InPlaceCase(Divided, CaseBase):
     tensors_key: str = Field(description="key of the list of its weights")
     ntensors: CountOrNone = Field(default=0, description="how many they are")
     gradient_bytes: WholeBytes = Field(description="all gradients, B")
+    partial: tuple[str, CountOrNone, WholeBytes] | None = Field(
+        default=None,
+        description="(key, number, B) of the gradients that are exchanged, where not all are",
+    )
     live_bytes: WholeBytes = Field(
         default=0,
         description="the oracle's count of its peak (oracle/memory/live_bytes.py); 0: none",
@@ -312,7 +319,13 @@ class InPlaceCase(Divided, CaseBase):
         """Short text for the progress bar."""
         by = f" with and without overlap by {self.library}" if self.is_overlap else ""
         how = f" ({self.execution})" if self.execution != USUAL else ""
-        return f"{self.model} {self.strategy} in place{by} on {self.ranks} ranks{how}"
+        return f"{self.model} {self.division.slug} in place{by} on {self.ranks} ranks{how}"
+
+    def passed(self, phase: str) -> tuple[str, int, int]:
+        """Key, number and bytes of the list of tensors that a phase passes over."""
+        if self.partial is not None and phase in EXCHANGED:
+            return self.partial
+        return self.tensors_key, self.ntensors, self.gradient_bytes
 
 
 SparseMethod = Literal["server", "allgatherv", "allreduce"]

@@ -12,10 +12,10 @@ from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase, Library
-from calib.oracle.layout.shards import Shard, rank_parameters, rank_shards
+from calib.oracle.layout.shards import Shard, partial_parameters, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows, messages
-from calib.oracle.layout.workload import FREE, workload
+from calib.oracle.layout.workload import FREE, exchanged_weights, workload
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import tensors_key
@@ -200,7 +200,7 @@ def in_place_case(
         stages = (bisect_right(division.boundaries, place) for place in of)
         return tuple(stages) if division.traits.stages else ()
 
-    shapes = rank_parameters(model, division)
+    shapes, partial = rank_parameters(model, division), partial_parameters(model, division)
     return InPlaceCase(
         model=model.name,
         division=division,
@@ -214,6 +214,9 @@ def in_place_case(
         tensors_key=tensors_key(shapes),
         ntensors=len(shapes),
         gradient_bytes=items.weight_bytes * sum(math.prod(shape) for shape in shapes),
+        partial=(tensors_key(partial), len(partial), exchanged_weights(model, division).nbytes)
+        if partial
+        else None,
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),

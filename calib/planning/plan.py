@@ -44,7 +44,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
     apart = with_tokens_cut(points)
     collectives, unsent = collective_cases(request, machine, apart)
     cases = [
-        *in_place_cases(request, points),
+        *in_place_cases(request, apart),
         *overlap_cases(request, machine, points),
         *layer_cases(request, apart),
         *peak_cases(request, machine, points),

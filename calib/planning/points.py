@@ -52,7 +52,7 @@ class Point:
         if self.model.execution != USUAL:
             how = f" ({self.model.execution})"
         p = f"{division.replicas}x{division.inner}" if division.traits.hybrid else str(division.p)
-        return f"{self.model.name} {division.strategy} {p}{how}"
+        return f"{self.model.name} {division.slug} {p}{how}"
 
 
 def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
@@ -84,10 +84,7 @@ def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
 
 
 def with_tokens_cut(points: Sequence[Point]) -> list[Point]:
-    """The points, and behind them those of tensor with sequence parallelism, where that can be.
-
-    Their layers and messages are measured too, not their iterations.
-    """
+    """The points, and behind them those of tensor with sequence parallelism, where that can be."""
     more = [
         replace(point, division=replace(point.division, sequence_parallel=True))
         for point in points

@@ -76,7 +76,7 @@ def compositions(
         total, count, nbytes = parts
         typical = of_first_rank if phase in MET else of_slowest_rank
         shared = not case.division.traits.whole or case.division.shards
-        how = case.strategy if shared else ""
+        how = case.division.slug if shared else ""
         about = " ".join(filter(None, [case.model, how, "x", str(case.batch)]))
         found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
@@ -147,8 +147,9 @@ def sum_of_parts(
         whole = next((seconds for seconds in times_of if seconds is not None), None)
         return None if whole is None else (whole, 0, case.gradient_bytes)
     loop = by_operation.get(phase)
-    measured = loop.measured.get(case.tensors_key) if loop else None
-    return None if measured is None else (measured.value, case.ntensors, case.gradient_bytes)
+    key, count, nbytes = case.passed(phase)
+    measured = loop.measured.get(key) if loop else None
+    return None if measured is None else (measured.value, count, nbytes)
 
 
 def _layers(

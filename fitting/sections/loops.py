@@ -95,5 +95,6 @@ def _in_place(
         other = phase == "update" and case.optimizer != "momentum"
         operation = f"update_{case.optimizer}" if other else phase
         loop = operation, case.device, run.kernels.name, of.first.active_ranks
-        found[loop].setdefault(case.tensors_key, slowest_rank(of))
+        key, _, _ = case.passed(phase)
+        found[loop].setdefault(key, slowest_rank(of))
     return {loop: dict(sorted(lists.items())) for loop, lists in found.items()}

@@ -20,19 +20,25 @@ from calib.foundation.operators import FAMILIES, PRIME, one_sample
 class Cut(NamedTuple):
     """An axis (of a tensor with its batch) whose `blocks` equal blocks are each cut into equal parts.
 
-    Queries, keys and values that one product makes are three blocks.
+    Queries, keys and values that one product makes are three blocks. Where the parts do not divide a
+    block, the last ones are filled up, to the size of the others.
     """
 
     axis: int
     blocks: int = 1
 
     def width(self, size: Shape) -> int:
-        """Items along the axis in a block; the number of parts divides it."""
+        """Items along the axis in a block."""
         return size[self.axis] // self.blocks
 
     def part(self, size: Shape, parts: int) -> Shape:
         """The size of a part."""
-        return (*size[: self.axis], size[self.axis] // parts, *size[self.axis + 1 :])
+        own = self.blocks * -(-self.width(size) // parts)
+        return (*size[: self.axis], own, *size[self.axis + 1 :])
+
+    def share(self, size: Shape, parts: int) -> float:
+        """The whole size over that of a part: the number of parts, or less where some are filled up."""
+        return size[self.axis] / self.part(size, parts)[self.axis]
 
 
 Cuts = tuple[Cut | None, ...]
@@ -76,6 +82,11 @@ class Call:
     def axis(self, place: int, name: str = "dim", default: int = 0) -> int:
         """An argument that is an axis of the first input, counted from the front."""
         return int(self.argument(place, name, default)) % len(self.inputs[0])
+
+    def of_part(self, items: int, parts: int) -> int:
+        """Along the axis that is cut, where so many items of the whole are blocks, or none."""
+        width = self.cut.width(self.inputs[0])
+        return items // width * -(-width // parts)
 
     def passed(self, cuts: Sequence[Cut], arguments: Changes = lambda parts: {}) -> Passed:
         """With these outputs."""
@@ -183,8 +194,10 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
     arguments = list(of.positional)
     for place, argument in passed.arguments(parts).items():
         arguments[place] = argument
+    cuts = zip([*inputs, *outputs], (*passed.inputs, *passed.outputs), strict=True)
+    share = next(of.share(size, parts) for size, of in cuts if of is not None)
     saved = {
-        name: (each / parts, fixed)
+        name: (each / share, fixed)
         for name in ("beside", "forward", "backward")
         for each, fixed in [getattr(of.saved, name)]
     }
@@ -194,7 +207,7 @@ def part_of(shape: LayerShape, passed: Passed, parts: int) -> LayerShape:
             "axes": axes if any(axis is not None for axis in axes) else (),
             "outputs": tuple(made[len(inputs) + 1 :]),
             "constants": tuple(zip(held[first:], types, strict=True)),
-            "flops": of.flops / parts,
+            "flops": of.flops / share,
             "saved": of.saved.model_copy(update=saved),
         }
     )
@@ -349,7 +362,10 @@ def _split(call: Call) -> Passed | None:
     sizes, at = call.argument(1, "split_size"), call.axis(2)
 
     def cut(parts: int) -> dict[int, Any]:
-        return {1: [n // parts for n in sizes] if isinstance(sizes, list) else sizes // parts}
+        several = isinstance(sizes, list)
+        return {
+            1: [call.of_part(n, parts) for n in sizes] if several else call.of_part(sizes, parts)
+        }
 
     return _along(call, at, cut)
 
@@ -366,7 +382,8 @@ def _slice(call: Call) -> Passed | None:
     plain = all(isinstance(n, int) and n >= 0 for n in (start, end))
     if not plain or call.argument(4, "step", 1) != 1 or start % cut.width(most):
         return None
-    return _along(call, at, lambda parts: {2: start // parts, 3: min(end, most[at]) // parts})
+    ends = start, min(end, most[at])
+    return _along(call, at, lambda parts: {2 + n: call.of_part(ends[n], parts) for n in (0, 1)})
 
 
 def _softmax(call: Call) -> Passed | None:

@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, linear_weights, passed_on, sizes_of
 from calib.oracle.model.layer import Layer
@@ -53,27 +54,44 @@ def region_cuts(model: ModelSpec) -> dict[int, Passed]:
     return {place: passed for region in regions(model) for place, passed in region.cuts.items()}
 
 
-@once
-def narrowest_cut(model: ModelSpec) -> tuple[int, int, str] | None:
-    """What the number of parts divides, the fewest heads or features of a layer, and its name.
+class Narrowest(NamedTuple):
+    """The fewest items along an axis that is cut, a layer that has them, and what the parts divide.
 
-    None for a model without a region.
+    `filled`: all layers have as many, and the last parts may be filled up.
     """
+
+    common: int
+    fewest: int
+    name: str
+    filled: bool = False
+
+    def allows(self, parts: int) -> bool:
+        """Whether there can be so many parts."""
+        return parts <= self.fewest if self.filled else self.common % parts == 0
+
+
+@once
+def narrowest_cut(model: ModelSpec) -> Narrowest | None:
+    """Heads or features of all regions; None for a model without one."""
     return narrowest_of(model, region_cuts(model))
 
 
-def narrowest_of(model: ModelSpec, layers: Mapping[int, Passed]) -> tuple[int, int, str] | None:
-    """The same of any layers that are cut, by place."""
-    widths: dict[str, int] = {}
+def narrowest_of(
+    model: ModelSpec, layers: Mapping[int, Passed], fills: bool = False
+) -> Narrowest | None:
+    """Of layers by place; `fills`: parts are filled up where all have as many."""
+    widths: dict[str, list[int]] = {}
     for place, passed in layers.items():
         layer = model.layers[place]
         inputs, outputs = sizes_of(layer.shape)
         cuts = zip((*inputs, *outputs), (*passed.inputs, *passed.outputs), strict=True)
-        widths[layer.name] = math.gcd(*[cut.width(size) for size, cut in cuts if cut is not None])
+        widths[layer.name] = [cut.width(size) for size, cut in cuts if cut is not None]
     if not widths:
         return None
-    name = min(widths, key=lambda of: widths[of])
-    return math.gcd(*widths.values()), widths[name], name
+    each = {name: math.gcd(*of) for name, of in widths.items()}
+    name = min(each, key=lambda of: each[of])
+    alike = len({width for of in widths.values() for width in of}) == 1
+    return Narrowest(math.gcd(*each.values()), each[name], name, fills and alike)
 
 
 class _Stopped(Exception):

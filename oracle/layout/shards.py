@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -20,10 +19,11 @@ from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.layout.cuts import Cut, Passed, linear_weights, part_of
 from calib.oracle.layout.grids import best_grid, why_no_grid
-from calib.oracle.layout.regions import narrowest_cut, region_cuts
-from calib.oracle.layout.sequence import narrowest_parts, sequence_parts
+from calib.oracle.layout.region_tokens import token_parts
+from calib.oracle.layout.regions import Narrowest, narrowest_cut, region_cuts
+from calib.oracle.layout.sequence import sequence_limit, sequence_parts
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
-from calib.oracle.layout.tokens import narrowest_tokens, token_parts
+from calib.oracle.layout.tokens import NO_PARTS, TokenParts, narrowest_tokens
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import checkpointed
@@ -149,16 +149,17 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
     mark = " with sequence parallelism" if division.cuts_tokens else ""
     of = f"{division.strategy} parallelism{mark} of {model.name} on {p} = {division.parts}"
 
-    def why_no_divisor(found: tuple[int, int, str], what: str) -> list[str]:
-        common, width, name = found
-        if common % division.parts == 0:
+    def why_no_divisor(found: Narrowest, what: str) -> list[str]:
+        if found.allows(division.parts):
             return []
-        return [f"{of}: {name} has {width} {what}, so {p} is at most {common} and divides {common}"]
+        most = f"{found.common} and divides {found.common}"
+        most = str(found.fewest) if found.filled else most
+        return [f"{of}: {found.name} has {found.fewest} {what}, so {p} is at most {most}"]
 
     reasons = why_no_divisor(found, "heads or features")
     if not division.cuts_tokens:
         return reasons
-    tokens = narrowest_tokens(model)
+    tokens = narrowest_tokens(model, token_parts(model))
     if tokens is None:
         return [
             f"sequence parallelism of {model.name}: no region ends with a tensor that has tokens "
@@ -168,20 +169,18 @@ def _why_no_regions(model: ModelSpec, division: Division) -> list[str]:
 
 
 def _why_no_tokens(model: ModelSpec, division: Division) -> list[str]:
-    """Why tokens and heads cannot be cut into so many equal parts; empty if they can."""
-    fewest = narrowest_parts(model)
-    if fewest is None:
+    """Why tokens and heads cannot be cut into so many parts; empty if they can."""
+    found = sequence_limit(model)
+    if found is None:
         return [
             f"{model.name} has nothing that {division.strategy} parallelism could divide: no attention "
             "whose heads and tokens can be told apart"
         ]
-    words = " and ".join(f"{width} {what} ({name})" for what, (width, name) in fewest.items())
-    if all(width % division.parts == 0 for width, _ in fewest.values()):
+    if found.tokens.allows(division.parts) and found.heads.allows(division.parts):
         return []
-    most = math.gcd(*(width for width, _ in fewest.values()))
     return [
-        f"{division.strategy} parallelism of {model.name} on p = {division.parts}: p divides {words}, "
-        f"so p is at most {most}"
+        f"{division.strategy} parallelism of {model.name} on p = {division.parts}: {found.why}, so p is "
+        f"at most {found.most}"
     ]
 
 
@@ -198,7 +197,7 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     spatial: all up to the first that cannot be split; filter: convolutions and fully connected layers;
     channel: the same but the first (an image has 3 channels). Grouped convolutions stay whole, as do
     layers that share weights, and operators. tensor and sequence: all that regions.py and sequence.py
-    find, and tensor with sequence parallelism also what tokens.py does.
+    find, and tensor with sequence parallelism also what region_tokens.py does.
     """
     return [model.layers[place] for place in split_places(model, division)]
 
@@ -218,17 +217,23 @@ def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
         end = first_whole_layer(model, division.cells)
         named = (n for n, layer in enumerate(model.layers, 1) if layer.name == division.split_until)
         return range(min(end, next(named, end)))
-    if division.traits.cuts == "regions":
+    if division.traits.cuts in ("regions", "tokens"):
         return sorted(_cuts(model, division))
-    if division.traits.cuts == "tokens":
-        return sorted(token_cuts(model))
     return weighted_places(model, division.traits.cuts)
 
 
 def _cuts(model: ModelSpec, division: Division) -> dict[int, Passed]:
-    """How layers are cut by tensor, by their places."""
-    layers = token_parts(model).layers if division.cuts_tokens else {}
-    return {**region_cuts(model), **layers}
+    """How layers are cut by tensor and sequence, by their places."""
+    inside = region_cuts(model) if division.traits.cuts == "regions" else {}
+    return {**inside, **parts_of_tokens(model, division).passed}
+
+
+def parts_of_tokens(model: ModelSpec, division: Division) -> TokenParts:
+    """What the ranks have parts of the tokens of; nothing where a strategy cuts none."""
+    if division.cuts_tokens:
+        return token_parts(model)
+    by_heads = sequence_parts(model) if division.traits.cuts == "tokens" else None
+    return by_heads or NO_PARTS
 
 
 @once
@@ -293,9 +298,7 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
     parts: dict[tuple[object, ...], LayerShape] = {}
     found: dict[int, LayerShape] = {}
     what = division.traits.cuts
-    cuts: Mapping[int, Passed] = {}
-    if what in ("regions", "tokens"):
-        cuts = _cuts(model, division) if what == "regions" else token_cuts(model)
+    cuts = _cuts(model, division) if what in ("regions", "tokens") else {}
     for place in split_places(model, division):
         key = model.alike[place], cuts.get(place)
         if key not in parts:
@@ -307,12 +310,6 @@ def largest_parts(model: ModelSpec, division: Division) -> dict[int, LayerShape]
                 parts[key] = cut(shape, cuts[place], division.parts)
         found[place] = parts[key]
     return found
-
-
-def token_cuts(model: ModelSpec) -> Mapping[int, Passed]:
-    """How the layers on parts of the tokens, or of the heads, are cut, by place."""
-    found = sequence_parts(model)
-    return {} if found is None else found.passed
 
 
 def _largest_part(shape: LayerShape, division: Division) -> LayerShape:
@@ -384,8 +381,8 @@ def partial_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...
     if not division.cuts_tokens:
         return ()
     found, layers = token_parts(model), model.layers
-    of = {at: layers[at].shape.parameter_shapes for at in found.layers}
-    of |= {at: biases(layers[at].shape) for at in found.rows}
+    of = {at: layers[at].shape.parameter_shapes for at in found.passed}
+    of |= {at: biases(layers[at].shape) for at in found.scattered}
     return tuple([shape for at in sorted(of) for shape in of[at]])
 
 

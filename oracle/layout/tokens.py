@@ -1,189 +1,227 @@
-"""Sequence parallelism of tensor: between regions every rank has 1/p of the tokens.
+"""Parts of the tokens: which layers run on them, and which tensors are moved for that.
 
-Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2: what works token by token between regions
-(norms, dropout, residuals) runs on a part of the tokens. The linear layers that end a region scatter the
-sums of their terms along the tokens; where a region begins, the parts are gathered. A whole tensor that
-such a part is added to is sliced, for all that could read a part of it. What passes no part on (a head,
-a class token, a mean over tokens) reads all parts, gathered. Linear layers with whole weights stay
-whole: what they make, as logits, may be wider than what they read.
+One walk over the graph for both strategies that cut tokens: a layer runs on parts of what it reads if
+its operator passes them on (cuts.py), else whole, on what is gathered. Where parts begin, what else
+passes none on, and what is sent for a gradient, each strategy says: sequence.py, and region_tokens.py of
+tensor.
+
+Where p does not divide the tokens (17 with a class token), every rank has ceil(tokens / p): the last
+parts are filled up. What fills them up is left out where parts are joined, so attention masks nothing.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from calib.foundation.layers import LOSSES, Shape
+from calib.foundation.collectives import Operation
+from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
-from calib.oracle.layout.cuts import Cut, Cuts, Passed, linear_weights, passed_apart, sizes_of
-from calib.oracle.layout.regions import narrowest_of, region_cuts, regions
+from calib.oracle.layout.cuts import Cut, Cuts, Passed, sizes_of
+from calib.oracle.layout.regions import Narrowest, narrowest_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 
 
-class TokenTensor(NamedTuple):
-    """A tensor that is cut along its tokens: how, its tokens, and the items of each, of one sample."""
+class Way(NamedTuple):
+    """What is sent for a tensor, and for its gradient; None: nothing.
 
-    cut: Cut
-    tokens: int
-    items: int
+    `narrows`: it travels in the type of the products that read or make it.
+    """
+
+    forward: Operation | None
+    backward: Operation | None
+    narrows: bool = False
+
+
+GATHER = Way("allgather", None)  # all go on alike
+SWITCH = Way("all_to_all", "all_to_all", narrows=True)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A tensor that layers read otherwise than a rank has it: cut as `after`, not as `before`.
+
+    None: whole, or where it is scattered a term of a sum, of the one layer that makes it. `size` is that
+    of the whole tensor at PRIME samples, `readers` are the places of the layers, and `has_gradient` says
+    whether one comes back.
+    """
+
+    name: str
+    before: Cut | None
+    after: Cut | None
+    size: Shape
+    way: Way
+    has_gradient: bool
+    readers: tuple[int, ...] = ()
+
+    @property
+    def forward(self) -> Operation | None:
+        """What is sent in the forward."""
+        return self.way.forward
+
+    @property
+    def backward(self) -> Operation | None:
+        """What is sent in the backward."""
+        return self.way.backward if self.has_gradient else None
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether a rank cuts its part out of a whole tensor."""
+        return self.forward is None
+
+    @property
+    def is_gather(self) -> bool:
+        """Whether the parts of all ranks are joined on each."""
+        return self.after is None
+
+    @property
+    def is_scatter(self) -> bool:
+        """Whether a rank keeps its part of a sum."""
+        return self.forward == "reduce_scatter"
+
+    def shape(self, cut: Cut | None, parts: int) -> Shape:
+        """The size of one sample, or without one, on a rank that has it cut so."""
+        size = self.size if cut is None else cut.part(self.size, parts)
+        return tuple([n // PRIME if n % PRIME == 0 else n for n in size])
+
+    def items(self, parts: int) -> int:
+        """Of all parts of one sample, with what fills up the last ones."""
+        cuts = [cut for cut in (self.before, self.after) if cut is not None]
+        return parts * max(math.prod(self.shape(cut, parts)) for cut in cuts)
+
+    def copies(self, parts: int) -> list[tuple[Literal["split", "concat"], str, Shape]]:
+        """The copies that a rank makes, of x and of dL/dx: the tensor, with the cut axis in front.
+
+        What it sends is split, and what has come is joined; of a slice or an allgather that is one of
+        the two each way. Nothing for a tensor without samples, which is small.
+        """
+        if all(n % PRIME for n in self.size):
+            return []
+
+        def shape(cut_as: Cut | None, axis: int) -> Shape:
+            sizes = self.shape(cut_as, parts)
+            others = [n for at, n in enumerate(sizes) if at != axis and self.size[at] != PRIME]
+            return (sizes[axis], *others)
+
+        found: list[tuple[Literal["split", "concat"], str, Shape]] = []
+        ways = [("x", self.before, self.after)]
+        ways += [("dL/dx", self.after, self.before)] if self.has_gradient else []
+        for what, before, after in ways:
+            if after is not None:
+                found.append(("split", what, shape(before, after.axis)))
+            if before is not None:
+                found.append(("concat", what, shape(after, before.axis)))
+        return found
 
 
 @dataclass(frozen=True)
 class TokenParts:
-    """What is cut along the tokens; layers by place, tensors by name.
+    """Layers on parts, by place, and the moves of tensors, by their first readers.
 
-    `layers` run on parts; `rows` end a region, and scatter their sums. `sliced` are whole tensors of
-    which each rank takes its part. `entries` are tensors that regions begin with, by the first column
-    that reads them, and `ends` those that whole layers read. Both are gathered.
+    `by_heads` are the layers that have all tokens of some heads.
     """
 
-    layers: dict[int, Passed] = field(default_factory=dict)
-    rows: dict[int, Passed] = field(default_factory=dict)
-    tensors: dict[str, TokenTensor] = field(default_factory=dict)
-    sliced: tuple[str, ...] = ()
-    entries: dict[int, str] = field(default_factory=dict)
-    ends: tuple[str, ...] = ()
+    passed: Mapping[int, Passed]
+    moves: tuple[Move, ...]
+    by_heads: frozenset[int] = frozenset()
+
+    @property
+    def gathered(self) -> dict[int, Move]:
+        """By layers that read what is gathered."""
+        return {at: move for move in self.moves if move.is_gather for at in move.readers}
+
+    @property
+    def scattered(self) -> dict[int, Move]:
+        """By layers that make terms of a sum."""
+        return {at: move for move in self.moves if move.is_scatter for at in move.readers}
+
+
+NO_PARTS = TokenParts({}, ())
+
+
+def moves_again(model: ModelSpec, move: Move) -> bool:
+    """Whether the backward moves a tensor again: it runs what makes it, or needs what is read."""
+    again = run_again(model) if move.is_scatter else read_again(model)
+    return again[move.readers[0]]
+
+
+def narrowest_tokens(model: ModelSpec, found: TokenParts) -> Narrowest | None:
+    """Tokens of all layers on parts of them; None without any.
+
+    Parts are not filled up where each rank has the loss of its own, whose mean would be another.
+    """
+    ends = {at: Passed((None,), (of.after,)) for at, of in found.scattered.items()}
+    passed = {at: of for at, of in found.passed.items() if at not in found.by_heads}
+    return narrowest_of(model, {**passed, **ends}, fills=len(model.layers) - 1 not in passed)
 
 
 @once
-def token_parts(model: ModelSpec) -> TokenParts:
-    """How the tokens between the regions of a model are cut, the same for any number of parts."""
-    search, sliced = _Search(model), dict[str, Cut]()
-    while True:  # what reads a tensor that is sliced later on may have come before
-        found, more = search.run(sliced)
-        if not more:
-            return found
-        sliced |= more
+def tensor_sizes(model: ModelSpec) -> dict[str, Shape]:
+    """Of every tensor at PRIME samples, in order."""
+    sizes: dict[str, Shape] = {INPUT: (PRIME, *model.input_shape)}
+    for layer in model.layers:
+        sizes |= zip(layer.outputs, sizes_of(layer.shape)[1], strict=True)
+    return sizes
 
 
-@once
-def narrowest_tokens(model: ModelSpec) -> tuple[int, int, str] | None:
-    """What the number of parts divides, the fewest tokens of a layer, and its name; None without any."""
-    found = token_parts(model)
-    return narrowest_of(model, {**found.layers, **found.rows})
+class TokenWalk(ABC):
+    """A walk over the layers, in their order; `entered` are whole tensors of which ranks cut parts."""
 
+    slice: Way
 
-def first_whole_readers(model: ModelSpec, parts: TokenParts) -> dict[str, int]:
-    """Of the tensors that whole layers read, gathered, the first of these layers."""
-    found: dict[str, int] = {}
-    cut = {*parts.layers, *(at for region in regions(model) for at in region.columns)}
-    for at, layer in enumerate(model.layers):
-        for name in layer.inputs if at not in cut else ():
-            if name in parts.ends:
-                found.setdefault(name, at)
-    return found
-
-
-def token_cut(size: Shape) -> Cut | None:
-    """The cut of the tokens of a linear layer's output: of its first axis beside batch and features."""
-    for axis, length in enumerate(size[:-1]):
-        if length > PRIME and length % PRIME == 0:  # (samples * tokens, features)
-            return Cut(axis, PRIME)
-        if length not in (1, PRIME):
-            return Cut(axis)
-    return None
-
-
-class _Search:
-    """One layer after the other, in their order."""
-
-    def __init__(self, model: ModelSpec) -> None:
-        self._layers, self._of_region = model.layers, region_cuts(model)
-        # of the first that reads it, the tensor that columns read
-        self._columns = {at: "" for region in regions(model) for at in region.columns}
-        self._columns |= {at: of for region in regions(model) for of, at in region.entries.items()}
-        self._rows = {at for region in regions(model) for at in region.rows}
-        self._sizes: dict[str, Shape] = {INPUT: (PRIME, *model.input_shape)}
-        for layer in model.layers:
-            self._sizes |= zip(layer.outputs, sizes_of(layer.shape)[1], strict=True)
-        self._shared = {owner for of in model.layers for owner in of.shared_parameters.values()}
-        self._with_gradient = {
+    def __init__(self, model: ModelSpec, entered: Mapping[str, Cut]) -> None:
+        self.model, self.layers, self.entered = model, model.layers, {**entered}
+        self.cuts: dict[str, Cut] = {}  # of tensors of which a rank has a part only
+        self.passed: dict[int, Passed] = {}
+        self.by_heads: set[int] = set()
+        self.sizes = tensor_sizes(model)
+        self.with_gradient = {
             name for layer in model.layers for name, has in layer.gradients.items() if has
         }
-        self._alike, self._known = model.alike, dict[tuple[object, ...], Passed | None]()
+        self._moves: dict[Move, list[int]] = {}
 
-    def run(self, sliced: Mapping[str, Cut]) -> tuple[TokenParts, dict[str, Cut]]:
-        """What is cut where these tensors are sliced, and others that must be, too."""
-        layers, rows, entries = dict[int, Passed](), dict[int, Passed](), dict[int, str]()
-        ends, more = dict[str, None](), dict[str, Cut]()
-        own = dict[str, Cut]()  # tensors of which a rank makes its part alone
-        for at, layer in enumerate(self._layers):
-            cuts = tuple([own.get(name) or sliced.get(name) for name in layer.inputs])
-            made: Cut | None = None
-            if at in self._columns:
-                entries |= {at: self._columns[at]} if any(cuts) and self._columns[at] else {}
-                continue
-            if at in self._rows:
-                made = token_cut(self._sizes[layer.name])
-                rows |= {at: Passed((None,), (made,))} if made else {}
-            elif passed := self._apart(at, cuts, own):
-                layers[at] = passed
-                (made,) = passed.outputs
-                inputs = zip(layer.inputs, passed.inputs, cuts, strict=True)
-                more |= {name: cut for name, cut, before in inputs if cut and not before}
-            else:
-                ends |= dict.fromkeys(name for name in layer.inputs if name in own)
-            own |= {layer.name: made} if made else {}
-        read = {name for at in layers for name in self._layers[at].inputs}
-        whole = tuple(
-            [name for name in sliced if name not in own and name in {*read, *entries.values()}]
-        )
-        tensors = {
-            name: self._tensor(name, cut)
-            for name, cut in {**sliced, **own}.items()
-            if name in own or name in whole
-        }
-        return TokenParts(layers, rows, tensors, whole, entries, tuple(ends)), more
+    def walk(self) -> TokenParts:
+        """What is on parts."""
+        for at, layer in enumerate(self.layers):
+            self.meet(at, layer, tuple([self.have(name) for name in layer.inputs]))
+        moves = [Move(**{**vars(of), "readers": tuple(at)}) for of, at in self._moves.items()]
+        return TokenParts(self.passed, tuple(moves), frozenset(self.by_heads))
 
-    def _tensor(self, name: str, cut: Cut) -> TokenTensor:
-        size = self._sizes[name]
-        tokens = cut.width(size)
-        return TokenTensor(cut, tokens, math.prod(size) // (PRIME * tokens))
+    def have(self, name: str) -> Cut | None:
+        """How a rank's part of a tensor is cut; None: it has no part."""
+        return self.cuts.get(name) or self.entered.get(name)
 
-    def _apart(self, at: int, cuts: Cuts, own: Mapping[str, Cut]) -> Passed | None:
-        """How a layer passes parts on; what it adds to a rank's own part may be cut, too.
+    @abstractmethod
+    def meet(self, at: int, layer: Layer, have: Cuts) -> None:
+        """Let a layer run on its parts, or whole."""
 
-        Of a whole tensor that it reads every rank would make a part of the gradient alone.
-        """
-        layer = self._layers[at]
-        if not any(cuts) or not self._may_pass(at):
-            return None
-        found = self._passed(at, cuts)
-        if found is None and any(name in own for name in layer.inputs):
-            found = self._passed(at, self._aligned(layer, cuts))
-        if found is None:
-            return None
-        whole = {name for name, cut in zip(layer.inputs, found.inputs, strict=True) if not cut}
-        return None if whole & self._with_gradient else found
+    def divide(self, at: int, passed: Passed) -> None:
+        """A layer runs on parts."""
+        layer = self.layers[at]
+        self.passed[at] = passed
+        for name, cut in zip(layer.inputs, passed.inputs, strict=True):
+            before = self.cuts.get(name)
+            if cut != before:
+                self.move(at, name, before, cut, SWITCH if before else self.slice)
+        outputs = zip(layer.outputs, passed.outputs, strict=True)
+        self.cuts |= {name: cut for name, cut in outputs if cut is not None}
 
-    def _may_pass(self, at: int) -> bool:
-        """Whether it has gradients, one output, no weights of other layers, and makes no product."""
-        layer = self._layers[at]
-        shared = bool(layer.shared_parameters) or layer.name in self._shared
-        one = len(layer.outputs) == 1 and layer.shape.kind not in LOSSES
-        is_product = linear_weights(layer.shape) is not None
-        return layer.has_gradient and one and not (shared or is_product or at in self._of_region)
+    def gather(self, at: int) -> bool:
+        """A layer runs whole; says whether on what is gathered."""
+        cut = [name for name in self.layers[at].inputs if name in self.cuts]
+        for name in cut:
+            self.move(at, name, self.cuts[name], None, GATHER)
+        return len(cut) > 0
 
-    def _passed(self, at: int, cuts: Cuts) -> Passed | None:
-        """As in cuts.py, once for equal layers."""
-        key = self._alike[at], cuts
-        if key not in self._known:
-            self._known[key] = passed_apart(self._layers[at].shape, cuts)
-        return self._known[key]
-
-    def _aligned(self, layer: Layer, cuts: Cuts) -> Cuts:
-        """Whole inputs cut, too, where they have all items along the axis that is cut in another."""
-        sizes = [self._sizes[name] for name in layer.inputs]
-        cut, size = next((cut, size) for cut, size in zip(cuts, sizes, strict=True) if cut)
-        behind, length = len(size) - cut.axis, size[cut.axis]
-
-        def aligned(own: Cut | None, of: Shape) -> Cut | None:
-            axis = len(of) - behind
-            return own or (Cut(axis, cut.blocks) if axis >= 0 and of[axis] == length else None)
-
-        return tuple(map(aligned, cuts, sizes))
+    def move(self, at: int, name: str, before: Cut | None, after: Cut | None, way: Way) -> None:
+        """A layer reads a tensor so."""
+        of = Move(name, before, after, self.sizes[name], way, name in self.with_gradient)
+        readers = self._moves.setdefault(of, [])
+        readers += [] if at in readers else [at]

@@ -10,22 +10,26 @@ import math
 import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
 from calib.foundation.division import Division
 from calib.foundation.layers import Direction, LayerShape, Shape
 from calib.oracle.layout.regions import regions
-from calib.oracle.layout.sequence import Move, sequence_parts
-from calib.oracle.layout.shards import partial_parameters, require_possible, split_places
+from calib.oracle.layout.shards import (
+    partial_parameters,
+    parts_of_tokens,
+    require_possible,
+    split_places,
+)
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
-from calib.oracle.layout.tokens import TokenParts, first_whole_readers, token_parts
+from calib.oracle.layout.tokens import Move, TokenParts, moves_again
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.recomputed import read_again, run_again
+from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -161,10 +165,10 @@ def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
 def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
     if division.parts == 1:
         return []
-    if division.traits.cuts == "regions":
-        return _regions(model, token_parts(model) if division.cuts_tokens else TokenParts())
-    if division.traits.cuts == "tokens":
-        return _sequence(model, division.parts)
+    if division.traits.cuts in ("regions", "tokens"):
+        parts = parts_of_tokens(model, division)
+        summed = _regions(model, parts) if division.traits.cuts == "regions" else []
+        return summed + _moves(model, parts.moves, division.parts)
     return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
@@ -294,81 +298,45 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
 def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
     """tensor: allreduce of y where a region ends, and of dL/dx where it begins, once for each x.
 
-    Where tokens are cut, a reduce-scatter and an allgather in the place of each: y is scattered in the
-    forward, and dL/dy gathered in the backward; x is gathered, and dL/dx scattered. What whole layers
-    read is gathered in the forward, and in the backward dL/dy of what is sliced. What checkpointed
-    regions run again sends its messages again.
+    Where tokens are cut there are moves in their place. What checkpointed regions run again is summed
+    again.
     """
-    layers, kinds = model.layers, kinds_of(model)
-    ran, read = run_again(model), read_again(model)
-    found = regions(model)
-    rows = sorted(place for region in found for place in region.rows)
-    entries = sorted(place for region in found for place in region.entries.values())
-    makers = {name: place for place, layer in enumerate(layers) for name in layer.outputs}
-    ends = sorted(makers[name] for name in parts.ends)
-    # the model's input has no gradient
-    sliced = [makers[name] for name in parts.sliced if name in makers]
-    sliced = sorted(place for place in sliced if layers[place].has_gradient)
-    y = {kinds[place]: layers[place].shape.output_items for place in (*rows, *ends, *sliced)}
-    x = {kinds[place]: layers[place].shape.input_items for place in entries}
-    given = [place for place in entries if layers[place].needs_input_grad]
-    cut = {*parts.rows, *parts.entries}
-
-    def apart(places: Sequence[int]) -> tuple[list[int], list[int]]:
-        return [of for of in places if of not in cut], [of for of in places if of in cut]
-
-    (summed, scattered), (_, gathered), back = apart(rows), apart(entries), apart(given[::-1])
-    returned = [*scattered, *sliced][::-1]
-    end_readers = {makers[name]: at for name, at in first_whole_readers(model, parts).items()}
-    forward = [
-        Sending("allreduce", "layerwise", "forward", "y of {}", summed, y),
-        Sending("reduce_scatter", "layerwise", "forward", "y of {}", scattered, y),
-        Sending("allgather", "layerwise", "forward", "x of {}", gathered, x),
-        Sending("allgather", "layerwise", "forward", "y of {}", ends, y),
-    ]
-    again = [
-        [at for at in summed if ran[at]],
-        [at for at in scattered if ran[at]],
-        [at for at in gathered if read[at]],
-        [at for at in ends if read[end_readers[at]]],
-    ]
+    layers, kinds, found = model.layers, kinds_of(model), regions(model)
+    rows = sorted(at for of in found for at in of.rows if at not in parts.scattered)
+    again = [at for at in rows if run_again(model)[at]]
+    entries = {at for of in found for at in of.entries.values()} - parts.gathered.keys()
+    given = sorted((at for at in entries if layers[at].needs_input_grad), reverse=True)
+    y = {kinds[at]: layers[at].shape.output_items for at in rows}
+    x = {kinds[at]: layers[at].shape.input_items for at in given}
     return [
-        *forward,
-        *(
-            replace(of, direction="backward", why=f"{of.why}, again", places=places)
-            for of, places in zip(forward, again, strict=True)
-        ),
-        Sending("allreduce", "layerwise", "backward", "dL/dx of {}", back[0], x),
-        Sending("reduce_scatter", "layerwise", "backward", "dL/dx of {}", back[1], x),
-        Sending("allgather", "layerwise", "backward", "dL/dy of {}", returned, y),
+        Sending("allreduce", "layerwise", "forward", "y of {}", rows, y),
+        Sending("allreduce", "layerwise", "backward", "y of {}, again", again, y),
+        Sending("allreduce", "layerwise", "backward", "dL/dx of {}", given, x),
     ]
 
 
-def _sequence(model: ModelSpec, ranks: int) -> list[Sending]:
-    """sequence: an all-to-all each way wherever parts of tokens become parts of heads, or these those.
+def _moves(model: ModelSpec, moves: Sequence[Move], ranks: int) -> list[Sending]:
+    """Where tokens are cut: what is sent for the tensors that are moved, and for their gradients.
 
-    And an allgather where whole layers read parts; each rank takes its own part of dL/dx. The buffer of
-    an all-to-all is a rank's part of the tensor.
+    The buffer of an all-to-all is a rank's part of the tensor.
     """
-    parts, kinds, read = sequence_parts(model), kinds_of(model), read_again(model)
-    moves = [] if parts is None else [move for move in parts.moves if not move.is_slice]
-    again = [move for move in moves if read[move.readers[0]]]
-    back = [of for of in moves[::-1] if of.has_gradient and not of.is_gather]
-    sendings = []
-    ways: tuple[tuple[Direction, str, list[Move]], ...] = (
-        ("forward", "x of {}", moves),
-        ("backward", "x of {}, again", again),
-        ("backward", "dL/dx of {}", back),
+    kinds, sendings = kinds_of(model), list[Sending]()
+    ways: tuple[tuple[Direction, str, Sequence[Move]], ...] = (
+        ("forward", "{} of {{}}", moves),
+        ("backward", "{} of {{}}, again", [of for of in moves if moves_again(model, of)]),
+        ("backward", "dL/d{} of {{}}", moves[::-1]),
     )
     for direction, why, those in ways:
-        places: dict[tuple[Operation, int], list[int]] = defaultdict(list)
+        places: dict[tuple[Operation, str, int], list[int]] = defaultdict(list)
         for of in those:
-            operation: Operation = "allgather" if of.is_gather else "all_to_all"
-            items = of.items if of.is_gather else of.items // ranks
-            places[operation, items].append(of.readers[0])
-        for (operation, items), at in places.items():
+            operation = of.backward if "dL/d" in why else of.forward
+            if operation is not None:
+                items = of.items(ranks) // (ranks if operation == "all_to_all" else 1)
+                what = "y" if of.is_scatter else "x"
+                places[operation, what, items].append(of.readers[0])
+        for (operation, what, items), at in places.items():
             each = {kinds[place]: items for place in at}
-            sendings.append(Sending(operation, "layerwise", direction, why, at, each))
+            sendings.append(Sending(operation, "layerwise", direction, why.format(what), at, each))
     return sendings
 
 

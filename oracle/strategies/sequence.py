@@ -7,15 +7,14 @@ heads, or these into those, in the forward and again in the backward: queries, k
 attention makes of them, so a block of a transformer has eight all-to-alls of tokens x width / p. Where
 whole layers read parts (a class token, a pooling), these are gathered. If the parts reach the loss, each
 rank has that of its own tokens (oracle/layout/sequence.py). Gradients of weights are of parts of the
-tokens, and one allreduce of all weights sums them.
+tokens, and one allreduce of all weights sums them. Tokens that p does not divide are filled up, and
+1/p is ceil(tokens / p) of them; not where each rank has a loss of its own.
 """
 
 from __future__ import annotations
 
-import math
-
 from calib.foundation.division import Division
-from calib.oracle.layout.sequence import narrowest_parts
+from calib.oracle.layout.sequence import sequence_limit
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
@@ -52,9 +51,8 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:
-    """The tokens and the heads, which p divides."""
-    fewest = narrowest_parts(model)
-    if fewest is None:
+    """The tokens and the heads."""
+    found = sequence_limit(model)
+    if found is None:
         return Limit(ranks=1, why="p <= 1: no attention whose heads and tokens can be told apart")
-    words = " and ".join(f"{width} {what} ({name})" for what, (width, name) in fewest.items())
-    return Limit(ranks=math.gcd(*(width for width, _ in fewest.values())), why=f"p divides {words}")
+    return Limit(ranks=found.most, why=found.why)

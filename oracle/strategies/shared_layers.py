@@ -18,14 +18,12 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
-from calib.oracle.layout.sequence import sequence_parts
-from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
+from calib.oracle.layout.shards import WEIGHTED, narrowest, parts_of_tokens, split_layers
 from calib.oracle.layout.stages import activations_before
-from calib.oracle.layout.tokens import first_whole_readers, token_parts
+from calib.oracle.layout.tokens import moves_again
 from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
-from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
@@ -41,11 +39,12 @@ from calib.oracle.strategies.common import (
 from calib.oracle.terms import Term
 
 LoopOperation = Literal["concat", "split"]
+MOVED = {"split": "what is sent", "concat": "what has come"}
 TENSORS = {
     "filters": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channels": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
-    "regions": {"split": "sums, by tokens", "concat": "tokens"},
-    "tokens": {"split": "what is sent", "concat": "what has come"},
+    "regions": MOVED,
+    "tokens": MOVED,
 }
 
 
@@ -76,7 +75,7 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         n = sum(cut.count for cut in cuts)
         items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
         what = TENSORS[division.traits.cuts][operation]
-        each = f"{n} {'tensors' if division.traits.cuts == 'tokens' else 'layers'}"
+        each = f"{n} {'tensors' if TENSORS[division.traits.cuts] is MOVED else 'layers'}"
         terms.append(
             Term(
                 "pack",
@@ -132,13 +131,11 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     """By operation and layer: the whole tensor (per sample) that is cut into shards or joined.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
-    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor: what is gathered
-    and scattered where tokens are cut. sequence: every tensor that is moved.
+    split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor and sequence:
+    every tensor that is moved where tokens are cut.
     """
-    if division.traits.cuts == "regions":
-        return _token_tensors(model) if division.cuts_tokens else {}
-    if division.traits.cuts == "tokens":
-        return _moved_tensors(model, division.parts)
+    if division.traits.cuts in ("regions", "tokens"):
+        return _moved_tensors(model, division)
     split = split_layers(model, division)
     if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
@@ -149,54 +146,14 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     return {"concat": outputs, "split": outputs}
 
 
-def _token_tensors(model: ModelSpec) -> dict[LoopOperation, dict[str, Shape]]:
-    """As (tokens, items of each).
-
-    A rank's own part, of what is sliced and of the gradient of what whole layers read, is not counted.
-    """
-    parts, layers = token_parts(model), model.layers
-    shapes = {name: (of.tokens, of.items) for name, of in parts.tensors.items()}
-    y = {layers[at].name: shapes[layers[at].name] for at in parts.rows}
-    x = {layers[at].name: shapes[name] for at, name in parts.entries.items()}
-    ends, sliced = ({name: shapes[name] for name in of} for of in (parts.ends, parts.sliced))
-    has_gradient = {name for layer in layers if layer.has_gradient for name in layer.outputs}
-    given = {layer.name for layer in layers if layer.needs_input_grad}
-    ran, read = run_again(model), read_again(model)
-    readers = first_whole_readers(model, parts)
-    return {
-        "concat": {
-            **{
-                f"x of {layers[at].name}, again": shapes[of]
-                for at, of in parts.entries.items()
-                if read[at]
-            },
-            **{f"y of {name}, again": shape for name, shape in ends.items() if read[readers[name]]},
-            **{f"x of {name}": shape for name, shape in x.items()},
-            **{f"y of {name}": shape for name, shape in ends.items()},
-            **{f"dL/dy of {name}": shape for name, shape in y.items()},
-            **{f"dL/dy of {of}": shape for of, shape in sliced.items() if of in has_gradient},
-        },
-        "split": {
-            **{
-                f"y of {layers[at].name}, again": shapes[layers[at].name]
-                for at in parts.rows
-                if ran[at]
-            },
-            **{f"y of {name}": shape for name, shape in y.items()},
-            **{f"dL/dx of {name}": shape for name, shape in x.items() if name in given},
-        },
-    }
-
-
-def _moved_tensors(model: ModelSpec, ranks: int) -> dict[LoopOperation, dict[str, Shape]]:
+def _moved_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dict[str, Shape]]:
     """By operation, and by the tensor and the layer that reads it."""
-    parts = sequence_parts(model)
     found: dict[LoopOperation, dict[str, Shape]] = {"split": {}, "concat": {}}
-    for move in () if parts is None else parts.moves:
+    for move in parts_of_tokens(model, division).moves:
         reader = model.layers[move.readers[0]].name
-        for operation, what, shape in move.copies(ranks):
+        for operation, what, shape in move.copies(division.parts):
             found[operation][f"{what} = {move.name} of {reader}"] = shape
-            if what == "x" and read_again(model)[move.readers[0]]:
+            if what == "x" and moves_again(model, move):
                 found[operation][f"{what} = {move.name} of {reader}, again"] = shape
     return found
 

@@ -9,18 +9,17 @@ four allreduces of tokens x width. Biases of the last layers, and all other laye
 rank. Their gradients are the same everywhere, so nothing is exchanged after the backward.
 
 With sequence parallelism (Korthikanti et al., arXiv:2205.05198, section 4.2.2) norms, dropout and
-residuals between regions run on 1/p of the tokens (oracle/layout/tokens.py): each allreduce becomes a
-reduce-scatter of what a region makes and an allgather of what the next one reads, and in the backward
-the other way round, with as many bytes. Activations between regions are 1/p. Norms' weights and the
-biases of last layers have gradients of a rank's own tokens, which one allreduce sums, AR(p, W_part). A
-region keeps the whole x for its backward; Megatron-LM gathers it again.
+residuals between regions run on 1/p of the tokens (oracle/layout/region_tokens.py): each allreduce
+becomes a reduce-scatter of what a region makes and an allgather of what the next one reads, and in the
+backward the other way round, with as many bytes. Activations between regions are 1/p. Norms' weights and
+the biases of last layers have gradients of a rank's own tokens, which one allreduce sums, AR(p, W_part).
+A region keeps the whole x for its backward; Megatron-LM gathers it again.
 """
 
 from __future__ import annotations
 
-import math
-
 from calib.foundation.division import Division
+from calib.oracle.layout.region_tokens import token_parts
 from calib.oracle.layout.regions import narrowest_cut
 from calib.oracle.layout.tokens import narrowest_tokens
 from calib.oracle.layout.workload import exchanged_weights, model_weights, workload
@@ -106,13 +105,14 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     found = narrowest_cut(model)
     if found is None:
         return Limit(ranks=1, why="p <= 1: no region of layers can be divided")
-    common, width, name = found
-    why = f"{name} has the fewest heads or features, {width}: p divides {common}"
+    common = found.common
+    why = f"{found.name} has the fewest heads or features, {found.fewest}: p divides {common}"
     if not division.sequence_parallel:
         return Limit(ranks=common, why=why)
-    tokens = narrowest_tokens(model)
+    tokens = narrowest_tokens(model, token_parts(model))
     if tokens is None:
         return Limit(ranks=1, why="p <= 1: no region ends with a tensor of tokens")
-    most = math.gcd(common, tokens[0])
-    why += f"; {tokens[2]} has the fewest tokens, {tokens[1]}, of which it divides {tokens[0]}"
+    most = next(p for p in range(common, 0, -1) if common % p == 0 and tokens.allows(p))
+    of = "which p is at most" if tokens.filled else f"of which it divides {tokens.common}"
+    why += f"; {tokens.name} has the fewest tokens, {tokens.fewest}, {of}"
     return Limit(ranks=most, why=why)

@@ -34,6 +34,7 @@ OF_PARTS = [
     Division("tensor", 4, EACH),
     Division("tensor", 2, EACH, sequence_parallel=True),
     Division("sequence", 2, EACH),
+    Division("tensor", 4, EACH, sequence_parallel=True),  # parts of tokens are filled up
 ]
 
 

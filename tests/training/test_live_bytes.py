@@ -72,7 +72,8 @@ CHECKPOINTED = {
         words_of(
             "mlp,data,,4 blocks,data,sharded,4 mlp,fully_sharded,,4 in-segments,fully_sharded,,4 "
             "vision,tensor,,4 language,tensor,tokens,4 in-segments,tensor,tokens,4 nested,tensor,,4 "
-            "language,sequence,,4 vision,pipeline,,8 language,pipeline,1f1b,8 of-two,pipeline,,8 "
+            "vision,tensor,tokens,4 language,sequence,,4 vision,sequence,,4 vision,pipeline,,8 "
+            "language,pipeline,1f1b,8 of-two,pipeline,,8 "
             "in-segments,pipeline,1f1b,8 images,pipeline,,8"
         )
     ),

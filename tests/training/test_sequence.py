@@ -59,13 +59,15 @@ def test_gradients_are_those_of_serial_training(name: str) -> None:
 
 
 VIT = ModelEntry("vit", Vit, (3, 16, 16), "cross_entropy", 5, BATCH)
+# 17 tokens
+CLASS = replace(VIT, build=lambda: Vit(has_class_token=True))
 OF_TOKENS: dict[str, Any] = {"places": (EIGHT,), "classes_last": True, "rows": ROWS}
 PLAIN = ModelEntry("gpt", Gpt, (EIGHT,), "cross_entropy", ROWS, BATCH, **OF_TOKENS)
 GPT = replace(PLAIN, build=lambda: Gpt(dropout=0.1))
 
 
 @pytest.mark.parametrize("p", [2, 4])
-@pytest.mark.parametrize("about", [VIT, GPT], ids=["vit", "gpt"])
+@pytest.mark.parametrize("about", [VIT, CLASS, GPT], ids=["vit", "class", "gpt"])
 def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) -> None:
     """Whole layers behind a pooling; a table that the head has, too, and a loss of parts."""
     assert difference(about, p) < EXACT
@@ -100,14 +102,17 @@ def test_a_weight_of_whole_layers_and_of_parts() -> None:
 
 RANKS = """
 from tests.training.part_ranks import say
-from tests.training.test_sequence import BATCH, GPT, PLAIN, VIT
+from tests.training.test_sequence import BATCH, CLASS, GPT, PLAIN, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
 
 control = MpiCommunicator()
 division = Division("sequence", control.size, BATCH)
-cases = ((VIT, "float32"), (GPT, "float32"), (PLAIN, "bfloat16-mixed"))
+cases = (
+    *((VIT, "float32"), (CLASS, "float32"), (CLASS, "bfloat16-mixed")),
+    *((GPT, "float32"), (PLAIN, "bfloat16-mixed")),
+)
 say(control, [(about, division, execution) for about, execution in cases])
 """
 
@@ -120,10 +125,10 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     """Serial gradients, and the bytes that the oracle counts."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    check(said(p, script).splitlines(), 3, EXACT)
+    check(said(p, script).splitlines(), 5, EXACT)
 
 
-@pytest.mark.parametrize("about", [VIT, GPT], ids=["vit", "gpt"])
+@pytest.mark.parametrize("about", [VIT, CLASS, GPT], ids=["vit", "class", "gpt"])
 def test_ranks_send_what_the_oracle_says(about: ModelEntry) -> None:
     """Of the same operation and bytes as often; the gradients at the end."""
 

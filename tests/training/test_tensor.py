@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from tests.helpers.attention import KINDS, TOKENS, WIDTH, block
-from tests.helpers.tensor_ranks import Noted, on_ranks
+from tests.helpers.ranks import results, run_ranks
+from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.launching import needs_mpiexec, said
@@ -23,7 +25,11 @@ from calib.foundation.errors import InputError
 from calib.foundation.own import Loss
 from calib.oracle.layout.traffic import messages
 from calib.oracle.trace.tracing import trace
+from calib.planning.layers import in_place_case
+from calib.planning.points import Point
 from calib.training.checks.gradients import gradient_difference
+from calib.training.in_place import iterations as in_place
+from calib.training.in_place.iterations import measure_in_place, phases_of
 from calib.training.models import ModelEntry
 from calib.training.split.regions import OwnMasks
 from calib.training.step import TrainingStep
@@ -58,9 +64,10 @@ VIT = ModelEntry("vit", Transformer, (3, 8, 8), "cross_entropy", 5, BATCH)
 GPT = ModelEntry("gpt", Language, (6,), "cross_entropy", 20, BATCH, places=(6,), rows=20)
 APART = model_entry(block("Apart"), (TOKENS, WIDTH), 5)
 GPT2 = model_entry(block("Gpt2"), (TOKENS, WIDTH), 5)
-# tokens divide by 4
+# tokens divide by 4, or by nothing, as the 5 of VIT
 POOLED = ModelEntry("pooled", Pooled, (3, 8, 8), "cross_entropy", 5, BATCH)
 BLOCKS = ModelEntry("blocks", Gpt, (8,), "cross_entropy", 20, BATCH, places=(8,), rows=20)
+ODD = replace(BLOCKS, input_shape=(7,), places=(7,))
 
 
 @pytest.mark.parametrize("p", [2, 4])
@@ -70,7 +77,7 @@ def test_a_vision_transformer_and_a_language_model(about: ModelEntry, p: int) ->
 
 
 @pytest.mark.parametrize("p", [2, 4])
-@pytest.mark.parametrize("about", [POOLED, BLOCKS], ids=["vit", "gpt"])
+@pytest.mark.parametrize("about", [POOLED, VIT, BLOCKS, ODD], ids=["vit", "class", "gpt", "odd"])
 def test_with_tokens_cut_between_regions(about: ModelEntry, p: int) -> None:
     assert difference(about, p, sequence=True) < EXACT
 
@@ -82,7 +89,7 @@ def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
 
 RANKS = """
 from tests.training.part_ranks import say
-from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, POOLED, VIT
+from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, ODD, POOLED, VIT
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -94,6 +101,7 @@ parts = Division("tensor", control.size, BATCH, sequence_parallel=True)
 say(control, [
     *((VIT, whole, float32), (GPT, whole, float32), (APART, whole, mixed), (GPT2, whole, mixed)),
     *((POOLED, parts, float32), (BLOCKS, parts, float32), (BLOCKS, parts, mixed)),
+    *((VIT, parts, float32), (ODD, parts, float32), (ODD, parts, mixed)),
 ])
 """
 
@@ -106,7 +114,7 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     """Serial gradients, and the bytes that the oracle counts."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    check(said(p, script).splitlines(), 7, EXACT)
+    check(said(p, script).splitlines(), 10, EXACT)
 
 
 def test_what_is_whole_and_multiplies_parts() -> None:
@@ -146,9 +154,10 @@ def test_ranks_send_what_the_oracle_says(name: str) -> None:
     [
         (BLOCKS, "cross_entropy"),
         (POOLED, "cross_entropy"),
+        (VIT, "cross_entropy"),
         (model_entry(block("Cross"), (TOKENS, WIDTH), 5), "mse"),
     ],
-    ids=["gpt", "vit", "cross"],
+    ids=["gpt", "vit", "class", "cross"],
 )
 def test_ranks_send_tokens_as_the_oracle_says(about: ModelEntry, loss: Loss) -> None:
     """Of every size and operation as many; the gradients of tokens last."""
@@ -225,6 +234,23 @@ def test_masks_differ_inside_a_region_and_agree_outside() -> None:
         assert 400 < int((mask > 0).sum()) < 600
     both = int(((made[0] > 0) & (made[1] > 0)).sum())
     assert 180 < both < 320  # a quarter, as of independent draws
+
+
+def test_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Phases that a calibration measures: copies, meetings, and the packing of some gradients."""
+    spec = trace(BLOCKS.build(), BLOCKS.input_shape, BLOCKS.name, "cross_entropy")
+    monkeypatch.setattr(in_place, "entry", lambda *_: BLOCKS)
+    phases = {"forward", "backward", "update", "layerwise"}
+    for sequence in (False, True):
+        case = in_place_case(Point(spec, tensor(2, sequence), launch=2), "momentum")
+        phases |= {"copies", "pack", "unpack"} if sequence else set()
+        assert set(phases_of(case)) == phases
+    with taking_turns(2):
+        first, _ = results(
+            run_ranks(2, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))
+        )
+    assert phases | {"layer_forward:norms.0", "layer_backward:attentions.0.out"} <= set(first.ranks)
+    assert all(second >= 0 for rows in first.ranks.values() for row in rows for second in row)
 
 
 def test_what_is_refused() -> None:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.cases import InPlaceCase
+from calib.microbench.cases import EXCHANGED, InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.machine.heap import is_shared, largest_freed, own_heap
 from calib.microbench.memory import account, optimizer_tensors
@@ -44,7 +44,6 @@ MOST_LAYER_REPETITIONS = 30
 LAYERS_SHARE = 0.3  # of the case's time
 COMPUTED = ("forward", "backward")
 MET = ("halo", "layerwise")  # while layers run
-EXCHANGED = ("pack", "unpack")
 COPIES = "copies"  # what "pack" has before gradients are packed
 
 
@@ -152,7 +151,8 @@ def phases_of(case: InPlaceCase) -> list[str]:
     if division.shards:
         return met
     copies = [COPIES] if case.copies else []
-    exchanges = division.replicas > 1 or (division.p > 1 and division.traits.replicated)
+    replicated = division.traits.replicated or case.partial is not None
+    exchanges = division.replicas > 1 or (division.p > 1 and replicated)
     sent = ["exchange"] if queued and exchanges and division.traits.whole else []
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), *sent, "update"]
 

@@ -2,31 +2,30 @@
 
 Shoeybi et al. 2019 (Megatron-LM), section 3. Where a region begins, every rank reads the whole x, whose
 gradients are summed (Shared, their f); where it ends, the terms of y are summed (Row, their g). With
-sequence parallelism x is gathered, and y scattered (tokens.py). calib.oracle.layout.regions and tokens
-say which layers these are and how they are cut.
+sequence parallelism x is gathered, and y scattered (tokens.py). calib.oracle.layout.regions and
+region_tokens say which layers these are and how they are cut.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, LinearWeights, Passed, linear_weights, sizes_of
 from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.regions import Region
 from calib.oracle.layout.spatial import part_range
-from calib.oracle.layout.tokens import TokenParts
+from calib.oracle.layout.tokens import Move, TokenParts
 from calib.training.layer_program import LayerProgram
-from calib.training.split.linear_map import mapped
 from calib.training.split.moves import GroupLink, narrowed, share, summed
-from calib.training.split.tokens import Moved, TokenMoves
+from calib.training.split.tokens import Moved, Parts
 from calib.training.worker import Held
 
 MOST_SEEDS = 2**31
@@ -47,18 +46,18 @@ class Shared(nn.Module):
 class Row(nn.Module):
     """A linear layer on this rank's input features: terms are summed, then the bias is added.
 
-    `transposed`: its weight is (inputs, outputs). `moves`: of y a rank keeps its tokens.
+    `transposed`: its weight is (inputs, outputs). `moved`: of y a rank keeps its tokens.
     """
 
-    def __init__(self, link: GroupLink, transposed: bool, moves: TokenMoves | None = None) -> None:
+    def __init__(self, link: GroupLink, transposed: bool, moved: Moved | None = None) -> None:
         super().__init__()
-        self._link, self._moves = link, moves
+        self._link, self._moved = link, moved
         self._product: Callable[..., Any] = torch.matmul if transposed else nn.functional.linear
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """y, in the memory of its term, or its part with the rank's tokens."""
-        y, moves = self._product(x, weight), self._moves
-        y = mapped(y, moves.scatter, moves.gather) if moves else summed(y.contiguous(), self._link)
+        y = self._product(x, weight)
+        y = self._moved(y) if self._moved else summed(y.contiguous(), self._link)
         return y if bias is None else y.add_(bias.to(y.dtype))
 
 
@@ -103,8 +102,11 @@ def _read_by(call: fx.Node) -> fx.Node:
 class ProgramParts:
     """A program of which some layers, `parts` by their places, run on a rank's parts of tensors.
 
-    `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range.
+    `region` is as of a Worker, but for tensors of several blocks, of which a rank has no one range, and
+    those of which parts are filled up.
     """
+
+    averages = False  # of gradients of weights, after the backward
 
     def __init__(
         self, program: LayerProgram, link: GroupLink, parts: dict[int, LayerShape], batch: int
@@ -120,12 +122,53 @@ class ProgramParts:
                 call = node.all_input_nodes[0] if several else node
                 self._calls[program.layer_of[node.name].partition("[")[0]] = call
 
+    def _move(self, move: Move) -> None:
+        """Let the layers that read a tensor read what a move makes of it."""
+        self._pass_on(move.name, self._moved(move), [self._reader(at) for at in move.readers])
+
+    def _moved(self, move: Move) -> Moved:
+        before, after = (self._parts_of(cut, move.size) for cut in (move.before, move.after))
+        return Moved(move.way, before, after, self._link, self.averages)
+
+    def _parts_of(self, cut: Cut | None, size: Shape) -> Parts | None:
+        """With the blocks, or the items of a block, of each sample at this batch."""
+        if cut is None:
+            return None
+        blocks, width = (
+            n if n % PRIME else n // PRIME * self._batch for n in (cut.blocks, cut.width(size))
+        )
+        return Parts(cut.axis, blocks, width, self._link.group.size)
+
+    def _reader(self, at: int) -> fx.Node:
+        """The call of a layer; for the loss that of what the model returns."""
+        if at == len(self._layers) - 1:
+            return self._graph.output_node()
+        return self._calls[self._layers[at].name]
+
+    def _pass_on(self, name: str, module: nn.Module, readers: Sequence[fx.Node]) -> None:
+        """Let those of the readers that read a tensor read what a module makes of it."""
+        made = None
+        for call in readers:
+            for source in call.all_input_nodes:
+                if self._program.layer_behind(source) == name:
+                    made = made or self._call(module, source, readers[0])
+                    call.replace_input_with(source, made)
+
+    def _call(self, module: nn.Module, source: fx.Node, reader: fx.Node) -> fx.Node:
+        """Of a module, on a tensor, before a layer that reads what it makes."""
+        name = f"calib_moved_{len(self._graph.nodes)}"
+        self._program.graph.add_module(name, module)
+        with self._graph.inserting_before(reader):
+            return self._graph.call_module(name, (source,))
+
     def _tell(self, at: int, passed: Passed) -> None:
         """What this rank has of a layer's outputs."""
         layer, group = self._layers[at], self._link.group
         sizes = zip(layer.outputs, sizes_of(layer.shape)[1], passed.outputs, strict=True)
         for name, size, cut in sizes:
-            if cut is not None and cut.blocks == 1 and size[0] == PRIME:
+            if cut is None or cut.width(size) % group.size:
+                continue
+            if cut.blocks == 1 and size[0] == PRIME:
                 own = part_range(size[cut.axis], group.size, group.rank)
                 self.region[name] = (*((0, n) for n in size[1 : cut.axis]), own)
 
@@ -179,33 +222,23 @@ class RegionParts(ProgramParts):
 
     def divide(self, regions: Sequence[Region]) -> None:
         """Let this rank compute its part of every region, and of the tokens between them."""
-        tokens, layers = self._tokens, self._layers
-        apart = [self._calls[layers[at].name] for at in tokens.layers]
-        columns = {at: self._calls[layers[at].name] for of in regions for at in of.columns}
-        for name in tokens.sliced:
-            moves = self._moves(name)
-            self._pass_on(name, Moved(moves.cut, moves.gather), [*apart, *columns.values()])
         for region in regions:
             self._divide(region)
-        for at, passed in tokens.layers.items():
+        for move in self._tokens.moves:
+            if not move.is_scatter:
+                self._move(move)
+        for at, passed in self._tokens.passed.items():
             self._localize(at)
             self._draw(at)
             self._tell(at, passed)
             self.partial |= {*self._weights(at)}
-        others = {*self._calls.values(), self._graph.output_node()} - {*apart, *columns.values()}
-        for name in tokens.ends:
-            moves = self._moves(name)
-            self._pass_on(name, Moved(moves.gather, moves.cut), others)
 
     def _divide(self, region: Region) -> None:
         """One region."""
         for name, first in region.entries.items():
-            columns = [at for at in region.columns if self._layers[at].inputs == (name,)]
-            calls = [self._calls[self._layers[at].name] for at in columns]
-            if first in self._tokens.entries:
-                moves = self._moves(name)
-                self._pass_on(name, Moved(moves.gather, moves.scatter, narrows=True), calls)
-            elif self._layers[first].needs_input_grad:
+            if first not in self._tokens.gathered and self._layers[first].needs_input_grad:
+                columns = [at for at in region.columns if self._layers[at].inputs == (name,)]
+                calls = [self._calls[self._layers[at].name] for at in columns]
                 self._pass_on(name, Shared(self._link), calls)
         for at, passed in region.columns.items():
             self._cut_outputs(at, passed)
@@ -216,25 +249,8 @@ class RegionParts(ProgramParts):
             self._tell(at, passed)
         for at, passed in region.rows.items():
             self._sum(at, passed)
-            self._tell(at, self._tokens.rows.get(at, passed))
-
-    def _moves(self, name: str) -> TokenMoves:
-        """Of a tensor that is cut along its tokens."""
-        return TokenMoves(self._link, self._tokens.tensors[name].cut, self._batch)
-
-    def _pass_on(self, name: str, module: nn.Module, readers: Iterable[fx.Node]) -> None:
-        """Let those of the readers that read a tensor read what a module makes of it, for the first."""
-        program, made, those = self._program, dict[fx.Node, fx.Node](), {*readers}
-        for call in [node for node in self._graph.nodes if node in those]:
-            for source in call.all_input_nodes:
-                if program.layer_behind(source) != name:
-                    continue
-                if source not in made:
-                    called = f"calib_passed_{len(self._graph.nodes)}"
-                    program.graph.add_module(called, module)
-                    with self._graph.inserting_before(call):
-                        made[source] = self._graph.call_module(called, (source,))
-                call.replace_input_with(source, made[source])
+            scattered = self._tokens.scattered.get(at)
+            self._tell(at, Passed((None,), (scattered.after,)) if scattered else passed)
 
     def _weights(self, at: int) -> list[str]:
         """Names of the weights of a layer, in the order of its arguments."""
@@ -283,9 +299,10 @@ class RegionParts(ProgramParts):
         (cut,), x = passed.inputs, _read_by(node)
         self._keep(names[0], of.inputs, cut)
         called = f"calib_{node.name}"
-        moves = self._moves(self._layers[at].name) if at in self._tokens.rows else None
-        program.graph.add_module(called, Row(self._link, of.inputs == 0, moves))
-        self.partial |= {*names[1:]} if moves else set()
+        scattered = self._tokens.scattered.get(at)
+        moved = self._moved(scattered) if scattered else None
+        program.graph.add_module(called, Row(self._link, of.inputs == 0, moved))
+        self.partial |= {*names[1:]} if moved else set()
         with self._graph.inserting_before(node):
             weight, *bias = [self._graph.get_attr(name) for name in names]
         node.op, node.target, node.kwargs = "call_module", called, {}

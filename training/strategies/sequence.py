@@ -19,7 +19,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.training.checkpoints import checkpoint_regions
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.split.moves import GroupLink
-from calib.training.split.sequence import SequenceProgram, own_part
+from calib.training.split.sequence import SequenceProgram
 from calib.training.worker import Task, Worker, whole_parameters
 
 
@@ -32,7 +32,8 @@ class SequenceWorker(Worker):
     def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The whole samples, and the targets of this rank's places."""
         if self.targets is not None:
-            mine = own_part(targets, self.targets, self.link)
+            group = self.link.group
+            mine = targets.chunk(group.size, self.targets.axis)[group.rank]
             targets = mine.clone(memory_format=torch.contiguous_format)
         return inputs, targets
 

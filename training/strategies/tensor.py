@@ -10,8 +10,7 @@ from __future__ import annotations
 from torch import nn
 
 from calib.oracle.layout.regions import regions
-from calib.oracle.layout.shards import largest_parts
-from calib.oracle.layout.tokens import TokenParts, token_parts
+from calib.oracle.layout.shards import largest_parts, parts_of_tokens
 from calib.training.checkpoints import checkpoint_regions
 from calib.training.gradients.flat import PartialGradients
 from calib.training.split.moves import GroupLink
@@ -32,7 +31,7 @@ def make(task: Task) -> Worker:
         GroupLink(group, task.clock),
         largest_parts(program.spec, division),
         division.local_batch,
-        token_parts(program.spec) if division.cuts_tokens else TokenParts(),
+        parts_of_tokens(program.spec, division),
     )
     parts.divide(regions(program.spec))
     program.recompile()

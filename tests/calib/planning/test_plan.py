@@ -852,8 +852,8 @@ def test_tensor(specs: dict[str, ModelSpec]) -> None:
 
 
 def test_tokens_of_tensor() -> None:
-    """Beside what tensor runs, parts of tokens, their messages and passes; no iteration of its own."""
-    model = trace(OneRegion(), (6, 16), "one", "mse")
+    """Beside what tensor runs, parts of tokens, their messages and passes, and whole iterations."""
+    model = trace(OneRegion(), (6, 16), "one", "mse").model_copy(update={"built_by": "mine:net"})
     request = Request(models=("one.json",), strategies=("tensor",), p=(2,), batch=8)
     plan = draft(request, cluster(2), {"one.json": model}).plan
     division = Division("tensor", 2, 8, sequence_parallel=True)
@@ -868,7 +868,18 @@ def test_tokens_of_tensor() -> None:
     passes = {(case.operation, case.shapes) for case in cases(plan, TensorsCase, tier=0)}
     whole = ((8, 6, 16),)
     assert {("pack", ((16,), (16,), (16,))), ("concat", whole), ("split", whole)} <= passes
-    assert not [of for of in cases(plan, InPlaceCase) if of.division.sequence_parallel]
+    plain, apart = cases(plan, InPlaceCase, is_overlap=False, strategy="tensor")
+    assert apart.division == division and plain.division == Division("tensor", 2, 8)
+    assert apart.partial == (tensors_key(((16,), (16,), (16,))), 3, 4 * 48) and not plain.partial
+    assert apart.tensors_key == plain.tensors_key
+    assert {operation: n for _, operation, n in apart.meetings} == Counter(
+        m.operation for m in messages(model, division)[:-1]
+    )
+    assert Counter(name for name, *_, n in apart.copies for _ in range(n)) == {
+        "split": 3,
+        "concat": 3,
+    }
+    assert apart.purpose == "one tensor-sequence 2, whole"
 
 
 def test_sequence() -> None:

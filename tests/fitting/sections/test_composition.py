@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 from tests.helpers.divided import model_case
+from tests.helpers.filled import loop
 from tests.helpers.rows import as_samples, constant
 from tests.reports.records import estimate, parameters
 
@@ -190,6 +191,23 @@ def test_bytes_of_the_exchange_are_those_of_the_gradients() -> None:
     assert law.s_per_byte == pytest.approx(0.2e-9, rel=1e-6)
 
 
+def test_gradients_that_are_exchanged_are_fewer_than_the_weights() -> None:
+    """Of tensor with sequence parallelism: the pass over some is compared with that pass alone."""
+    case = model_case(
+        "a", strategy="tensor", sequence_parallel=True, tensors_key="all", partial=("some", 3, 64)
+    )
+    alone = {
+        "pack": {"some": estimate(2e-3), "all": estimate(9e-3)},
+        "update": {"all": estimate(4e-3)},
+    }
+    loops = [loop(operation=name, active_ranks=2, measured=of) for name, of in alone.items()]
+    rows = constant(case, "pack", 2.5e-3) + constant(case, "update", 4e-3)
+    laws = compositions(as_samples(rows), {case.id: case}, [], loops, [])
+    found = {law.phase: (law.s_per_layer, law.max_bytes, law.models) for law in laws}
+    assert found["pack"] == (pytest.approx(0.5e-3 / 3), 64, ["a tensor-sequence x 8"])
+    assert found["update"][0] == 0.0
+
+
 def test_ranks_meet_in_another_way_by_another_library() -> None:
     """A call takes 3 us more than in a loop by one library, and 40 us more by the other."""
     extra = {"torch_mpi": 3e-6, "torch_gloo": 40e-6}
@@ -208,10 +226,7 @@ def test_ranks_meet_in_another_way_by_another_library() -> None:
     ]
     cases = [
         model_case(
-            name,
-            strategy="fully_sharded",
-            library=library,
-            meetings=(("layerwise", "allgather", n),),
+            name, strategy="filter", library=library, meetings=(("layerwise", "allgather", n),)
         )
         for library in extra
         for name, n in (("a", 4), ("b", 10), ("c", 31))

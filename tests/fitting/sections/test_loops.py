@@ -119,6 +119,18 @@ def test_operations_and_active_ranks_are_apart() -> None:
     assert found == [("pack", 1), ("pack", 2), ("update", 1), ("update", 2)]
 
 
+def test_a_list_of_some_gradients_is_theirs() -> None:
+    """Of tensor with sequence parallelism all weights are updated, some gradients packed."""
+    some = model_case("a", strategy="tensor", tensors_key="all", partial=("some", 3, 64))
+    rows = [row for name in ("pack", "update") for row in noisy(name)]
+    rows += constant(some, "pack", 1.0) + constant(some, "update", 3.0)
+    loops = tensor_loops(as_samples(rows), 0, {some.id: some})
+    assert {of.operation: {key: t.value for key, t in of.in_place.items()} for of in loops} == {
+        "pack": {"some": 1.0},
+        "update": {"all": 3.0},
+    }
+
+
 def test_lists_of_models_have_their_time_in_iterations_too() -> None:
     """Of the strategy whose ranks have the whole model, the slowest rank's; not beside an exchange."""
     data = model_case("a", tensors_key="mine")

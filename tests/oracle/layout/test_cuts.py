@@ -26,8 +26,8 @@ from calib.oracle.layout.cuts import (
     passed_on,
     regrouped,
 )
+from calib.oracle.layout.region_tokens import token_parts
 from calib.oracle.layout.regions import regions
-from calib.oracle.layout.tokens import token_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 
@@ -94,7 +94,7 @@ def test_operators_on_parts_of_the_tokens(parts: int) -> None:
     """Of a GPT with a norm written out, and of a block of ConvNeXt, which has rows of an image."""
     met = set()
     for model in (trace(Gpt(), (8,), "gpt", "cross_entropy"), traced("next")):
-        for place, passed in token_parts(model).layers.items():
+        for place, passed in token_parts(model).passed.items():
             shape = model.layers[place].shape
             if shape.operator is not None and not shape.parameter_shapes:
                 compare(shape, passed, parts)

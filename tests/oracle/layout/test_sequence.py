@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -164,11 +165,34 @@ def test_p_divides_the_tokens_and_the_heads() -> None:
         messages(GPT, sequence(3))
 
 
-def test_a_class_token_makes_an_odd_number_of_tokens() -> None:
-    """Seventeen: the parts would begin behind it, where nothing divides them."""
-    model = trace(Vit(has_class_token=True), (3, 16, 16), "vit", "cross_entropy")
-    (why,) = why_impossible(model, sequence(2))
-    assert "p divides 17 tokens (add)" in why and why.endswith("so p is at most 1")
+CLASS = trace(Vit(has_class_token=True), (3, 16, 16), "vit", "cross_entropy")
+
+
+@pytest.mark.parametrize(("p", "each"), [(2, 9), (4, 5)])
+def test_a_class_token_makes_an_odd_number_of_tokens(p: int, each: int) -> None:
+    """Seventeen: parts of 9 or 5, filled up; in attention all 17 of some heads; 9 p or 5 p are sent."""
+    batch, parts = 4, largest_parts(CLASS, sequence(p))
+    by_name = {CLASS.layers[at].name: part for at, part in parts.items()}
+    assert by_name["block.first"].output_shape == (each, WIDTH)
+    assert by_name["block.mlp.0"].forward_flops(3) == 3 * 2 * each * WIDTH * 2 * WIDTH
+    (product,) = [
+        of for of in parts.values() if of.name in ("softmax", "scaled_dot_product_attention")
+    ][:1]
+    assert 17 in product.input_shapes[0] and 4 // p in product.input_shapes[0]
+    flows = Counter((flow.operation, flow.items) for flow in layer_flows(CLASS, sequence(p)))
+    assert flows == {("all_to_all", each * WIDTH): 8, ("allgather", each * p * WIDTH): 1}
+    switches = [("all_to_all", 4 * batch * each * WIDTH, p)] * 8
+    found = [(m.operation, m.nbytes, m.group_size) for m in messages(CLASS, sequence(p, batch))]
+    assert Counter(found[:-1]) == Counter(
+        [*switches, ("allgather", 4 * batch * each * p * WIDTH, p)]
+    )
+
+
+def test_p_is_at_most_the_tokens_that_nothing_divides() -> None:
+    (why,) = why_impossible(CLASS, sequence(8))
+    assert "p is at most 17 tokens (add) and divides 4 heads" in why and why.endswith("at most 4")
+    assert not why_impossible(CLASS, sequence(2)) and not why_impossible(CLASS, sequence(4))
+    assert why_impossible(CLASS, sequence(3))  # heads
 
 
 @pytest.mark.parametrize("name", ["next", "unet", "scripted"])

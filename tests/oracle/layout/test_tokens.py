@@ -18,13 +18,14 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut
+from calib.oracle.layout.region_tokens import BEGIN, token_cut, token_parts
 from calib.oracle.layout.shards import (
     largest_parts,
     partial_parameters,
     rank_parameters,
     why_impossible,
 )
-from calib.oracle.layout.tokens import token_cut, token_parts
+from calib.oracle.layout.tokens import TokenParts
 from calib.oracle.layout.traffic import layer_flows, messages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
@@ -34,6 +35,15 @@ BATCH = 4
 
 def cut(p: int) -> Division:
     return Division("tensor", p, BATCH, sequence_parallel=True)
+
+
+def sliced(found: TokenParts) -> list[str]:
+    return [move.name for move in found.moves if move.is_slice]
+
+
+def ends(found: TokenParts) -> list[str]:
+    """What whole layers read of what is cut."""
+    return [move.name for move in found.moves if move.is_gather and move.way != BEGIN]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +59,14 @@ def gpt() -> ModelSpec:
 def test_norms_and_residuals_run_on_parts(pooled: ModelSpec) -> None:
     """From the sum of patches and positions to the mean over tokens."""
     found, names = token_parts(pooled), [layer.name for layer in pooled.layers]
-    assert [names[at] for at in found.layers] == ["first", "add#2", "second", "add#3", "last"]
-    assert [names[at] for at in found.rows] == ["attention.out", "mlp.3"]
-    assert [names[at] for at in found.entries] == ["attention.qkv", "mlp.0"]
-    assert [*found.entries.values()] == ["first", "second"]
-    assert found.sliced == ("add",) and found.ends == ("last",)
-    assert {*found.tensors.values()} == {(Cut(1), 4, WIDTH)}
+    assert [names[at] for at in found.passed] == ["first", "add#2", "second", "add#3", "last"]
+    assert [names[at] for at in found.scattered] == ["attention.out", "mlp.3"]
+    entries = [move for move in found.moves if move.way == BEGIN]
+    assert [names[at] for move in entries for at in move.readers] == ["attention.qkv", "mlp.0"]
+    assert [move.name for move in entries] == ["first", "second"]
+    assert sliced(found) == ["add"] and ends(found) == ["last"]
+    assert {move.before or move.after for move in found.moves} == {Cut(1)}
+    assert {move.shape(None, 2) for move in found.moves} == {(1, 4, WIDTH)}
 
 
 def test_dropout_scales_and_a_norm_written_out_run_on_parts(gpt: ModelSpec) -> None:
@@ -62,11 +74,11 @@ def test_dropout_scales_and_a_norm_written_out_run_on_parts(gpt: ModelSpec) -> N
     found, layers = token_parts(gpt), gpt.layers
     first = next(at for at, layer in enumerate(layers) if layer.name == "norms.0")
     whole = {layers[at].name for at in range(first, len(layers))}
-    whole -= {layers[at].name for at in found.layers}
+    whole -= {layers[at].name for at in found.passed}
     whole = {name for name in whole if not name.startswith(("attentions", "mlps"))}
     assert whole == {"head", "transpose", "loss"}
-    assert found.sliced == ("drop",) and len(found.ends) == 1
-    rows = [found.tensors[layers[at].name].cut for at in found.rows]
+    assert sliced(found) == ["drop"] and len(ends(found)) == 1
+    rows = [move.after for move in found.scattered.values()]
     assert rows == [Cut(1), Cut(1), Cut(0, PRIME), Cut(1)]  # the third is (samples * tokens, width)
 
 
@@ -74,7 +86,7 @@ def test_dropout_scales_and_a_norm_written_out_run_on_parts(gpt: ModelSpec) -> N
 def test_parts_are_a_pth(gpt: ModelSpec, p: int) -> None:
     """Of tokens, and of operations; weights are as without, and whole."""
     parts = largest_parts(gpt, cut(p))
-    for at in token_parts(gpt).layers:
+    for at in token_parts(gpt).passed:
         whole, part = gpt.layers[at].shape, parts[at]
         assert part.output_items * p == whole.output_items
         assert part.parameter_shapes == whole.parameter_shapes
@@ -109,14 +121,13 @@ def test_an_allreduce_becomes_a_reduce_scatter_and_an_allgather(gpt: ModelSpec) 
 def test_the_models_input_is_sliced() -> None:
     """And gathered for the region that begins with it; a head with weights of its own stays whole."""
     model = trace(OneRegion(), (6, WIDTH), "one", "mse")
-    assert token_parts(model).sliced == ("input",) and token_parts(model).ends == ("norm",)
-    flows = [(flow.operation, flow.direction) for flow in layer_flows(model, cut(2))]
-    assert flows == [
-        ("reduce_scatter", "forward"),
-        ("allgather", "forward"),
-        ("allgather", "forward"),
-        ("allgather", "backward"),
-    ]
+    assert sliced(token_parts(model)) == ["input"] and ends(token_parts(model)) == ["norm"]
+    flows = Counter((flow.operation, flow.direction) for flow in layer_flows(model, cut(2)))
+    assert flows == {
+        ("reduce_scatter", "forward"): 1,
+        ("allgather", "forward"): 2,
+        ("allgather", "backward"): 1,
+    }
 
 
 class Twice(OneRegion):
@@ -129,7 +140,7 @@ class Twice(OneRegion):
 
 def test_shared_weights_stay_whole() -> None:
     model = trace(Twice(), (6, WIDTH), "twice", "mse")
-    parts = {model.layers[at].name for at in token_parts(model).layers}
+    parts = {model.layers[at].name for at in token_parts(model).passed}
     assert parts == {"add"}
 
 
@@ -137,23 +148,43 @@ def test_a_whole_tensor_with_a_gradient_stops_parts() -> None:
     """A gate of all tokens, and the view of a weight: the sum behind them is whole."""
     model = trace(Gated(), (6, WIDTH), "gated", "mse")
     parts = token_parts(model)
-    assert not parts.layers and parts.ends == ("down",) and not parts.sliced
+    assert not parts.passed and ends(parts) == ["down"] and not sliced(parts)
 
 
 def test_p_divides_the_tokens(gpt: ModelSpec) -> None:
     assert not why_impossible(gpt, cut(2)) and not why_impossible(gpt, cut(4))
-    model = traced("vit")  # 4 patches and a class token
-    (why,) = why_impossible(model, cut(2))
-    assert why == (
-        "tensor parallelism with sequence parallelism of vit on p = 2: first has 5 tokens, so p is at "
-        "most 5 and divides 5"
-    )
-    with pytest.raises(InputError, match="has 5 tokens"):
-        messages(model, cut(2))
     six = trace(block("Chunked")(), (TOKENS, WIDTH), "six", "mse")
-    assert not why_impossible(six, cut(2))
-    (why,) = why_impossible(six, cut(4))
-    assert "has 6 tokens, so p is at most 6 and divides 6" in why
+    assert not why_impossible(six, cut(2)) and not why_impossible(six, cut(4))
+
+
+def test_a_class_token_fills_up_the_last_parts() -> None:
+    """Of 5 tokens a rank of 2 has 3, and 6 are sent; of 3 tokens there are no 4 parts."""
+    model = traced("vit")  # 4 patches and a class token
+    parts = {model.layers[at].name: part for at, part in largest_parts(model, cut(2)).items()}
+    assert parts["first"].output_shape == (3, WIDTH)
+    flows = layer_flows(model, cut(2))
+    assert {flow.items for flow in flows} == {6 * WIDTH}
+    assert {m.nbytes for m in messages(model, cut(2))[:-1]} == {4 * BATCH * 6 * WIDTH}
+    few = trace(OneRegion(), (3, WIDTH), "few", "mse")
+    assert not why_impossible(few, cut(2))
+    with pytest.raises(InputError, match=r"add has 3 tokens, so p is at most 3$"):
+        messages(few, cut(4))
+
+
+class Images(OneRegion):
+    """Rows of an image, which are taken apart: more tokens behind, of which no part is filled up."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x + self.down(self.up(x).relu())).flatten(1, 2)
+        made: Tensor = self.head(self.norm(x))
+        return made
+
+
+def test_p_divides_tokens_that_become_others() -> None:
+    model = trace(Images(), (6, 2, WIDTH), "images", "mse")
+    assert not why_impossible(model, cut(2))
+    (why,) = why_impossible(model, cut(4))
+    assert "add has 6 tokens, so p is at most 6 and divides 6" in why
 
 
 def test_a_model_without_tokens() -> None:

@@ -114,8 +114,9 @@ def test_messages_and_passes_of_tokens_by_hand() -> None:
     assert found.phases["exchange"].value == pytest.approx(gradients, rel=EXACT)
     terms = {term.what: term.values for term in found.terms}
     assert terms["pack the gradients"] == {"W": PARTIAL}
-    assert terms["split of sums, by tokens, of 1 layers"]["sum of items"] == TOKENS * EACH
-    assert terms["concat of tokens, of 3 layers"]["sum of items"] == 3 * TOKENS * EACH
+    # y and the ranks' own parts: of x, and of the gradient of what the head reads
+    assert terms["split of what is sent, of 3 tensors"]["sum of items"] == 3 * TOKENS * EACH
+    assert terms["concat of what has come, of 3 tensors"]["sum of items"] == 3 * TOKENS * EACH
 
 
 def test_the_equation_of_tokens() -> None:
@@ -152,11 +153,11 @@ def test_what_a_rank_holds_of_tokens() -> None:
 
 
 def test_the_limit_of_tokens() -> None:
-    found = project(ONE, replace(CUT, p=4, batch=16), machine(collectives=EVERY))
+    found = project(ONE, replace(CUT, p=8, batch=16), machine(collectives=EVERY))
     assert not found.feasible and found.limit is not None
-    assert found.limit.ranks == 2 and found.limit.why == (
-        "up has the fewest heads or features, 8: p divides 8; add has the fewest tokens, 6, of which "
-        "it divides 6"
+    assert found.limit.ranks == 4 and found.limit.why == (
+        "up has the fewest heads or features, 8: p divides 8; add has the fewest tokens, 6, which p is "
+        "at most"
     )
 
 
