@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from scipy.special import betaincinv
 
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, median_of_groups
@@ -18,8 +19,9 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
-    every group's median, and of few groups more (see `launch_margin`). One of six launches that took
-    over FAR times as long as the others was disturbed and does not count.
+    every group's median, and of few groups more (see `launch_margin`). In groups of few values one that
+    was disturbed is the end of an interval: there all say together how far a value is off (`_ends`). One
+    of six launches that took over FAR times as long as the others was disturbed and does not count.
     """
     lists = [values for values in groups if values]
     medians = [median(values) for values in lists]
@@ -28,11 +30,34 @@ def hull(groups: Iterable[list[float]], resolution: float = 0.0) -> Estimate:
         lists = [values for values in lists if median(values) <= far]
         medians = [value for value in medians if value <= far]
     middle = median_of_groups(lists)
-    ends = [median_interval(each) for each in lists]
+    ends = _ends(lists, medians)
     margin = max(launch_margin(medians), resolution)
     low = min(*(low for low, _ in ends), middle - margin)
     high = max(*(high for _, high in ends), middle + margin)
     return Estimate(value=middle, low=max(low, 0.0), high=high)
+
+
+# a launch of fewer values says too little of its own median
+FEW = 30
+
+
+def _ends(lists: Sequence[list[float]], medians: Sequence[float]) -> list[tuple[float, float]]:
+    """95% intervals of the medians of groups.
+
+    The median of n values lies at the quantile of their distribution that is Beta((n+1)/2, (n+1)/2)
+    (David and Nagaraja, Order Statistics, 2.3). Where every group has FEW values, and there are more
+    groups than LORD has, that distribution is the one of all values over the medians of their groups.
+    """
+    if len(lists) <= max(LORD) or max(map(len, lists)) >= FEW or min(medians) <= 0:
+        return [median_interval(each) for each in lists]
+    pairs = zip(lists, medians, strict=True)
+    off = np.sort([value / middle for values, middle in pairs for value in values])
+    found = []
+    for values, middle in zip(lists, medians, strict=True):
+        half = (len(values) + 1) / 2
+        low, high = np.quantile(off, betaincinv(half, half, (0.025, 0.975)))
+        found.append((middle * float(low), middle * float(high)))
+    return found
 
 
 # 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 groups on, the

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 from tests.helpers.rows import as_samples, sample
 
 from calib.fitting.estimate import hull, slowest_rank, together
@@ -22,7 +23,9 @@ def rows(*rank_seconds: list[float], launch: int = 0) -> list[Sample]:
 
 
 def test_hull_spans_the_intervals_of_the_launches() -> None:
-    """Six values: an interval is all of them. The pooled median is that of all twelve.
+    """Six values: an interval is all of them, and of six launches what all 36 say of a median of six.
+
+    The pooled median is that of all twelve.
 
     Two launches whose medians are 10 apart cover at 95% only within 6.353 * 10 (Lord 1947).
     """
@@ -31,8 +34,15 @@ def test_hull_spans_the_intervals_of_the_launches() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((8.5, 0.0, 8.5 + 63.53))
     three = hull([one, one, [v + 1 for v in one]])
     assert (three.value, three.high) == pytest.approx((4.0, 7.0)) and three.low == 1.0
-    many = hull([[v + i / 10 for v in one] for i in range(6)])
-    assert (many.low, many.high) == (1.0, 6.5)  # of six, the span is enough
+    launches = [[v + i / 10 for v in one] for i in range(6)]
+    many = hull(launches)
+    off = [v / (3.5 + i / 10) for i, launch in enumerate(launches) for v in launch]
+    low, high = np.quantile(off, beta.ppf([0.025, 0.975], 3.5, 3.5))
+    assert (many.low, many.high) == pytest.approx((3.5 * low, 4.0 * high))
+    long = [launch * 5 for launch in launches]
+    assert (hull(long).low, hull(long).high) == (3.0, 4.5), (
+        "of many values each launch says its own"
+    )
     assert hull([two, one]) == found
     assert hull([one, [], two]) == found
 
@@ -120,3 +130,29 @@ def test_the_interval_covers_when_launches_differ(launches: int) -> None:
     sigma = (0.95 * 0.05 / 4000) ** 0.5
     assert covered / 4000 > 0.95 - 4 * sigma
     assert covered / 4000 < 0.99
+
+
+def test_a_disturbed_value_is_no_end_where_launches_have_few() -> None:
+    """One of 30: nobody's median of five is there, as others are there for all launches."""
+    dice = np.random.default_rng(5)
+    launches = [sorted(dice.normal(1.0, 0.02, 5).tolist()) for _ in range(6)]
+    launches[4][-1] = 10.0
+    found = hull(launches)
+    assert 0.9 < found.low < found.value < found.high < 1.1
+    # where a fifth of all values are so, a median of five may be
+    for launch in launches:
+        launch[-1] = 10.0
+    assert hull(launches).high > 2.0
+
+
+@pytest.mark.parametrize("values", [3, 5, 12])
+def test_intervals_of_few_values_hold(values: int) -> None:
+    """The median of all launches, of levels 10% apart and values 20% apart: in 95% of 500."""
+    dice = np.random.default_rng(values)
+    held = 0
+    for _ in range(500):
+        levels = np.exp(dice.normal(0.0, 0.1, 6))
+        drawn = levels[:, None] * np.exp(dice.normal(0.0, 0.2, (6, values)))
+        found = hull(np.sort(drawn, axis=1).tolist())
+        held += found.low <= 1.0 <= found.high
+    assert held >= 500 * 0.95
