@@ -15,6 +15,7 @@ from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.template import groups
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import Request
+from calib.training.teams import BACKENDS
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
@@ -27,6 +28,9 @@ FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
 PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
 COMPARED: tuple[Operation, ...] = ("allreduce", "allgather", "p2p")
+# of the libraries after the first: the calls that every one has, and who trains by them
+EXACT = frozenset({*COMPARED, *EQUAL_PARTS})
+TRAINED = frozenset(library for library, _ in BACKENDS.values())
 # what NCCL is told: trees across nodes with NVLS, CollNet and PAT only where plan.toml names them
 TOLD: tuple[Operation, ...] = ("allreduce", "allgather", "reduce_scatter")
 USUAL_ALGORITHMS: tuple[NcclAlgorithm, ...] = ("ring", "tree", "nvls")
@@ -77,7 +81,7 @@ def collective_cases(
             COMPARED_FACTOR,
             start="window",
         )
-    cases += maker.other_libraries(sizes, used)
+    cases += maker.other_libraries(sizes, used, sent)
     if request.graphs:
         cases += maker.graphs(sizes[-1])
     algorithms = USUAL_ALGORITHMS if request.algorithms is None else request.algorithms
@@ -174,13 +178,13 @@ class _Maker:
             **content,
         )
 
-    def message(self, message: Message, why: str, **more: Any) -> CollectiveCase:
+    def message(self, message: Message, why: str, tier: int = 0, **more: Any) -> CollectiveCase:
         """What a point sends, at exactly its size."""
         return self.case(
             message.operation,
             message.nbytes,
             message.group_size,
-            0,
+            tier,
             why,
             stride=message.stride,
             groups=message.groups,
@@ -293,15 +297,25 @@ class _Maker:
                 cases += self.coarse("allreduce", 2, tier, why, stride=stride, groups=k)
         return cases
 
-    def other_libraries(self, sizes: Sequence[int], used: Set[Operation]) -> list[Case]:
+    def other_libraries(
+        self, sizes: Sequence[int], used: Set[Operation], sent: Sequence[tuple[str, Message]]
+    ) -> list[Case]:
         """The libraries after the first, and MPI on device buffers, over the coarse grid.
 
-        What the points send by comes before what is only compared: a user's program sends by them.
+        What the points send by comes before what is only compared: a user's program sends by them. Those
+        that training can send by are measured at the very sizes, too.
         """
         others = [(library, device_of(library)) for library in self.request.libraries[1:]]
         if self.request.device == "cuda" and "mpi" in self.request.libraries:
             others.append(("mpi", "cuda"))
-        return [
+        exact: list[Case] = [
+            self.message(m, f"{m.why}, {label}", tier=1, library=library, device=device)
+            for library, device in others
+            if library in TRAINED
+            for label, m in sent
+            if m.operation in EXACT
+        ]
+        return exact + [
             case
             for library, device in others
             for operation in (*COMPARED, *sorted(used & {*EQUAL_PARTS} - {*COMPARED}))

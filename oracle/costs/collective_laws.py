@@ -103,15 +103,16 @@ def less_sure(law: Law, note: str) -> Law:
 
 
 def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
-    """The library that training uses, else the first other measured one, with a note."""
+    """The library that training uses, else the first other measured one, with a note.
+
+    gloo is no surprise on a CPU, where training may be told to use it.
+    """
     found = {fit.library for fit in parameters.collectives if fit.at_home}
     of_training = TRAINING_LIBRARIES[parameters.device_kind]
-    for name in (*of_training, *OTHER_LIBRARIES):
-        if name in found:
-            return name, () if name in of_training else (
-                f"no {of_training[-1]} was measured: operations are those of {name}",
-            )
-    return of_training[0], ()
+    name = next((of for of in (*of_training, *OTHER_LIBRARIES) if of in found), of_training[0])
+    expected = (*of_training, "torch_gloo") if parameters.device_kind == "cpu" else of_training
+    note = f"no {of_training[-1]} was measured: operations are those of {name}"
+    return name, () if name in expected else (note,)
 
 
 def names_of(message: Message) -> tuple[str, ...]:

@@ -449,7 +449,8 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
     plan = vgg(cluster(2), specs, (2,), libraries=("mpi", "torch_gloo", "torch_mpi")).plan
     for library in ("torch_gloo", "torch_mpi"):
         found = collectives(plan, library=library)
-        compared = {("allreduce", 1): 9, ("allgather", 2): 8, ("p2p", 2): 8}
+        # one more is of the size that data parallelism sends
+        compared = {("allreduce", 1): 10, ("allgather", 2): 8, ("p2p", 2): 8}
         assert Counter((case.operation, case.tier) for case in found) == compared
         assert {case.device for case in found} == {"cpu"}
     sharded = vgg(
@@ -458,6 +459,8 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
     found = collectives(sharded, library="torch_gloo")
     sent = {("allgather", 1), ("reduce_scatter", 1), ("allreduce", 2), ("p2p", 2)}
     assert {(case.operation, case.tier) for case in found} == sent
+    exact = collectives(sharded, library="mpi", tier=0)
+    assert {(x.operation, x.nbytes) for x in exact} < {(x.operation, x.nbytes) for x in found}
     for libraries in (("torch_mpi", "torch_gloo"), ("torch_gloo",)):
         plan = vgg(cluster(2), specs, (2,), strategies=("fully_sharded",), libraries=libraries).plan
         whole = cases(plan, InPlaceCase, is_overlap=False)
