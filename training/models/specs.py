@@ -76,8 +76,7 @@ def named(words: Iterable[str]) -> dict[str, ModelSpec]:
         other = of_name.setdefault(model.name, word)
         if other != word:
             raise InputError(
-                f"{other} and {word} both call their model {model.name}; `calib model trace --name` "
-                "gives another name"
+                f"{other} and {word} both call their model {model.name}; give one another name"
             )
         if word != model.name in model_names() and spec(model.name).layers != model.layers:
             raise InputError(f"{word} calls its model {model.name}, as a registered one is called")
