@@ -142,7 +142,7 @@ def _train(begun: Begun, point: NightPoint) -> str:
         model=point.model.name,
         division=point.division,
         settings=Settings(
-            backend=backend_on(begun.parameters.device_kind, library_of(begun.parameters)[:1]),
+            backend=backend_on(begun.parameters.device_kind, (library_of(begun.parameters)[0],)),
             own=point.model.own,
             execution=point.execution,
             optimizer=point.optimizer,

@@ -13,9 +13,9 @@ from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.template import groups
+from calib.planning.layers import training_libraries
 from calib.planning.points import PlannedLaunches, Point
 from calib.planning.request import Request
-from calib.training.teams import BACKENDS
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
@@ -28,9 +28,8 @@ FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
 PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
 COMPARED: tuple[Operation, ...] = ("allreduce", "allgather", "p2p")
-# of the libraries after the first: the calls that every one has, and who trains by them
+# of the libraries after the first: the calls that every one has
 EXACT = frozenset({*COMPARED, *EQUAL_PARTS})
-TRAINED = frozenset(library for library, _ in BACKENDS.values())
 # what NCCL is told: trees across nodes with NVLS, CollNet and PAT only where plan.toml names them
 TOLD: tuple[Operation, ...] = ("allreduce", "allgather", "reduce_scatter")
 USUAL_ALGORITHMS: tuple[NcclAlgorithm, ...] = ("ring", "tree", "nvls")
@@ -311,7 +310,7 @@ class _Maker:
         exact: list[Case] = [
             self.message(m, f"{m.why}, {label}", tier=1, library=library, device=device)
             for library, device in others
-            if library in TRAINED
+            if library in training_libraries(self.request)
             for label, m in sent
             if m.operation in EXACT
         ]

@@ -100,13 +100,17 @@ def _tensors(
 
 def _flops(shape: LayerShape) -> float:
     """By PyTorch's counter, of one sample."""
-    counter = FlopCounterMode(display=False)
-    for device in (META, CPU):  # some operators cannot run without data
+
+    def on(device: torch.device) -> float:
         tensors = [*_tensors(shape, FEW, device, False)]
-        with contextlib.suppress(NotImplementedError), counter, torch.no_grad():
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
             operator_call(shape, FEW, device)(*[each for of in tensors for each in of])
-            break
-    return counter.get_total_flops() / FEW
+        return float(counter.get_total_flops()) / FEW
+
+    try:
+        return on(META)
+    except NotImplementedError:  # some operators cannot run without data
+        return on(CPU)
 
 
 def _pass(shape: LayerShape, batch: int, device: torch.device) -> _Pass:
