@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import multiprocessing
@@ -264,6 +265,12 @@ def one_of_two(rank: int) -> None:
     dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
     with pytest.raises(FileError, match="cannot write" if rank else "exists"):
         calib_recorder("taken.jsonl", model="m", batch=6).__enter__()
+    recorded_by_two(rank)  # gone with its module, which holds the group that gloo's threads serve
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def recorded_by_two(rank: int) -> None:
     torch.manual_seed(0)
     alone = nn.Linear(4, 2)
     module = nn.parallel.DistributedDataParallel(alone)
@@ -276,7 +283,6 @@ def one_of_two(rank: int) -> None:
                 record.loss(torch.tensor(float(rank)))
                 loss.backward()
                 optimizer.step()
-    dist.destroy_process_group()
 
 
 def test_ranks_of_torch_distributed(tmp_path: Path, path: Path) -> None:
