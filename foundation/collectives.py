@@ -29,6 +29,8 @@ Operation = Literal[
 ]
 # each rank has an equal part of m bytes
 EQUAL_PARTS = ("allgather", "reduce_scatter", "all_to_all")
+# what the ranks have is added up
+SUMS = ("allreduce", "reduce_scatter", "hierarchical_allreduce")
 
 
 def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:

@@ -305,6 +305,9 @@ class InPlaceCase(Divided, CaseBase):
     meetings: tuple[tuple[str, str, CountOrNone], ...] = Field(
         default=(), description="(phase, operation, how often) ranks meet while layers run"
     )
+    summed_bytes: WholeBytes = Field(
+        default=0, description="the most that a rank receives of a sum at once, B; 0: nothing"
+    )
     copies: tuple[tuple[str, str, CountOrNone, CountOrNone, CountOrNone], ...] = Field(
         default=(), description="(concat or split, key, parts, B, how often) of shards and halos"
     )

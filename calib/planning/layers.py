@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from calib.fitting.parameters.file import TRAINING_LIBRARIES
+from calib.foundation.collectives import SUMS
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase, Library
 from calib.oracle.layout.shards import Shard, partial_parameters, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
-from calib.oracle.layout.traffic import layer_flows, messages
+from calib.oracle.layout.traffic import Message, layer_flows, messages
 from calib.oracle.layout.workload import FREE, exchanged_weights, workload
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.recomputed import run_again
@@ -219,6 +220,7 @@ def in_place_case(
         else None,
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
+        summed_bytes=max(map(_summed, messages(model, division)), default=0),
         layer_names=tuple(model.layers[place].name for place in places),
         again_keys=keys(again),
         again_bytes=items.activation_bytes
@@ -230,6 +232,13 @@ def in_place_case(
         copies=_copies(point),
         purpose=f"{point.label}, whole",
     )
+
+
+def _summed(message: Message) -> int:
+    """Bytes of the sum that a rank receives; 0 if nothing is added up."""
+    if message.operation == "reduce_scatter":
+        return message.nbytes // message.group_size
+    return message.nbytes if message.operation in SUMS else 0
 
 
 def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:

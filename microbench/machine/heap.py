@@ -26,6 +26,8 @@ IMPORTED = 2**20  # bytes, about: the largest block that is freed while PyTorch 
 PAGE = 4096
 FILLED = 96 * 2**10, 16 * 2**10  # bytes of blocks, under every threshold
 ALLOCATIONS = "[memory]"  # Kineto's events
+# gloo adds up in two segments of at most 1 MiB; MPICH in a copy of what a rank receives
+GLOO_SEGMENTS = 2 * 2**20
 
 
 class HeapInfo(ctypes.Structure):
@@ -46,23 +48,23 @@ def is_shared(device: str) -> bool:
 
 
 @contextmanager
-def own_heap(freed: int | None) -> Iterator[Callable[[], None]]:
-    """While it is entered malloc is as in a process that has run nothing but a model's iterations.
+def own_heap(alone: bool = True) -> Iterator[Callable[[int], None]]:
+    """While it is entered malloc is as in a process that has just imported PyTorch.
 
-    `freed` is the largest block that these free (`largest_freed`). Behind the first one what this yields
-    is to be called: what is made once and stays, as an optimizer's state, is mapped where it is large;
-    on top of the heap it would let no more of that go back to the kernel. At the end malloc keeps all
-    that it may, as in a process that has freed large buffers: one that runs layer after layer soon has.
-    With None, another malloc, or thresholds that the environment fixes, nothing is done.
+    What this yields is to be called with the bytes of the largest block freed so far (`largest_freed`).
+    Before it is, what is made and stays is mapped where it is large; on top of the heap it would let
+    no more of that go back to the kernel. At the end malloc keeps all that it may, as in a process that
+    has freed large buffers: one that runs layer after layer soon has. If not `alone`, with another
+    malloc, or thresholds that the environment fixes, nothing is done.
     """
     program = ctypes.CDLL(None)
-    if freed is None or not adapts(os.environ) or not hasattr(program, "mallinfo2"):
-        yield lambda: None
+    if not alone or not adapts(os.environ) or not hasattr(program, "mallinfo2"):
+        yield lambda freed: None
         return
     _adapt(program, IMPORTED)
     held = list(_holes_filled(program))
     try:
-        yield lambda: _adapt(program, max(IMPORTED, freed))
+        yield lambda freed: _adapt(program, max(IMPORTED, freed))
     finally:
         for block in held:
             program.free(ctypes.c_void_p(block))
@@ -90,6 +92,15 @@ def largest_freed(call: Callable[[], object]) -> int:
     assert results is not None
     freed = [-event.nbytes() for event in results.events() if event.name() == ALLOCATIONS]
     return max((n for n in freed if n <= MOST_ADAPTED), default=0)
+
+
+def freed_in_sums(library: str, nbytes: int) -> int:
+    """Bytes of the block that a library frees when a rank has received a sum, of those that count.
+
+    No profiler sees it; found by the threshold that malloc had afterwards.
+    """
+    block = min(nbytes, GLOO_SEGMENTS) if library == "torch_gloo" else nbytes
+    return block if block <= MOST_ADAPTED else 0
 
 
 def _adapt(program: ctypes.CDLL, nbytes: int) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.collectives import SUMS
 from calib.foundation.execution import USUAL
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
@@ -19,9 +20,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
 
-# operations that add up; MPI does so in no narrower type than float32's
-SUMS = ("allreduce", "reduce_scatter", "hierarchical_allreduce")
-WIDE = 4
+WIDE = 4  # bytes of an item of the narrowest type that MPI adds up in: float32
 WIDENED = "MPI sums half precision as float32, which is what travels; the conversion is not counted"
 
 

@@ -19,7 +19,7 @@ from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
 from calib.microbench.cases import EXCHANGED, InPlaceCase
 from calib.microbench.control import Control
-from calib.microbench.machine.heap import is_shared, largest_freed, own_heap
+from calib.microbench.machine.heap import freed_in_sums, is_shared, largest_freed, own_heap
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -68,11 +68,13 @@ def measure_in_place(
         return measure_overlap(control, case, seed, budget_s, target)
     teams = short_teams(control, case) if make is None else make(control, case.division)
     try:
+        alone = is_shared(case.device)
         # all ranks rehearse, whatever malloc they have
-        freed = _rehearse(_step_of(case, seed, teams)) if is_shared(case.device) else None
-        with own_heap(freed) as begun:
+        freed = _rehearse(_step_of(case, seed, teams), case) if alone else (0, 0)
+        with own_heap(alone) as adapt:
             step = _step_of(case, seed, teams)
-            return _measure(control, case, step, begun, budget_s, target)
+            _adapting(step.optimizer, adapt, *freed)
+            return _measure(control, case, step, budget_s, target)
     finally:
         teams.close()
 
@@ -85,28 +87,43 @@ def _step_of(case: InPlaceCase, seed: int, teams: Teams) -> TrainingStep:
     return step
 
 
-def _rehearse(step: TrainingStep) -> int:
-    """Bytes of the largest block that two iterations free: the second one frees gradients."""
-    freed = largest_freed(lambda: [step.iterate(apart=True) for _ in range(2)])
+def _rehearse(step: TrainingStep, case: InPlaceCase) -> tuple[int, int]:
+    """Bytes of the largest block that an iteration frees before its update, and with it.
+
+    Its messages of one item are added up in less memory than training's.
+    """
+    sums = freed_in_sums(case.library, case.summed_bytes)
+    before = largest_freed(lambda: step.worker.compute(step.inputs, step.targets))
+    whole = largest_freed(lambda: step.iterate(apart=True))
     step.close()
     take_filled()
     beat()
-    return freed
+    return max(sums, before), max(sums, before, whole)
+
+
+def _adapting(
+    optimizer: torch.optim.Optimizer, adapt: Callable[[int], None], before: int, whole: int
+) -> None:
+    """Adapt the heap as the first iteration does: before it makes the optimizer's state, and behind."""
+
+    def first(*_: Any) -> None:
+        adapt(before)
+        begins.remove()
+
+    def then(*_: Any) -> None:
+        adapt(whole)
+        ends.remove()
+
+    begins, ends = optimizer.register_step_pre_hook(first), optimizer.register_step_post_hook(then)
 
 
 def _measure(
-    control: Control,
-    case: InPlaceCase,
-    step: TrainingStep,
-    begun: Callable[[], None],
-    budget_s: float,
-    target: float,
+    control: Control, case: InPlaceCase, step: TrainingStep, budget_s: float, target: float
 ) -> Repetitions:
-    """`begun` is called behind the first iteration."""
     division, execution = case.division, execution_of(case.execution)
     by_layers = not (execution.cuda_graph or division.shards)
     share = LAYERS_SHARE if by_layers else 0.0
-    block = in_place_block(step, phases_of(case), begun)
+    block = in_place_block(step, phases_of(case))
     result = repeat(control, block, budget_s * (1.0 - share), target)
     if step.device.events is not None:
         result.resolution_s = step.device.events.resolution_s
@@ -157,14 +174,8 @@ def phases_of(case: InPlaceCase) -> list[str]:
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), *sent, "update"]
 
 
-def in_place_block(
-    step: TrainingStep, phases: list[str], begun: Callable[[], None] = lambda: None
-) -> RepeatedCalls:
-    """The timed loop; the ranks begin each iteration, and their exchange, together.
-
-    `begun` is called behind the iterations of its first call.
-    """
-    waiting = [begun]
+def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
+    """The timed loop; the ranks begin each iteration, and their exchange, together."""
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
@@ -183,8 +194,6 @@ def in_place_block(
                 seconds[phase].append(row[phase])
             starts.append(step.clock.started_s)
             beat()
-        while waiting:
-            waiting.pop()()
         return Timings(seconds, starts)
 
     return block

@@ -8,13 +8,22 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import pytest
 import torch
+from tests.training.launching import needs_mpiexec, said
 
 from calib.microbench.machine.environment import adapts
-from calib.microbench.machine.heap import MOST_ADAPTED, HeapInfo, is_shared, largest_freed, own_heap
+from calib.microbench.machine.heap import (
+    MOST_ADAPTED,
+    HeapInfo,
+    freed_in_sums,
+    is_shared,
+    largest_freed,
+    own_heap,
+)
 
 MIB, KIB = 2**20, 2**10
 PLAIN = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
@@ -55,9 +64,9 @@ def found(size: int) -> dict[str, list[float]]:
     freed = largest_freed(partial(iterate, size * MIB)) if size else None
     assert freed == (size * MIB or None)
     seen = {"before": look()}
-    with own_heap(freed) as begun:
+    with own_heap(freed is not None) as adapt:
         seen["first"] = look()
-        begun()
+        adapt(freed or 0)
         seen["later"] = look()
     seen["behind"] = look()
     return seen
@@ -93,6 +102,61 @@ def test_where_nothing_is_said_or_thresholds_are_fixed_nothing_changes(
     seen = in_a_process(size, **variables)
     assert seen["first"][1:] == seen["before"][1:] == seen["behind"][1:]
     assert seen["first"][0] > 8 * KIB
+
+
+@pytest.mark.parametrize("library", ["torch_mpi", "torch_gloo"])
+def test_blocks_of_sums(library: str) -> None:
+    """All of a message by MPI, two segments of it by gloo; nothing that changes no threshold."""
+    by = partial(freed_in_sums, library)
+    assert by(0) == 0 and by(MIB) == MIB
+    assert by(9 * MIB) == (2 if library == "torch_gloo" else 9) * MIB
+    assert by(MOST_ADAPTED + 1) == (2 * MIB if library == "torch_gloo" else 0)
+
+
+# a rank's threshold behind an allreduce: which of these (MiB) malloc then maps
+SUMMED = """
+import ctypes, sys
+import torch
+from mpi4py import MPI
+from calib.microbench.machine.heap import HeapInfo
+message = torch.zeros(9 * 2**20 // 4)
+if sys.argv[1] == "torch_mpi":
+    rank = MPI.COMM_WORLD.rank
+    sums = lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, message.numpy())
+else:
+    import torch.distributed as dist
+    rank, store = MPI.COMM_WORLD.rank, dist.FileStore(sys.argv[2], 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    sums = lambda: dist.all_reduce(message)
+sums()
+program = ctypes.CDLL(None)
+program.malloc.restype, program.mallinfo2.restype = ctypes.c_void_p, HeapInfo
+def mapped(size):
+    before = program.mallinfo2().hblks
+    program.malloc(ctypes.c_size_t(size))
+    return program.mallinfo2().hblks > before
+found = [size for size in (1.5, 3, 8, 10) if mapped(int(size * 2**20))]
+if rank == 0:
+    print(MPI.Get_library_version().split()[0], *found)
+"""
+
+
+@needs_glibc
+@needs_mpiexec
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("library", "mapped"), [("torch_mpi", ["10"]), ("torch_gloo", ["3", "8", "10"])]
+)
+def test_what_libraries_free_when_they_add_up(
+    library: str, mapped: list[str], tmp_path: Path
+) -> None:
+    """Behind an allreduce of 9 MiB, in processes that have done nothing else."""
+    script = tmp_path / "summed.py"
+    script.write_text(SUMMED)
+    name, *found = said(2, script, library, str(tmp_path / "store")).split()
+    if library == "torch_mpi" and name != "MPICH":
+        pytest.skip(f"not MPICH but {name}")
+    assert found == mapped
 
 
 def test_a_gpu_and_a_thread_have_heaps_of_their_own() -> None:
