@@ -24,7 +24,7 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items
-from calib.oracle.model.recomputed import Region, regions
+from calib.oracle.model.recomputed import Region, regions, run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
 from calib.oracle.paper.costs import paper_costs
@@ -49,7 +49,8 @@ class PricedStates:
     `names` and `kinds` by layer. (N + 1, N) of states i to j: `held_bytes` are values (and gradients)
     that they keep of one micro-batch; `again_bytes` those that the backward of one makes again beside
     them (checkpointed regions). `sent(direction, k, s)`: seconds of what crosses behind state k, between
-    nodes or not. `update(i, j)`: seconds for states i to j.
+    nodes or not. `update(i, j)`: seconds for states i to j; `spared(i, j)`: of their backward, where a
+    border divides a checkpointed region, whose first part then runs less again.
     """
 
     names: tuple[str, ...]
@@ -60,6 +61,7 @@ class PricedStates:
     sure: Cost
     sent: Callable[[Direction, int, bool], float]
     update: Callable[[int, int], float]
+    spared: Callable[[int, int], float]
     levels: tuple[PartitionLevel, ...]
 
     @property
@@ -159,6 +161,7 @@ def _of_profile(
         Cost(float(states.compute_s[-1]), "measured"),
         sent,
         lambda i, j: 0.0,
+        lambda i, j: 0.0,
         tuple(bandwidth_levels(states, machines, bandwidths, ratio)),
     )
 
@@ -182,14 +185,16 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         of = paper_costs(machine, model, division, request.optimizer)
         seconds = {d: [c.seconds * samples for c in of.each(d)] for d in DIRECTIONS}
         sure = total([c for d in DIRECTIONS for c in of.each(d)]).times(samples)
+        again = dict[int, float]()
     else:
         layers = layers_of(model, division, costs)
         seconds = dict(layers.seconds)
         sure = total(layers.run(0, count, d) for d in DIRECTIONS)
+        again = {at: layers.second_forward(at) for at in layers.run_again(0, count)}
     forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
     crossing = [*crossings(model)[1:], Crossing((), ())]
     out = np.array([each * samples * float(sum(of.forward)) for of in crossing])
-    held, again = (2.0 * each * samples * items for items in _held_items(model))
+    held, made_again = (2.0 * each * samples * items for items in _held_items(model))
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
         forward + backward,
@@ -226,6 +231,10 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     def update(i: int, j: int) -> float:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
 
+    def spared(i: int, j: int) -> float:
+        runs = run_again(model, tuple(at for at in (i, j + 1) if 0 < at < count))
+        return sum(seconds for at, seconds in again.items() if i <= at <= j and not runs[at])
+
     if bandwidths:
         levels = bandwidth_levels(states, machines, bandwidths, ratio)
     else:
@@ -235,10 +244,11 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         tuple(x.shape.name for x in model.layers),
         states,
         held,
-        again,
+        made_again,
         sure,
         sent,
         update,
+        spared,
         tuple(levels),
     )
 

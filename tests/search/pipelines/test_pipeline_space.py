@@ -152,12 +152,12 @@ def test_checkpointed_regions(method: str, batch: int) -> None:
         versions = flying if method == "pipedream" else 1
         assert row["bytes"] == each * (kept * flying + again) + 4 * weights * (versions + 2)
     (row,) = of.tables["micro-batches"]
-    borders = [stage.first for stage in of.stages[1:]]
-    inside = {3, 4, 8}  # places of layers of regions but for their first
-    if method != "pipedream" and not inside & set(borders):
+    inside = {2, 3, 7}  # layers of regions, but for their first
+    assert inside & {stage.first for stage in of.stages} or method == "pipedream"
+    if method != "pipedream":  # a region that a border divides is one on either side of it
         assert row["projected_s"] == pytest.approx(row["simulated_s"], rel=1e-12)
-    assert of.phases["backward"].value > without.phases["backward"].value
-    assert of.phases["forward"].value >= without.phases["forward"].value * (1 - 1e-12)
+    more, less = (sum(float(r["compute_s"]) for r in x.tables["stages"]) for x in (of, without))
+    assert more > less
 
 
 def test_regions_fit_where_models_without_do_not() -> None:
