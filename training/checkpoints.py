@@ -2,7 +2,8 @@
 
 A trace goes through a region as if it were none (oracle/trace/checkpoints.py). Here its nodes become one
 call, of a program of their own, when a strategy has changed them: what it put in front of a layer that
-reads in a region is run again, too. A stage has the part of a region that is in it as one of its own.
+reads in a region is run again, too, whatever else reads it later. A stage has the part of a region that
+is in it as one of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from calib.training.layer_program import LayerProgram
+
+# calls that strategies put in front of the first layer that reads what they make
+PUT_IN = ("calib_gather_", "calib_moved_")
 
 
 class Checkpointed(nn.Module):
@@ -44,14 +48,18 @@ def checkpoint_regions(program: LayerProgram) -> None:
 
 
 def _within(program: LayerProgram, nodes: list[fx.Node], span: range) -> dict[fx.Node, None]:
-    """A region's nodes in order, with those in front that it alone reads; weights stay outside."""
+    """A region's nodes in order, with those in front that it alone reads, or that were put in for it.
+
+    Weights stay outside.
+    """
     found = dict.fromkeys(nodes[at] for at in span if nodes[at].op != "get_attr")
     for node in reversed(nodes[: span.start]):
         if node.op == "get_attr":
             continue
         if node.op == "placeholder" or node.name in program.layer_of or not node.users:
             break
-        if not found.keys() >= node.users.keys():
+        put_in = node.op == "call_module" and str(node.target).startswith(PUT_IN)
+        if not put_in and not found.keys() >= node.users.keys():
             break
         found = {node: None, **found}
     return found

@@ -13,7 +13,13 @@ from calib.foundation.collectives import SUMS
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase, Library
-from calib.oracle.layout.shards import Shard, partial_parameters, rank_parameters, rank_shards
+from calib.oracle.layout.shards import (
+    Shard,
+    partial_parameters,
+    rank_parameters,
+    rank_shards,
+    saving_late,
+)
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import Message, layer_flows, messages
 from calib.oracle.layout.workload import FREE, exchanged_weights, workload
@@ -191,7 +197,8 @@ def in_place_case(
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
-    again = [place for place in places if run_again(model, division.boundaries)[place]]
+    runs_again = run_again(model, division.boundaries, saving_late(model, division))
+    again = [place for place in places if runs_again[place]]
 
     def keys(of: list[int]) -> tuple[str, ...]:
         pieces = [work.pieces[work.index[place]] for place in of]

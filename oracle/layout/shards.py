@@ -22,11 +22,10 @@ from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.region_tokens import token_parts
 from calib.oracle.layout.regions import Narrowest, narrowest_cut, region_cuts
 from calib.oracle.layout.sequence import sequence_limit, sequence_parts
-from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.layout.spatial import first_whole_layer, part_sizes, reads_beyond, spatial_part
 from calib.oracle.layout.tokens import NO_PARTS, TokenParts, narrowest_tokens
 from calib.oracle.layout.units import model_units
 from calib.oracle.model.layer import Layer
-from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -78,12 +77,6 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     if model.is_profiled and division.p > 1 and not division.traits.whole:
         return [
             f"{division.strategy} of {model.name}: it was profiled as one layer, and has no parts"
-        ]
-    by_kind = division.traits.cuts in ("image", "filters", "channels")
-    if division.p > 1 and by_kind and checkpointed(model):
-        return [
-            f"{division.strategy} divides no such model: {checkpointed(model)}; data, fully_sharded, "
-            "pipeline, tensor and sequence train it"
         ]
     if not division.traits.stages:
         return _why_no_parts(model, division)
@@ -255,6 +248,23 @@ def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
     """For every layer, whether the strategy splits it."""
     chosen = set(split_places(model, division))
     return tuple([index in chosen for index in range(len(model.layers))])
+
+
+@once_per_geometry
+def saving_late(model: ModelSpec, division: Division) -> frozenset[int]:
+    """The layers whose parts save x when they have run, with the halo that they joined to it.
+
+    They are convolutions, and run again where a checkpointed region ends with one
+    (training/split/spatial_layers.py).
+    """
+    if division.traits.cuts != "image":
+        return frozenset()
+    shapes = {place: model.layers[place].shape for place in split_places(model, division)}
+    return frozenset(
+        place
+        for place, shape in shapes.items()
+        if shape.kind == "conv" and reads_beyond(shape, division.cells)
+    )
 
 
 def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:

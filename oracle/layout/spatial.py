@@ -106,6 +106,14 @@ def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
     return rows
 
 
+def reads_beyond(shape: LayerShape, grid: tuple[int, ...]) -> bool:
+    """Whether parts of a layer read rows of others, or beyond the image, or write for others."""
+    return any(
+        parts > 1 and (window(shape, d).padding > 0 or any(halo_rows(shape, d, parts)))
+        for d, parts in enumerate(grid)
+    )
+
+
 def _named(fault: str, dimension: int, length: int, parts: int) -> str:
     return f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}"
 

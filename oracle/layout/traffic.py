@@ -28,8 +28,7 @@ from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
 from calib.oracle.layout.tokens import Move, TokenParts, moves_again
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
-from calib.oracle.model.layer import Layer
-from calib.oracle.model.recomputed import run_again
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once, once_per_geometry
 
@@ -196,31 +195,25 @@ def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
 
     At the end of the split every rank has the whole gradient and takes its own part, so nothing is sent
     back. In the backward a convolution takes dL/dy from its neighbours; a pooling returns dL/dx of the
-    halo rows to their owners.
+    halo rows to their owners. Where checkpointed regions need again what a layer reads, that is sent
+    again.
     """
     kinds, split = kinds_of(model), split_places(model, division)
     layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
     both = {kind: halo_items(layer.shape, division.cells) for kind, layer in layers.items()}
     x, dy = ({kind: items[way] for kind, items in both.items()} for way in (0, 1))
     back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
-    ends = _split_ends(model, len(split))
+    wide = [place for place in split if x[kinds[place]]]
+    ends, again = _split_ends(model, len(split)), read_again(model)
+    y = {kinds[place]: model.layers[place].shape.output_items for place in ends}
+    wide_again = [place for place in wide if again[place]]
+    ends_again = [place for place, reader in ends.items() if again[reader]]
+    why = "y of {}, where the split ends"
     return [
-        Sending(
-            "halo",
-            "halo",
-            "forward",
-            "halo of x of {}",
-            [place for place in split if x[kinds[place]]],
-            x,
-        ),
-        Sending(
-            "allgather",
-            "layerwise",
-            "forward",
-            "y of {}, where the split ends",
-            ends,
-            {kinds[place]: model.layers[place].shape.output_items for place in ends},
-        ),
+        Sending("halo", "halo", "forward", "halo of x of {}", wide, x),
+        Sending("allgather", "layerwise", "forward", why, [*ends], y),
+        Sending("halo", "halo", "backward", "halo of x of {}, again", wide_again, x),
+        Sending("allgather", "layerwise", "backward", f"{why}, again", ends_again, y),
         Sending(
             "halo",
             "halo",
@@ -232,18 +225,21 @@ def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     ]
 
 
-def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
-    """The split layers of a spatial strategy that whole layers read."""
-    ends = _split_ends(model, len(split_places(model, division)))
-    return [model.layers[place] for place in ends]
+def split_ends(model: ModelSpec, division: Division) -> dict[int, int]:
+    """The split layers of a spatial strategy that whole layers read, with the first that does."""
+    return _split_ends(model, len(split_places(model, division)))
 
 
 @once
-def _split_ends(model: ModelSpec, end: int) -> list[int]:
+def _split_ends(model: ModelSpec, end: int) -> dict[int, int]:
     """The layers before `end` that later ones read, in the order of reading."""
     before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
-    read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
-    return [before[name] for name in dict.fromkeys(read)]
+    ends: dict[int, int] = {}
+    for place, layer in enumerate(model.layers[end:], end):
+        for name in layer.inputs:
+            if name in before:
+                ends.setdefault(before[name], place)
+    return ends
 
 
 def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
@@ -277,7 +273,7 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     For every split layer, as training/split/shared_layers.py sends them; dL/dx only if it is needed.
     formulas.md and the paper form (strategies/shared_layers.py) leave out filter's last y and channel's
     first dL/dx. But the loss needs all logits, and the layer before channel's first split one has
-    weights, whose gradients need the whole dL/dx.
+    weights, whose gradients need the whole dL/dx. What checkpointed regions run again is sent again.
     """
     layers, kinds = model.layers, kinds_of(model)
     split = split_places(model, division)
@@ -289,8 +285,10 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     if division.traits.cuts == "channels":
         forward, backward = backward, forward
     given = [place for place in split if layers[place].needs_input_grad]
+    again = [place for place in split if run_again(model)[place]]
     return [
         Sending(forward, "layerwise", "forward", "y of {}", split, y),
+        Sending(forward, "layerwise", "backward", "y of {}, again", again, y),
         Sending(backward, "layerwise", "backward", "dL/dx of {}", given[::-1], x),
     ]
 

@@ -17,7 +17,12 @@ from calib.fitting.parameters.work import LayerWork
 from calib.foundation.division import Division
 from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.layout.shards import largest_parts, partial_parameters, rank_parameters
+from calib.oracle.layout.shards import (
+    largest_parts,
+    partial_parameters,
+    rank_parameters,
+    saving_late,
+)
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
@@ -148,7 +153,8 @@ def workload(model: ModelSpec, division: Division) -> Workload:
         for select in ("all", "whole" if of_part is None else "split"):
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
-    again = (number[kind] for kind, runs in zip(kinds, run_again(model), strict=True) if runs)
+    runs_again = run_again(model, (), saving_late(model, division))
+    again = (number[kind] for kind, runs in zip(kinds, runs_again, strict=True) if runs)
     shared = division.parts > 1 and not division.traits.replicated
     return Workload(
         pieces=tuple(distinct),

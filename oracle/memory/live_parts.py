@@ -179,6 +179,8 @@ class RegionLayers(WholeLayers):
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Join: the part's y is copied into the whole y, and its gradient cut out of the whole one."""
     own = run_layer(tape, part, [x])
+    if tape.is_over:
+        return own
     y = tape.run([own], line(whole.output_shape, 1.0, own.item_bytes), Back((own.size,)))
     tape.ledger.drop(own.tensor)
     return y
@@ -349,14 +351,16 @@ class SpatialLayers(WholeLayers):
         first = (*joined, dx) if x.node is not None else ()
         kept, halves = cast_weights(tape, shape)
         back = Back((dx,), weight_bytes(shape, self._items.weight_bytes), first, halves)
-        if not any(of.joins_x for of in rows):
-            saves = [x.tensor, *kept[:1]]
-            return tape.run([x], y, back, saves=saves, item_bytes=each)
-        extended = line(self._extended(shape, rows), 1.0, each)
-        travels = self._travels(shape, rows, x.item_bytes)
-        return tape.run(
-            [x], y, back, saves=kept[:1], extra=[extended], first=[travels], item_bytes=each
-        )
+        extended = tape.ledger.hold(x.tensor)
+        if any(of.joins_x for of in rows):
+            travels = tape.ledger.make(self._travels(shape, rows, x.item_bytes))
+            tape.ledger.drop(extended)
+            extended = tape.ledger.make(line(self._extended(shape, rows), 1.0, each))
+            tape.ledger.drop(travels)
+        saves = [extended, *kept[:1]]
+        output = tape.run([x], y, back, saves=saves, item_bytes=each, saves_late=True)
+        tape.ledger.drop(extended)
+        return output
 
     def _pool(
         self, tape: Tape, part: LayerShape, rows: list[PartRows], x: HeldTensor
@@ -374,7 +378,12 @@ class SpatialLayers(WholeLayers):
     def _dropout(self, tape: Tape, shape: LayerShape, x: HeldTensor) -> HeldTensor:
         """Draws the mask of the whole image and keeps its product with ones."""
         whole = line(shape.output_shape, 1.0, x.item_bytes)
-        return tape.run([x], x.size, Back((x.size,)), extra=[whole], first=[whole, whole])
+        ones, mask, product = (tape.ledger.make(whole) for _ in range(3))
+        tape.ledger.drop(mask)
+        y = tape.run([x], x.size, Back((x.size,)), saves=[product])
+        for tensor in (ones, product):
+            tape.ledger.drop(tensor)
+        return y
 
     def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """Gather a cut tensor that a whole layer reads."""

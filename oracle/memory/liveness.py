@@ -241,13 +241,14 @@ class Tape:
         first: Sequence[ByteLine] = (),
         item_bytes: int = 0,
         extra_first: bool = False,
+        saves_late: bool = False,
     ) -> HeldTensor:
         """The output of an operation, held once; for a view (`size` None) the input's tensor.
 
         `saves` are tensors kept for the backward, `extra` new ones made for it, behind the output or
         `extra_first`; `first` are temporaries made before the output. Nothing is kept if neither
         weights nor inputs need a gradient. An item of the output has as many bytes as one of the first
-        input, or `item_bytes`.
+        input, or `item_bytes`. `saves_late`: a function in Python, which saves when it has run.
         """
         ledger, each = self.ledger, item_bytes or inputs[0].item_bytes
         if size is None:
@@ -255,7 +256,8 @@ class Tape:
             made: list[int] = []
         else:
             temporary = [ledger.make(of) for of in first]
-            stops = self.stops and not saves_output and (extra_first or not extra)
+            early = not (saves_output or saves_late) and (extra_first or not extra)
+            stops = self.stops and early
             output = UNCOUNTED if stops else ledger.make(size)
             made = [ledger.make(of) for of in extra]
             for tensor in temporary:

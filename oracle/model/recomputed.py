@@ -50,12 +50,18 @@ def regions(model: ModelSpec, first: int = 0, end: int | None = None) -> tuple[R
 
 
 @once
-def run_again(model: ModelSpec, boundaries: tuple[int, ...] = ()) -> tuple[bool, ...]:
-    """Of every layer whether the backward runs it again, in stages with these boundaries."""
+def run_again(
+    model: ModelSpec, boundaries: tuple[int, ...] = (), late: frozenset[int] = frozenset()
+) -> tuple[bool, ...]:
+    """Of every layer whether the backward runs it again, in stages with these boundaries.
+
+    Layers that save `late`, when they have run, are run again where others only say what they read.
+    """
     found = [False] * len(model.layers)
     for first, end in itertools.pairwise((0, *boundaries, len(found))) if regions(model) else ():
         for of in regions(model, first, end):
-            found[of.first : of.again] = [True] * (of.again - of.first)
+            again = of.again + (of.saving in late and of.again == of.saving)
+            found[of.first : again] = [True] * (again - of.first)
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.foundation.division import Division
@@ -17,6 +18,7 @@ from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
 from calib.oracle.layout.traffic import split_ends
 from calib.oracle.layout.workload import repeats
 from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import read_again
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
 
@@ -36,32 +38,39 @@ class JoinLoop:
 def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
     """Concatenations by kind: halos of x and of dL/dy with their parts, and all parts of y at the end.
 
-    A pooling joins nothing in the backward: the rows that come back are added in place.
+    A pooling joins nothing in the backward: the rows that come back are added in place. What
+    checkpointed regions read again is joined again.
     """
+    split, again = split_places(model, division), read_again(model)
+    x = [*split, *(place for place in split if again[place])]
+    dy = [place for place in split if _gives_back(model.layers[place])]
     found: dict[str, Counter[tuple[int, int]]] = {}
-    for layer, counts in _windowed(model, division):
-        for direction, n in zip(TENSORS, counts, strict=True):
-            if direction == "backward" and layer.shape.kind != "conv":
-                continue
-            of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
-            for about in _joins_of(layer, division.cells, direction) if n else ():
+    for direction, places in zip(TENSORS, (x, dy), strict=True):
+        of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
+        for layer, n in _windowed(model, places):
+            for about in _joins_of(layer, division.cells, direction):
                 of[about] += n
-    ends = Counter((division.parts, items) for items in end_items(model, division))
-    found["the parts of y, where the split ends"] = ends
+    ends = split_ends(model, division)
+    joined = [*ends, *(place for place, reader in ends.items() if again[reader])]
+    items = (model.layers[place].shape.output_items for place in joined)
+    found["the parts of y, where the split ends"] = Counter((division.parts, n) for n in items)
     return {
         what: [JoinLoop(*about, n) for about, n in of.items()] for what, of in found.items() if of
     }
 
 
-def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[int, int]]]:
-    """The distinct split layers with a window; the count of each, and how many need dL/dx."""
+def _gives_back(layer: Layer) -> bool:
+    return layer.shape.kind == "conv" and layer.needs_input_grad
+
+
+def _windowed(model: ModelSpec, places: Sequence[int]) -> list[tuple[Layer, int]]:
+    """The distinct layers with a window among those at `places`, and the count of each."""
     layers = model.layers
-    kinds = [
+    return [
         (layers[of.kind], of.count)
-        for of in repeats(model, split_places(model, division))
+        for of in repeats(model, places)
         if layers[of.kind].shape.kind in WINDOWED
     ]
-    return [(layer, (count, count * layer.needs_input_grad)) for layer, count in kinds]
 
 
 def _joins_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> list[tuple[int, int]]:
@@ -98,7 +107,7 @@ def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[i
     or to one if there are 2 parts.
     """
     sums = {direction: (0, 0) for direction in TENSORS}
-    for layer, (count, _) in _windowed(model, division):
+    for layer, count in _windowed(model, split_places(model, division)):
         for direction in TENSORS:
             n, items = _paper_halos_of(layer, division.cells, direction)
             before = sums[direction]
@@ -122,4 +131,4 @@ def _paper_halos_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -
 
 def end_items(model: ModelSpec, division: Division) -> list[int]:
     """|y| of the split layers that whole ones read."""
-    return [layer.shape.output_items for layer in split_ends(model, division)]
+    return [model.layers[place].shape.output_items for place in split_ends(model, division)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,12 +19,20 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs
-from calib.oracle.layout.shards import WEIGHTED, narrowest, parts_of_tokens, split_layers
+from calib.oracle.layout.shards import (
+    WEIGHTED,
+    narrowest,
+    parts_of_tokens,
+    split_layers,
+    split_places,
+)
 from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.tokens import moves_again
 from calib.oracle.layout.traffic import grouped_flows
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.recomputed import read_again, run_again
 from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
@@ -132,18 +141,25 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined if it is needed. For every
     split layer, as in training: see calib.oracle.layout.traffic._shared_layers. tensor and sequence:
-    every tensor that is moved where tokens are cut.
+    every tensor that is moved where tokens are cut. What checkpointed regions make again is joined or
+    cut again.
     """
     if division.traits.cuts in ("regions", "tokens"):
         return _moved_tensors(model, division)
-    split = split_layers(model, division)
+    split = {place: model.layers[place] for place in split_places(model, division)}
     if division.traits.cuts == "channels":
-        inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
-        needed = {layer.name for layer in split if layer.needs_input_grad}
+        inputs = {layer.name: layer.shape.input_shapes[0] for layer in split.values()}
+        needed = {layer.name for layer in split.values() if layer.needs_input_grad}
         joined = {name: shape for name, shape in inputs.items() if name in needed}
-        return {"split": inputs, "concat": joined}
-    outputs = {layer.name: layer.shape.output_shape for layer in split}
-    return {"concat": outputs, "split": outputs}
+        again = {f"{of.name}, again": inputs[of.name] for of in _those(split, read_again(model))}
+        return {"split": inputs | again, "concat": joined}
+    outputs = {layer.name: layer.shape.output_shape for layer in split.values()}
+    again = {f"{of.name}, again": outputs[of.name] for of in _those(split, run_again(model))}
+    return {"concat": outputs | again, "split": outputs}
+
+
+def _those(split: Mapping[int, Layer], again: Sequence[bool]) -> list[Layer]:
+    return [layer for place, layer in split.items() if again[place]]
 
 
 def _moved_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dict[str, Shape]]:

@@ -64,10 +64,14 @@ class Layers:
         seconds = [pieces[number] for number in self.work.index]
         if direction == "backward":
             for place in self.run_again(0, len(seconds)):
-                number = self.work.index[place]
-                seconds[place] += self._pieces["forward"][number].seconds
-                seconds[place] += self._beside({number: 1}, direction).seconds
+                seconds[place] += self.second_forward(place)
         return seconds
+
+    def second_forward(self, place: int) -> float:
+        """Seconds of a layer that the backward runs again."""
+        number = self.work.index[place]
+        beside = self._beside({number: 1}, "backward")
+        return self._pieces["forward"][number].seconds + beside.seconds
 
     def run_again(self, first: int, end: int) -> list[int]:
         """The layers among these that a backward runs again, but for views."""

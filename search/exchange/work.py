@@ -13,8 +13,9 @@ from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.model.recomputed import regions
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.strategies.common import compute_terms
+from calib.oracle.strategies.common import DIRECTIONS, compute_terms
 from calib.oracle.terms import by_phase
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import SearchRequest
@@ -107,12 +108,11 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
     costs = request.machine.costs(active, request.optimizer, model.execution)
     of, batch = workload(model, division), division.local_batch
     phases = by_phase(compute_terms(model, division, costs))
-    shares = {
-        way: _share(
-            [cost.seconds for cost in costs.layers.each(of, batch, way)], phases[way].seconds
-        )
-        for way in ("forward", "backward")
-    }
+    forward, backward = (
+        [cost.seconds for cost in costs.layers.each(of, batch, way)] for way in DIRECTIONS
+    )
+    for region in regions(model):  # run again when the backward comes to the last that saves
+        backward[region.saving] += sum(forward[region.first : region.again])
     share = p if request.options.get("architecture") == "server" else 1
     shapes = [layer.own_parameters for layer in model.layers]
     update = costs.tensors.update(of.weights, request.optimizer, share) if any(shapes) else NOTHING
@@ -121,8 +121,8 @@ def _calibrated(model: ModelSpec, request: SearchRequest) -> ExchangeWork:
         model.name,
         tuple(layer.name for layer in model.layers),
         tuple(layer.shape.name for layer in model.layers),
-        shares["forward"],
-        shares["backward"],
+        _share(forward, phases["forward"].seconds),
+        _share(backward, phases["backward"].seconds),
         _share(items, update.seconds),
         phases["forward"],
         phases["backward"],

@@ -71,7 +71,10 @@ class LayerPrices:
         if self.model.tied:
             raise InputError(f"{self.model.tied}, which a plan for each layer would cut apart")
         if checkpointed(self.model):
-            raise InputError(f"{checkpointed(self.model)}; a search is of models without")
+            raise InputError(
+                f"{checkpointed(self.model)}; a plan per layer cuts and trains each by itself, without "
+                "the regions that would run again"
+            )
         self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"

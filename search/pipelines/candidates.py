@@ -240,7 +240,7 @@ def _times(
         first = float(states.forward_s[last] - (states.forward_s[start - 1] if start else 0.0))
         whole = float(states.compute_s[last] - (states.compute_s[start - 1] if start else 0.0))
         forward.append(max(0.0, first))
-        backward.append(max(0.0, whole - first))
+        backward.append(max(0.0, whole - first - pieces.spared(start, last)))
         update.append(pieces.update(start, last) + _exchange(found, levels, start, of.end))
         between_nodes = end % asked.per_node == 0
         sends = counted and number < len(stages)

@@ -42,24 +42,27 @@ class Holding:
             return self.microbatches
         return behind + 1 if self.stashing else min(self.microbatches, behind + 1)
 
-    def nbytes(self, activations: Floats, inputs: Floats, parameters: Floats, n: int) -> Floats:
-        """Bytes with n in flight."""
+    def nbytes(
+        self, activations: Floats, again: Floats, inputs: Floats, parameters: Floats, n: int
+    ) -> Floats:
+        """Bytes with n in flight, one of which makes `again` what checkpointed regions do not keep."""
         versions = n if self.stashing else 1
         kept = inputs * n + activations if self.recompute else activations * n
-        found: Floats = kept + parameters * (versions + 1 + STATES[self.optimizer])
+        found: Floats = kept + again + parameters * (versions + 1 + STATES[self.optimizer])
         return found
 
 
 def held_by(pieces: PricedStates, holding: Holding) -> BytesHeld:
     """For `solve`: the bytes that [i, j] holds with so many more in flight behind it."""
-    activations, parameters = between(pieces.held_bytes), between(pieces.states.parameter_bytes)
+    activations, again = pieces.held_bytes, pieces.again_bytes
+    parameters = between(pieces.states.parameter_bytes)
     inputs = np.concatenate(([0.0], pieces.states.output_bytes))[:, None]
     known: dict[int, Floats] = {}
 
     def held(behind: int) -> Floats:
         n = holding.flying(behind)
         if n not in known:
-            known[n] = holding.nbytes(activations, inputs, parameters, n)
+            known[n] = holding.nbytes(activations, again, inputs, parameters, n)
         return known[n]
 
     return held
@@ -68,15 +71,11 @@ def held_by(pieces: PricedStates, holding: Holding) -> BytesHeld:
 def stage_bytes(pieces: PricedStates, holding: Holding, start: int, end: int, flying: int) -> int:
     """Bytes of states [start, end) with so many in flight."""
 
-    def part(sums: Floats) -> Floats:
-        return np.array(sums[end - 1] - (sums[start - 1] if start else 0.0))
-
-    before = pieces.states.output_bytes[start - 1] if start else 0.0
-    return math.ceil(
-        holding.nbytes(
-            part(pieces.held_bytes), np.array(before), part(pieces.states.parameter_bytes), flying
-        )
-    )
+    held, again = (of[start, end - 1] for of in (pieces.held_bytes, pieces.again_bytes))
+    before = np.array(pieces.states.output_bytes[start - 1] if start else 0.0)
+    sums = pieces.states.parameter_bytes
+    parameters = np.array(sums[end - 1] - (sums[start - 1] if start else 0.0))
+    return math.ceil(holding.nbytes(held, again, before, parameters, flying))
 
 
 def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple[int, bool]:
@@ -105,6 +104,7 @@ def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple
 def fewest_bytes(pieces: PricedStates, optimizer: str, machines: int) -> int:
     """Bytes of the fullest of at most so many devices in a row, with one mini-batch at a time."""
     each = 2 + STATES[optimizer]  # weights, gradients, state
-    held = pieces.held_bytes + each * pieces.states.parameter_bytes
-    chain = chain_of(pieces.states.before)
-    return math.ceil(in_a_row(held, chain, min(machines, len(chain))).per_stage_s)
+    held = pieces.held_bytes[0] + each * pieces.states.parameter_bytes
+    chain, alone = chain_of(pieces.states.before), Holding("1f1b", 1, False, optimizer)
+    (stages,) = in_a_row(held, chain, min(machines, len(chain))).levels
+    return max(stage_bytes(pieces, alone, of.start, of.end, 1) for of in stages)

@@ -38,6 +38,7 @@ METHOD_SCHEDULES = {  # the default first
 }
 MOST_MICROBATCHES = 128
 APART = 0.005  # simulated against partitioned times
+ONCE = "the paper's form has no second forward of checkpointed layers: their time is that without"
 UNSENT = (
     "messages between stages are not counted, as PipeDream's optimizer leaves them out; compression=1 "
     "counts them"
@@ -48,21 +49,13 @@ SLOWER = (
 )
 
 
-def _require_parts(model: ModelSpec) -> None:
-    """Raise InputError for layers that a cut into stages may part, or that run again."""
-    if model.tied:
-        raise InputError(f"{model.tied}, which a cut into stages may part")
-    if checkpointed(model):
-        raise InputError(f"{checkpointed(model)}; a search is of models without")
-
-
 def find(request: SearchRequest) -> SearchedPlan:
     """The best pipeline. Raises InputError where none can be, or none fits the memory."""
     if not isinstance(request.model, PipelineProfile | ModelSpec):
         name = getattr(request.model, "name", "it")
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
-    if isinstance(request.model, ModelSpec):
-        _require_parts(request.model)
+    if isinstance(request.model, ModelSpec) and request.model.tied:
+        raise InputError(f"{request.model.tied}, which a cut into stages may part")
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[StageRow] = []
@@ -259,6 +252,8 @@ def notes_of(
                 "the graph has too many cuts, or the budget ended while they were looked for: those of "
                 "one order of its layers were searched"
             )
+    elif request.form == "paper" and checkpointed(request.spec):
+        notes.append(ONCE)
     if not found.searched:
         notes.append("the budget ended before any stages were searched: these are without a search")
     if found.schedule.asynchronous:

@@ -24,6 +24,9 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items
+from calib.oracle.model.recomputed import Region, regions, run_again
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.once import once
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
@@ -43,18 +46,22 @@ SAMPLES = 96  # sizes at which a law is asked; between them it is taken as strai
 class PricedStates:
     """The states of a model at one size of micro-batch; `sure` is the cost of computing all of them.
 
-    `names` and `kinds` by layer. `held_bytes` up to and with each state: values (and gradients) of one
-    micro-batch. `sent(direction, k, s)`: seconds of what crosses behind state k, between nodes or not.
-    `update(i, j)`: seconds for states i to j.
+    `names` and `kinds` by layer. (N + 1, N) of states i to j: `held_bytes` are values (and gradients)
+    that they keep of one micro-batch; `again_bytes` those that the backward of one makes again beside
+    them (checkpointed regions). `sent(direction, k, s)`: seconds of what crosses behind state k, between
+    nodes or not. `update(i, j)`: seconds for states i to j; `spared(i, j)`: of their backward, where a
+    border divides a checkpointed region, whose first part then runs less again.
     """
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     states: States
     held_bytes: Floats
+    again_bytes: Floats
     sure: Cost
     sent: Callable[[Direction, int, bool], float]
     update: Callable[[int, int], float]
+    spared: Callable[[int, int], float]
     levels: tuple[PartitionLevel, ...]
 
     @property
@@ -139,6 +146,7 @@ def _of_profile(
         output_bytes=whole.output_bytes / m,
     )
     cut, ratio = profile.without_inputs.nodes, compression_of(request)
+    held = between(states.activation_bytes)
 
     def sent(direction: Direction, state: int, between_nodes: bool) -> float:
         nbytes = float(states.output_bytes[state])
@@ -148,9 +156,11 @@ def _of_profile(
         tuple(of.name for of in cut),
         tuple(of.what for of in cut),
         states,
-        states.activation_bytes,
+        held,
+        np.zeros_like(held),
         Cost(float(states.compute_s[-1]), "measured"),
         sent,
+        lambda i, j: 0.0,
         lambda i, j: 0.0,
         tuple(bandwidth_levels(states, machines, bandwidths, ratio)),
     )
@@ -175,19 +185,21 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         of = paper_costs(machine, model, division, request.optimizer)
         seconds = {d: [c.seconds * samples for c in of.each(d)] for d in DIRECTIONS}
         sure = total([c for d in DIRECTIONS for c in of.each(d)]).times(samples)
+        again = dict[int, float]()
     else:
         layers = layers_of(model, division, costs)
         seconds = dict(layers.seconds)
         sure = total(layers.run(0, count, d) for d in DIRECTIONS)
+        again = {at: layers.second_forward(at) for at in layers.run_again(0, count)}
     forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
     crossing = [*crossings(model)[1:], Crossing((), ())]
     out = np.array([each * samples * float(sum(of.forward)) for of in crossing])
-    held = np.cumsum([2.0 * each * samples * activation_items([x]) for x in model.layers])
+    held, made_again = (2.0 * each * samples * items for items in _held_items(model))
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
         forward + backward,
         forward,
-        held,
+        held[0],
         parameters,
         out,
         np.tri(count, k=-1, dtype=bool),
@@ -219,6 +231,10 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
     def update(i: int, j: int) -> float:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
 
+    def spared(i: int, j: int) -> float:
+        runs = run_again(model, tuple(at for at in (i, j + 1) if 0 < at < count))
+        return sum(seconds for at, seconds in again.items() if i <= at <= j and not runs[at])
+
     if bandwidths:
         levels = bandwidth_levels(states, machines, bandwidths, ratio)
     else:
@@ -228,11 +244,52 @@ def _of_layers(request: SearchRequest, microbatches: int) -> PricedStates:
         tuple(x.shape.name for x in model.layers),
         states,
         held,
+        made_again,
         sure,
         sent,
         update,
+        spared,
         tuple(levels),
     )
+
+
+@once
+def _held_items(model: ModelSpec) -> tuple[Floats, Floats]:
+    """sum(|x| + |y|) of a sample for layers i to j, (N + 1, N): what is kept, and what is made again.
+
+    A checkpointed region, or the part of it that is in a stage, keeps what it reads; of those in a stage
+    the largest is made again, one at a time.
+    """
+    each = [float(activation_items([layer])) for layer in model.layers]
+    outside = [0.0 if of.recomputed else n for n, of in zip(each, model.layers, strict=True)]
+    kept = between(np.cumsum(outside))
+    again, count = np.zeros_like(kept), len(each)
+    for region in regions(model):
+        first, end = region.first, region.end
+        reads = _reads(model, region)
+        sums = np.cumsum([0.0, *each[first:end]])
+        starts = np.clip(np.arange(count + 1), first, end) - first
+        stops = np.clip(np.arange(1, count + 1), first, end) - first
+        whole = sums[None, stops] - sums[starts, None]
+        of_part = reads[np.ix_(starts, stops)]
+        kept += of_part
+        again = np.maximum(again, np.where(of_part > 0, whole - of_part, 0.0))
+    return kept, again
+
+
+def _reads(model: ModelSpec, region: Region) -> Floats:
+    """[i, j]: items of a sample that layers i to j - 1 of a region read of others."""
+    layers = model.layers[region.first : region.end]
+    found = np.zeros((len(layers) + 1, len(layers) + 1))
+    for start in range(len(layers)):
+        known = set[str]()
+        for place, layer in enumerate(layers[start:], start):
+            found[start, place + 1] = found[start, place]
+            for name, shape in zip(layer.inputs, layer.shape.input_shapes, strict=True):
+                if name not in known:
+                    found[start, place + 1] += math.prod(shape)
+            known |= {*layer.inputs, *layer.outputs}
+    return found
 
 
 def _measured_levels(

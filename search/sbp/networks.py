@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from calib.foundation.layers import LayerShape
+from calib.oracle.model.recomputed import checkpointed
 from calib.oracle.model.spec import ModelSpec
 from calib.search.sbp.states import ProductLayer
 
@@ -72,6 +73,8 @@ def of_spec(spec: ModelSpec) -> ChainNetwork:
     ]
     if left_out:
         notes.append(f"products that are no linear layer are left out: {', '.join(left_out)}")
+    if checkpointed(spec):
+        notes.append(f"{checkpointed(spec)}: that, and the memory that they spare, is left out")
     tied = tuple(layer.name for layer in spec.layers if layer.shared_parameters)
     return ChainNetwork(spec.name, tuple(layers), tuple(shapes), tied=tied, notes=tuple(notes))
 

@@ -122,6 +122,27 @@ class Images(nn.Module):
         return self.head(torch.flatten(self.pool(x), 1))
 
 
+class CutImages(nn.Module):
+    """Regions that end with a convolution and with windows that overlap, and one in which images end.
+
+    What that one reads is read again behind it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.three, self.drop = nn.Conv2d(8, 4, 1), nn.Dropout(0.2)
+        self.pool, self.average = nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1)
+        self.wide, self.head, self.run = nn.Linear(4 * 64, 12), nn.Linear(12 + 4 * 64, 5), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.run(lambda x: self.two(torch.relu(self.one(x))), x)
+        x = self.run(lambda x: self.pool(self.drop(x)), x)
+        x = self.run(lambda x: self.average(torch.relu(self.three(x))), x)
+        y = self.run(lambda x: torch.relu(self.wide(torch.flatten(x, 1))), x)
+        return self.head(torch.cat([y, torch.flatten(x, 1)], 1))
+
+
 class InSegments(nn.Module):
     """checkpoint_sequential: all but the last segment."""
 
@@ -179,6 +200,7 @@ MODELS: dict[str, tuple[Callable[[Run], nn.Module], tuple[int, ...]]] = {
     "of-two": (lambda run: OfTwo(run, Mlp(), Mlp()), (TOKENS, WIDTH)),
     "nested": (lambda run: Nested(run, Mlp(), Mlp()), (TOKENS, WIDTH)),
     "images": (Images, (3, 8, 8)),
+    "cut-images": (CutImages, (3, 8, 8)),
     "in-segments": (InSegments, (TOKENS, WIDTH)),
     "language": (Language, (TOKENS,)),
     "vision": (Vision, (3, 8, 8)),

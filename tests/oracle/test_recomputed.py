@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.oracle.handmade import law, layer_time, machine, mlp, operations, tensor_loops
 from tests.oracle.layout.test_units import chain
+from tests.oracle.shapes import conv, model_of, pool, relu
 
 from calib.fitting.parameters.file import Composition, Parameters
 from calib.foundation.division import Division
 from calib.oracle.costs.machine import Machine
-from calib.oracle.layout.traffic import Message
+from calib.oracle.layout.traffic import Message, messages
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import workload
 from calib.oracle.model.recomputed import run_again
@@ -21,6 +23,16 @@ from calib.oracle.strategies.pipeline import placed
 
 NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
 BATCH = 8
+# l1 to l4, flatten, fc, loss
+IMAGES = model_of(
+    [
+        conv(3, 4, (8, 6), 3, 1, 1),
+        relu(4, (8, 6)),
+        conv(4, 4, (8, 6), 3, 1, 1),
+        pool("max_pool", 4, (8, 6), 2, 2, 0),
+    ]
+)
+CUT = Division("spatial", 2, BATCH, grid=(2,))
 
 
 def marked(model: ModelSpec, *names: str) -> ModelSpec:
@@ -34,7 +46,7 @@ def marked(model: ModelSpec, *names: str) -> ModelSpec:
 
 def known(laws: Sequence[Composition] = ()) -> Parameters:
     return machine(
-        collectives=operations("allreduce", "allgather", "reduce_scatter", "p2p"),
+        collectives=operations("allreduce", "allgather", "reduce_scatter", "p2p", "halo"),
         tensor_loops=tensor_loops("update", "pack", "unpack"),
         composition=list(laws),
     )
@@ -93,9 +105,68 @@ def test_sums_that_run_again() -> None:
         assert both[0] == both[1]
 
 
+@pytest.mark.parametrize("strategy", ["filter", "channel"])
+@pytest.mark.parametrize(
+    ("region", "sent", "cut"), [(("relu1", "fc2", "relu2"), 1, 1), (("relu1", "fc2"), 0, 1)]
+)
+def test_layers_in_parts_that_run_again(
+    strategy: str, region: tuple[str, ...], sent: int, cut: int
+) -> None:
+    """y is joined (filter) or summed (channel) again, x cut again where a region ends with its layer."""
+    division = Division(strategy, 2, BATCH)
+    loops = tensor_loops("update", "pack", "unpack", "concat", "split")
+    fits = operations("allreduce", "allgather")
+    known = machine(collectives=fits, tensor_loops=loops, composition=[law("copies", 2, 1.0)])
+    operation: Any = {"filter": "allgather", "channel": "allreduce"}[strategy]
+    one = Machine(known).network.time(Message(operation, 4 * BATCH * 6, 2)).seconds
+    with_, without = (project(of, division, known).phases for of in (marked(NET, *region), NET))
+    more = with_["layerwise"].value - without["layerwise"].value
+    assert more == pytest.approx(sent * one, rel=1e-9, abs=1e-12)
+    copies = round(with_["pack"].value - without["pack"].value)
+    assert copies == {"filter": sent, "channel": cut}[strategy]
+
+
+@pytest.mark.parametrize(
+    ("region", "again", "halos", "ends"),
+    [
+        (("l1", "l2"), ("l1", "l2"), 1, 0),
+        (("l2", "l3"), ("l2", "l3"), 1, 0),  # a part saves x with its halo when it has run
+        (("l2", "l3", "l4"), ("l2", "l3", "l4"), 1, 0),
+        (("l4", "flatten", "fc"), ("l4",), 0, 1),
+        (("flatten", "fc"), (), 0, 1),
+    ],
+)
+def test_parts_of_images_that_run_again(
+    region: tuple[str, ...], again: tuple[str, ...], halos: int, ends: int
+) -> None:
+    loops = tensor_loops("update", "pack", "unpack", "concat")
+    fits = operations("allreduce", "allgather", "halo")
+    known = machine(collectives=fits, tensor_loops=loops, composition=[law("copies", 2, 1.0)])
+    model, network = marked(IMAGES, *region), Machine(known).network
+    with_, without = (project(of, CUT, known).phases for of in (model, IMAGES))
+    costs = Machine(known).costs(2, "momentum").layers
+    each = costs.each(workload(IMAGES, CUT), BATCH, "forward")
+    layers = zip(IMAGES.layers, each, strict=True)
+    forward = sum(cost.seconds for layer, cost in layers if layer.name in again)
+    assert with_["backward"].value - without["backward"].value == pytest.approx(forward, rel=1e-9)
+    halo = Message("halo", 4 * BATCH * (3 if "l1" in region else 4) * 6, 2, grid=(2,))
+    gather = Message("allgather", 4 * BATCH * 4 * 4 * 3, 2)
+    for phase, count, message in (("halo", halos, halo), ("layerwise", ends, gather)):
+        more = with_[phase].value - without[phase].value
+        one = network.time(message).seconds
+        assert more == pytest.approx(count * one, rel=1e-9, abs=1e-12)
+    assert round(with_["pack"].value - without["pack"].value) == halos + ends
+    both = [project(of, CUT, known, "paper").phases for of in (model, IMAGES)]
+    assert both[0] == both[1]
+    assert len([m for m in messages(model, CUT) if "again" in m.why]) == halos + ends
+
+
 @pytest.mark.parametrize(
     "division",
     [
+        Division("filter", 2, BATCH),
+        Division("channel", 2, BATCH),
+        Division("data+filter", 2, BATCH, inner=1),
         Division("tensor", 2, BATCH),
         Division("pipeline", 2, BATCH, boundaries=(5,)),
         Division("pipeline", 2, BATCH, segments=2, boundaries=(1,)),

@@ -36,7 +36,9 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
     return [Case(model, division, backend) for model in models.split()]
 
 
-CHECKPOINTED = {name: entry_of(name) for name in ("vision", "language", "of-two")}
+CHECKPOINTED = {
+    name: entry_of(name) for name in ("vision", "language", "of-two", "images", "cut-images")
+}
 CASES = [
     *of("vision language of-two", "pipeline", 2, segments=2),
     *of("vision language", "pipeline", 4, segments=4, schedule="1f1b"),
@@ -51,6 +53,10 @@ CASES = [
     *of("unet", "spatial", 2, grid=(2,)),
     *of("mobile", "spatial", 4, grid=(2, 2)),
     *of("mobile unet", "data+spatial", 4, inner=2, grid=(2,)),
+    *of("images cut-images", "spatial", 4, grid=(2, 2)),
+    *of("cut-images", "data+spatial", 4, inner=2, grid=(2,)),
+    *of("cut-images", "filter", 2),
+    *of("cut-images", "channel", 2),
 ]
 RANKS = max(case.division.p for case in CASES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns
 from tests.oracle.checkpointed_models import built, entry_of, traced
+from tests.oracle.memory.test_checkpointed import Calls
 from torch import Tensor
 
 from calib.foundation.division import Division
-from calib.oracle.layout.shards import why_impossible
+from calib.oracle.layout.shards import saving_late, why_impossible
 from calib.oracle.layout.traffic import messages
+from calib.oracle.model.recomputed import run_again
 from calib.training.checkpoints import Checkpointed, checkpoint_regions
 from calib.training.checks.chance import WithoutChance
 from calib.training.checks.gradients import gradient_difference
@@ -36,17 +39,31 @@ OF_PARTS = [
     Division("sequence", 2, EACH),
     Division("tensor", 4, EACH, sequence_parallel=True),  # parts of tokens are filled up
 ]
+OF_LAYERS = [
+    Division("filter", 2, EACH),
+    Division("filter", 3, EACH),  # unequal parts
+    Division("channel", 2, EACH),
+    Division("data+filter", 4, 2 * EACH, inner=2),
+]
+OF_IMAGES = [
+    Division("spatial", 2, EACH, grid=(2,)),
+    Division("spatial", 3, EACH, grid=(3,)),
+    Division("spatial", 4, EACH, grid=(2, 2)),
+    Division("data+spatial", 4, 2 * EACH, inner=2, grid=(2,)),
+    Division("data+spatial", 2, 2 * EACH, inner=1),  # each part is a whole image
+]
 
 
 def named(of: Division) -> str:
-    return f"{of.strategy}{' tokens' * of.sequence_parallel} {of.p}"
+    cells = "x".join(map(str, of.cells)) if of.grid else ""
+    return f"{of.strategy}{' tokens' * of.sequence_parallel} {of.p} {cells}".strip()
 
 
-def difference(name: str, division: Division) -> float:
-    about = entry_of(name)
+def difference(name: str, division: Division, synchronized: bool = False) -> float:
+    about, options = entry_of(name), WorkerOptions(synchronized_batch_norm=synchronized)
 
     def program(teams: Teams) -> float:
-        return gradient_difference(about, division, SEED, teams, WorkerOptions())
+        return gradient_difference(about, division, SEED, teams, options)
 
     return max(on_ranks(division, program))
 
@@ -64,6 +81,23 @@ def test_gradients_of_parts_are_the_serial_ones(name: str, division: Division) -
         assert (name, division.strategy) == ("nested", "sequence")  # it has no attention
         return
     assert difference(name, division) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["images", "cut-images", "vision"])
+@pytest.mark.parametrize("division", OF_LAYERS, ids=named)
+def test_gradients_of_layers_in_parts_are_the_serial_ones(name: str, division: Division) -> None:
+    assert difference(name, division) < 1e-10
+
+
+@pytest.mark.parametrize("name", ["images", "cut-images"])
+@pytest.mark.parametrize("division", OF_IMAGES, ids=named)
+def test_gradients_of_images_in_parts_are_the_serial_ones(name: str, division: Division) -> None:
+    assert difference(name, division) < 1e-10
+
+
+@pytest.mark.parametrize("division", [OF_LAYERS[-1], *OF_IMAGES[:1], *OF_IMAGES[-2:]], ids=named)
+def test_synchronized_batch_norms_run_again(division: Division) -> None:
+    assert difference("images", division, synchronized=True) < 1e-10
 
 
 @pytest.mark.parametrize("name", ["mlp", "of-two", "in-segments", "language"])
@@ -85,6 +119,45 @@ def test_messages_of_tokens_are_those_of_the_oracle(name: str) -> None:
     check_messages(name, Division("sequence", 2, EACH))
 
 
+@pytest.mark.parametrize("name", ["images", "cut-images", "vision"])
+@pytest.mark.parametrize("division", OF_LAYERS[::2], ids=named)
+def test_messages_of_layers_in_parts_are_those_of_the_oracle(name: str, division: Division) -> None:
+    """What runs again joins and sums again, but not what a region ends with."""
+    check_messages(name, division)
+
+
+@pytest.mark.parametrize("name", ["images", "cut-images"])
+def test_messages_of_images_in_parts_are_those_of_the_oracle(name: str) -> None:
+    """Halos, of convolutions and poolings at the end of a region, too, and where the split ends."""
+    division = OF_IMAGES[0]
+    check_messages(name, division)
+    again = [of.operation for of in messages(traced(name), division) if "again" in of.why]
+    ends = {"images": [], "cut-images": ["allgather"]}[name]
+    assert sorted(again) == ends + ["halo"] * {"images": 3, "cut-images": 4}[name]
+
+
+@pytest.mark.parametrize("name", ["images", "cut-images"])
+@pytest.mark.parametrize(
+    "division", [Division("serial", 1, EACH), *OF_LAYERS[::2], OF_IMAGES[0]], ids=named
+)
+def test_convolutions_run_again_where_the_oracle_says(name: str, division: Division) -> None:
+    """One with a halo also where a region ends with it."""
+    about, model = entry_of(name), traced(name)
+
+    def program(teams: Teams) -> int:
+        step = TrainingStep(about, division, SEED, teams)
+        with Calls() as calls:
+            step.iterate()
+        return calls.of["convolution"]
+
+    again = run_again(model, (), saving_late(model, division))
+    convolutions = [layer.shape.kind == "conv" for layer in model.layers]
+    expected = sum(convolutions) + sum(map(operator.and_, convolutions, again))
+    late = name == "cut-images" and division.strategy == "spatial"
+    assert expected == {"images": 6, "cut-images": 5}[name] + late
+    assert on_ranks(division, program) == [expected] * division.p
+
+
 def check_messages(name: str, division: Division) -> None:
     about = entry_of(name)
 
@@ -92,7 +165,7 @@ def check_messages(name: str, division: Division) -> None:
         sent: list[tuple[str, int]] = []
 
         def note(operation: str, whole: Tensor, buffers: list[Tensor]) -> None:
-            sent.append((operation, whole.nbytes))
+            sent.append((operation.replace("exchange", "halo"), whole.nbytes))
 
         world: Any = Noted(teams.world, note)
         group: Any = teams.group and Noted(teams.group, note)

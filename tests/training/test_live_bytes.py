@@ -74,7 +74,9 @@ CHECKPOINTED = {
             "vision,tensor,,4 language,tensor,tokens,4 in-segments,tensor,tokens,4 nested,tensor,,4 "
             "vision,tensor,tokens,4 language,sequence,,4 vision,sequence,,4 vision,pipeline,,8 "
             "language,pipeline,1f1b,8 of-two,pipeline,,8 "
-            "in-segments,pipeline,1f1b,8 images,pipeline,,8"
+            "in-segments,pipeline,1f1b,8 images,pipeline,,8 "
+            "images,spatial,,4 cut-images,spatial,,4 images,filter,,4 cut-images,filter,,4 "
+            "images,channel,,4 cut-images,channel,,4 vision,filter,,4 cut-images,spatial,bfloat16,4"
         )
     ),
 }

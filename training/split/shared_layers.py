@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.shards import split_layers
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.split.moves import Channels, GroupLink, cut, join, narrowed, share, summed
 from calib.training.worker import Exchange, Held, Task, Worker, whole_parameters
 
@@ -120,6 +121,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
         Held(name, parameter, ranges[name], "own") if name in ranges else Held(name, parameter)
         for name, parameter in program.trained()
     ]
+    checkpoint_regions(program)
     return Worker(task, program, held, exchange(held))
 
 

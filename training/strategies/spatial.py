@@ -21,6 +21,7 @@ from calib.microbench.item_types import activation_type
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.gradients.flat import FlatAllreduce, GroupedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.split.cell import ImageCell, slices
@@ -50,6 +51,7 @@ def make(task: Task) -> Worker:
         weights = [held.parameter for held in whole]
         exchange = FlatAllreduce(weights, teams.world) if division.p > 1 else None
         _synchronize(task, program, set())
+        checkpoint_regions(program)
         return Worker(task, program, whole, exchange)
     # the teams may have been made before the division had its grid
     at = place_of(division, teams.world.rank).cell
@@ -60,6 +62,7 @@ def make(task: Task) -> Worker:
     _gather(program, names, cell)
     _synchronize(task, program, names)
     program.recompile()
+    checkpoint_regions(program)
     held = [
         replace(of, gradient="partial" if layer_of[of.name] in names else "same") for of in whole
     ]

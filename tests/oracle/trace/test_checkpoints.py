@@ -12,9 +12,7 @@ from tests.oracle.checkpointed_models import MODELS, plainly, traced
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from calib.foundation.division import Division
 from calib.foundation.errors import InputError
-from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import NotTraced, trace
 
@@ -84,14 +82,6 @@ def test_a_region_is_whole() -> None:
     content["layers"][2]["recomputed"] = ""  # in the middle of the first
     with pytest.raises(InputError, match=r"blocks\.0\.norm.*one after another"):
         ModelSpec.model_validate(content)
-
-
-@pytest.mark.parametrize("strategy", ["filter", "channel"])
-def test_strategies_that_divide_layers_by_kind_are_refused(strategy: str) -> None:
-    (why,) = why_impossible(traced("mlp"), Division(strategy, 2, 4))
-    assert "mlp has checkpointed layers (blocks.0.norm)" in why
-    for other in ("fully_sharded", "pipeline", "tensor"):
-        assert not why_impossible(traced("mlp"), Division(other, 2, 4))
 
 
 @pytest.mark.parametrize("how", ["whole", "part", "in place"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import mlp
+from tests.oracle.test_recomputed import marked
 
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
@@ -99,6 +100,19 @@ def test_methods_are_ordered_and_bounded(form: Any) -> None:
     layers = plans["priority"].layers
     assert [of.name for of in layers][:2] == ["fc1.weight", "fc1.bias"]
     assert len(layers) == 8
+
+
+def test_gradients_wait_for_what_runs_again() -> None:
+    """A region of fc2, relu2 and fc3 runs fc2 and relu2 again when the backward comes to fc3."""
+    both = [MODEL, marked(MODEL, "fc2", "relu2", "fc3")]
+    devices = Devices(2, 2)
+    without, with_ = (work_of(SearchRequest(of, devices, TITAN, 48, "priority")) for of in both)
+    at, names = with_.layers.index("fc3"), ("fc2", "relu2")
+    again = sum(with_.forward_s[with_.layers.index(name)] for name in names)
+    assert with_.forward_s == without.forward_s and again > 0
+    for place, (more, less) in enumerate(zip(with_.backward_s, without.backward_s, strict=True)):
+        assert more - less == pytest.approx(again if place == at else 0.0, rel=1e-6, abs=1e-15)
+    assert with_.backward.seconds - without.backward.seconds == pytest.approx(again, rel=1e-6)
 
 
 def test_sweeps_are_simulated_again() -> None:

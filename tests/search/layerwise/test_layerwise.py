@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.layerwise import priced
+from tests.oracle.test_recomputed import marked
 from tests.search.layerwise.networks import Network
 
 from calib.foundation.division import Division
@@ -356,6 +357,12 @@ def test_degrees() -> None:
     assert {of.parts for of in machine} == {1, 4, 8}
     only = ConfigurationChoices(Devices(1, 4), 16, ("sample", "input")).configurations(shape)
     assert {of.input for of in only} == {1, 2, 4} and {of.channel for of in only} == {1}
+
+
+def test_checkpointed_regions_are_refused() -> None:
+    model = marked(small(), *(layer.name for layer in small().layers[:2]))
+    with pytest.raises(InputError, match="a plan per layer cuts and trains each by itself"):
+        planned(model)
 
 
 @pytest.mark.parametrize(

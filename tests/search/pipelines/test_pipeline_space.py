@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import mlp
+from tests.oracle.test_recomputed import marked
 from tests.search.layerwise.networks import Network
 
 from calib.foundation.division import Division
@@ -21,7 +22,7 @@ from calib.reports.figures.timeline import timeline_figure
 from calib.search import search
 from calib.search.nominal import nominal
 from calib.search.pipelines.profile import Node, PipelineProfile, read
-from calib.search.pipelines.search import SPACE
+from calib.search.pipelines.search import ONCE, SPACE
 from calib.search.plan import Baseline, SearchedPlan
 from calib.search.request import Devices
 
@@ -114,6 +115,68 @@ def test_recomputing_holds_less() -> None:
     again = planned("gpipe", microbatches="8", recompute="yes")
     assert again.bytes_per_device < kept.bytes_per_device
     assert again.phases["recompute"].value == pytest.approx(again.phases["forward"].value)
+
+
+def checkpointed() -> ModelSpec:
+    """Two regions: relu1, fc2, relu2; and fc4, relu4."""
+    return marked(marked(model(), "relu1", "fc2", "relu2"), "fc4", "relu4")
+
+
+def held_items(first: int, stop: int) -> tuple[int, int]:
+    """|x| + |y| that layers first to stop - 1 keep, and that a region of theirs makes again at most.
+
+    Each layer of this model reads the one before it.
+    """
+    kept, again = 0, [0]
+    layers = checkpointed().layers[first:stop]
+    for name, of in groupby(layers, key=lambda layer: layer.recomputed):
+        shapes = [layer.shape for layer in of]
+        whole = sum(shape.input_items + shape.output_items for shape in shapes)
+        kept += shapes[0].input_items if name else whole
+        again.append(whole - shapes[0].input_items if name else 0)
+    return kept, max(again)
+
+
+@pytest.mark.parametrize("method", ["straight", "gpipe", "pipedream"])
+@pytest.mark.parametrize("batch", [BATCH, 1024])
+def test_checkpointed_regions(method: str, batch: int) -> None:
+    """Each stage keeps what its regions read, of each in flight, and makes the largest again."""
+    options = {} if method == "pipedream" else {"microbatches": "4"}
+    of, without = (planned(method, of=x, batch=batch, **options) for x in (checkpointed(), model()))
+    for row, stage in zip(of.tables["stages"], of.stages, strict=True):
+        layers = of.layers[stage.first : stage.stop]
+        assert len(layers) == stage.stop - stage.first
+        flying, (kept, again) = int(row["in_flight"]), held_items(stage.first, stage.stop)
+        weights = sum(x.shape.parameter_items for x in model().layers[stage.first : stage.stop])
+        each = 8 * batch // (1 if method == "pipedream" else 4)
+        versions = flying if method == "pipedream" else 1
+        assert row["bytes"] == each * (kept * flying + again) + 4 * weights * (versions + 2)
+    (row,) = of.tables["micro-batches"]
+    inside = {2, 3, 7}  # layers of regions, but for their first
+    assert inside & {stage.first for stage in of.stages} or method == "pipedream"
+    if method != "pipedream":  # a region that a border divides is one on either side of it
+        assert row["projected_s"] == pytest.approx(row["simulated_s"], rel=1e-12)
+    more, less = (sum(float(r["compute_s"]) for r in x.tables["stages"]) for x in (of, without))
+    assert more > less
+
+
+def test_regions_fit_where_models_without_do_not() -> None:
+    """On one device in 1F1B, with 4 micro-batches; the search keeps to the memory."""
+    of, without = (
+        planned("gpipe", Devices(1, 2), x, batch=1 << 14, microbatches="8")
+        for x in (checkpointed(), model())
+    )
+    assert of.bytes_per_device < without.bytes_per_device
+    small = Devices(1, 2, of.bytes_per_device)
+    assert planned("gpipe", small, checkpointed(), 1 << 14, microbatches="8").total == of.total
+    with pytest.raises(InputError, match="no pipeline fits"):
+        planned("gpipe", small, model(), 1 << 14, microbatches="8")
+
+
+def test_the_papers_form_says_that_nothing_runs_again() -> None:
+    of, without = (planned(of=x, form="paper") for x in (checkpointed(), model()))
+    assert of.phases["backward"] == without.phases["backward"]
+    assert set(of.notes) - set(without.notes) == {ONCE}
 
 
 @pytest.mark.parametrize(
