@@ -19,7 +19,8 @@ class Own:
 
     Its input is integers below `rows`, or normal numbers (0). Its output of one sample is (outputs,
     *places), or (*places, outputs) with `classes_last`: cross_entropy has a class below `outputs` for
-    each place. The training step `function` is step(module, inputs, targets, loss) -> loss.
+    each place. The training step `function` is step(module, inputs, targets, loss) -> loss. `untrained`
+    weights have no gradient in it, and are trained as frozen ones are.
     """
 
     built_by: Annotated[str, Field(description="MODULE:FUNCTION of the user's code")]
@@ -36,6 +37,9 @@ class Own:
     function: Annotated[
         str, Field(description="MODULE:FUNCTION of a training step; empty: loss(module(inputs))")
     ] = ""
+    untrained: Annotated[
+        tuple[str, ...], Field(description="weights that no gradient reaches, by name")
+    ] = ()
 
 
 def own_name(words: str) -> str:

@@ -23,6 +23,7 @@ from calib.oracle.trace.exported import CHECKS, ExportedLayers, first_item_type,
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample
+PRODUCTS = ("conv", "linear", "embedding")  # with weights that strategies divide
 # modules that compute what one ATen operator does
 LAYERS = (
     *CONVOLUTIONS.values(),
@@ -277,7 +278,7 @@ class _Made:
         """
         if layer.shape.kind == "batch_norm":
             made: nn.Module = self._norm(layer.shape, node)
-        elif layer.shape.kind in ("conv", "linear") and layer.name not in self._tied:
+        elif layer.shape.kind in PRODUCTS and layer.name not in self._tied:
             made = _product(layer.shape)
         else:
             return None
@@ -348,9 +349,11 @@ def _is_layer(module: nn.Module, path: str, held: list[str]) -> bool:
 
 
 def _product(shape: LayerShape) -> nn.Module:
-    """A convolution or linear layer of a shape, whose weights have no memory yet."""
+    """A convolution, linear layer or table of a shape, whose weights have no memory yet."""
     weight, *bias = shape.parameter_shapes
     of: dict[str, Any] = dict(shape.attributes)
+    if shape.kind == "embedding":
+        return nn.Embedding(*weight, device="meta")
     if shape.kind == "linear":
         return nn.Linear(weight[1], weight[0], bias=bool(bias), device="meta")
     return CONVOLUTIONS[len(weight) - 2](

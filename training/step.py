@@ -66,6 +66,9 @@ class TrainingStep:
         execution, device = execution_of(options.execution), teams.world.device
         dtype = weight_type(execution)
         module = converted(built(about, seed), execution, device.tensors).train()
+        weights = dict(module.named_parameters())
+        for name in about.untrained:  # no gradient, no state of the optimizer, no exchange
+            weights[name].requires_grad_(False)
         self.about, self.division, self.options, self.device = about, division, options, device
         self.clock = PhaseClock(device)
         self.loss = loss_function(about)

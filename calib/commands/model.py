@@ -26,6 +26,11 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import require_torch, spec
 
 app = new_app(no_args_is_help=False)
+# names of functions and classes that say nothing of a model
+GENERIC = frozenset(
+    "build build_model create create_model factory get get_model get_net init_model load_model main "
+    "make make_model model my_model mymodel module net network new".split()
+)
 
 
 @app.command("list")
@@ -57,6 +62,8 @@ def show_model(
     columns = ["layer", "kind", "input", "output", "parameters", "MMAC", "reads"]
     table(f"{found.name}: {len(found.layers)} layers", columns, [_row(x) for x in found.layers])
     say(_sentence(found))
+    if found.untrained:
+        say(_without_gradient(found))
 
 
 Words = Annotated[
@@ -72,7 +79,8 @@ Input = Annotated[
 ]
 LossName = Annotated[Loss, typer.Option(help="What the output is compared by.")]
 Name = Annotated[
-    str | None, typer.Option(help="The model's name; default the last word of MODULE.")
+    str | None,
+    typer.Option(help="The model's name; default FUNCTION, or of build and the like MODULE's last word."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")]
 
@@ -90,12 +98,19 @@ def trace_module(
     my_pkg.net:build --input 3x224x224 -o model.json
     """
     require_torch(f"tracing {module}")
-    from calib.oracle.trace.tracing import NotTraced, trace  # late: it imports PyTorch
+    # late: they import PyTorch
+    from torch.compiler import set_stance
+
+    from calib.oracle.trace.profiled import profile
+    from calib.oracle.trace.tracing import NotTraced, trace
 
     try:
-        _write(trace, module, input_, loss, name, output, as_json)
+        found = _made(trace, module, input_, loss, name)
     except NotTraced as error:
+        with set_stance("force_eager"):
+            _made(profile, module, input_, loss, name)  # what fails by itself says how
         raise InputError(f"{error}; `calib model profile` takes it as one layer") from error
+    _write(found, output, as_json)
 
 
 @app.command("profile")
@@ -114,29 +129,36 @@ def profile_module(
     require_torch(f"profiling {module}")
     from calib.oracle.trace.profiled import profile  # late: it imports PyTorch
 
-    _write(profile, module, input_, loss, name, output, as_json)
+    _write(_made(profile, module, input_, loss, name), output, as_json)
 
 
-def _write(
-    make: Callable[..., ModelSpec],
-    module: str,
-    input_: str,
-    loss: Loss,
-    name: str | None,
-    output: Path,
-    as_json: bool,
-) -> None:
-    """Make the ModelSpec of a user's module, write it, and say what it is."""
+def _made(
+    make: Callable[..., ModelSpec], words: str, input_: str, loss: Loss, name: str | None
+) -> ModelSpec:
+    """Make the ModelSpec of a user's module, MODULE:FUNCTION."""
     from calib.training.checks.own import traced  # late: it imports PyTorch
 
-    shape = sample_shape(input_)
-    default = module.partition(":")[0].rpartition(".")[2]
-    found = traced(module, shape, default if name is None else name, loss, make)
+    return traced(
+        words, sample_shape(input_), default_name(words) if name is None else name, loss, make
+    )
+
+
+def default_name(words: str) -> str:
+    """The name of a model that MODULE:FUNCTION build: FUNCTION, or where that says nothing MODULE."""
+    path, _, function = words.partition(":")
+    generic = function.strip("_").lower() in GENERIC or function in model_names()
+    return path.rpartition(".")[2] if generic else function
+
+
+def _write(found: ModelSpec, output: Path, as_json: bool) -> None:
+    """Write the ModelSpec of a user's module, and say what it is."""
     found.write(destination(file_of(output, "-o")))
     if as_json:
         print_json(summary(found))
     else:
         say(_sentence(found))
+    if found.untrained:
+        say(_without_gradient(found))
     say(f"written: {output}")
 
 
@@ -145,7 +167,7 @@ def summary(model: ModelSpec) -> dict[str, Any]:
     return {
         "name": model.name,
         "input_shape": model.input_shape,
-        "parameters": model.parameter_items,
+        "parameters": model.all_items,
         "multiply_adds": model.multiply_adds(),
         "layers": len(model.layers),
     }
@@ -162,11 +184,21 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _sentence(model: ModelSpec) -> str:
-    parameters, products = count_words(model.parameter_items), count_words(model.multiply_adds())
+    parameters, products = count_words(model.all_items), count_words(model.multiply_adds())
     unit = "MAC" if products[-1].isdigit() else f"{products[-1]}MAC"
     return (
         f"{model.name}: input {_text(model.input_shape)}, {counted(len(model.layers), 'layer')}, "
         f"{parameters} parameters, {products.split()[0]} {unit} a sample"
+    )
+
+
+def _without_gradient(model: ModelSpec) -> str:
+    """What is said of weights that get no gradient."""
+    weights = counted(len(model.untrained), "weight")
+    items = count_words(model.all_items - model.parameter_items)
+    return (
+        f"no gradient reaches {weights} ({items} parameters), first {next(iter(model.untrained))}: "
+        "held in memory, not trained"
     )
 
 

@@ -62,7 +62,12 @@ def asked_model(
             raise InputError(f"--train-function is of a model of your own, and {word!r} is none")
         return model.name, None
     require_built([model], function)
-    return model.name, replace(model.own, function=function)
+    if not function:
+        return model.name, model.own
+    # late: as above
+    from calib.training.checks.own import with_function
+
+    return model.name, with_function(model.own, function)
 
 
 def model_layers(name: str, own: Own | None = None, strategy: str = "this strategy") -> ModelSpec:

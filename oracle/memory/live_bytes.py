@@ -93,8 +93,10 @@ def _walk(model: ModelSpec, division: Division, again: bool) -> Walk:
     peaks: list[ByteLine] = []
     for parts, batch in zip(ranks, given, strict=True):
         peaks += forward_and_back(model, parts, batch.plus(parts.landing), again)
-    shapes = [layer.shape for layer in model.layers]
-    return Walk(given[0], buffers(shapes, model.items.weight_bytes).fixed, peaks)
+    held = buffers((layer.shape for layer in model.layers), model.items.weight_bytes).fixed
+    if division.parts == 1:  # a rank that divides layers has nothing else of the module
+        held += model.items.weight_bytes * model.unused_items
+    return Walk(given[0], held, peaks)
 
 
 def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:

@@ -39,4 +39,5 @@ def replicated_parts(
     """Bytes by part if every rank has all weights and whole samples (serial, data)."""
     activations = activation_bytes(model, samples * activations_before(model)[-1])
     weights = model.items.weight_bytes * model.parameter_items
-    return naive_parts(activations, weights, exchange, optimizer, share)
+    parts = naive_parts(activations, weights, exchange, optimizer, share)
+    return parts | {"weights": weights + model.items.weight_bytes * model.unused_items}

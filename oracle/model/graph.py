@@ -197,14 +197,21 @@ class Memory:
         return self._of.setdefault(output, [output])
 
 
-def names_reaching(returned: Sequence[str], layers: Sequence[Layer]) -> set[str]:
-    """The layers whose outputs reach those that are returned, or change in place what does."""
+def names_reaching(
+    returned: Sequence[str], layers: Sequence[Layer], with_gradient: bool = False
+) -> set[str]:
+    """The layers whose outputs reach those that are returned, or change in place what does.
+
+    `with_gradient`: only those that a gradient comes back to.
+    """
     memory = Memory()
     written = [memory.add(layer) for layer in layers]
     reached, found = set(returned), set()
     for layer, changed in zip(reversed(layers), reversed(written), strict=True):
-        if reached.isdisjoint(layer.outputs) and reached.isdisjoint(
-            memory.shared(layer.name) if changed else ()
+        outputs = [name for name, has in layer.gradients.items() if has or not with_gradient]
+        if not outputs or (
+            reached.isdisjoint(outputs)
+            and reached.isdisjoint(memory.shared(layer.name) if changed else ())
         ):
             continue
         reached.update(layer.inputs)

@@ -48,6 +48,14 @@ class ModelSpec(Record):
         default="",
         description="MODULE:FUNCTION of the user's code that builds it; empty: not known, or registered",
     )
+    unused: dict[str, Shape] = Field(
+        default_factory=dict,
+        description="weights without a gradient that no layer has, by their names: they take memory",
+    )
+    stopped: dict[str, Shape] = Field(
+        default_factory=dict,
+        description="weights whose gradients the model stops, by their names: constants of layers",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -131,6 +139,21 @@ class ModelSpec(Record):
         return sum(map(math.prod, self.parameter_shapes))
 
     @cached_property
+    def untrained(self) -> dict[str, Shape]:
+        """The weights without a gradient, by their names."""
+        return self.unused | self.stopped
+
+    @cached_property
+    def unused_items(self) -> int:
+        """Number of weights that no layer has."""
+        return sum(map(math.prod, self.unused.values()))
+
+    @cached_property
+    def all_items(self) -> int:
+        """Number of weights and biases as publications count them: with those without a gradient."""
+        return self.parameter_items + sum(map(math.prod, self.untrained.values()))
+
+    @cached_property
     def told(self) -> list[str]:
         """Notes for every prediction: layers that are not run."""
         names = [layer.name for layer in self.layers if layer.shape.is_identity]
@@ -150,6 +173,7 @@ class ModelSpec(Record):
             loss.places,
             "classes_last" in loss.attributes,
             self.rows,
+            untrained=tuple(sorted(self.untrained)),
         )
 
     @cached_property

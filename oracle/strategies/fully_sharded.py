@@ -115,9 +115,10 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
         return serial.memory(model, division, optimizer)
     found = unit_bytes(model, division.p)
     items = division.local_batch * activations_before(model)[-1]
+    unused = model.items.weight_bytes * model.unused_items  # whole on every rank
     return {
         "activations": activation_bytes(model, items),
-        "weights": found.shards + found.gathered,
+        "weights": found.shards + found.gathered + unused,
         "gradients": found.shards + found.gathered,
         "optimizer": STATES[optimizer] * found.shards,
         "exchange": found.sent,

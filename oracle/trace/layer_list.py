@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from torch import nn
 
-from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
 from calib.foundation.operators import Operator
 from calib.oracle.model.graph import INPUT, Memory, names_reaching, outputs_of
@@ -117,23 +116,20 @@ class LayerList:
         products = [layer.shape.name for layer in self.layers if outputs_of(layer.shape)]
         return bool(products) and not products[-1].startswith("conv")
 
-    def require_every_parameter(self, about: str) -> None:
-        """Raise InputError unless the layers together hold all parameters that are trained."""
-        running = {layer.name for layer in self.layers}
-        known = {
-            key: self.owner_of.get(id(self._parameters[key]))
-            for key in self._parameters
-            if self.trains(key)
+    def unused(self) -> dict[str, Shape]:
+        """The weights that are trained and no layer has, by name; after `drop_unused`."""
+        return self._without({layer.name for layer in self.layers})
+
+    def without_gradient(self, returned: Sequence[str]) -> dict[str, Shape]:
+        """The same, and weights of layers to which no gradient comes back from the outputs."""
+        return self._without(names_reaching(returned, self.layers, with_gradient=True))
+
+    def _without(self, layers: Set[str]) -> dict[str, Shape]:
+        """The weights that are trained and that none of these layers has."""
+        held = {id(self._parameters[name]) for of in layers for name in self._held.get(of, ())}
+        distinct = {id(of): name for name, of in reversed(self._parameters.items())}
+        return {
+            name: tuple(of.shape)
+            for name, of in self._parameters.items()
+            if distinct[id(of)] == name and self.trains(name) and id(of) not in held
         }
-        unused = [key for key, owner in known.items() if owner is None or owner not in running]
-        distinct = {id(self._parameters[key]): self._parameters[key] for key in known}
-        expected = sum(parameter.numel() for parameter in distinct.values())
-        found = sum(layer.own_parameter_items for layer in self.layers)
-        if unused or found != expected:
-            named = ", ".join(unused[:3])
-            named += f" and {len(unused) - 3} more" if len(unused) > 3 else ""
-            what = f"no layer that runs uses {named}" if unused else "some are not used"
-            raise InputError(
-                f"{found} of {expected} parameters of {about} are traced: {what}; leave out what is not "
-                "used, or freeze it (requires_grad_(False))"
-            )

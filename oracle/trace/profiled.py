@@ -28,6 +28,7 @@ from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.lines import at, failed_at, failure_of
 
 FEW, MORE = 2, 3  # samples
+TRIES = 6  # runs after which a weight that got no gradient gets none: a forward may choose at random
 ROWS = 2  # dimensions of an output of tokens x vocabulary
 
 
@@ -70,25 +71,30 @@ def profile(
     Raises
     ------
     InputError
-        It fails, returns no tensor of one output per sample, has no weights, or weights that get no
-        gradient.
+        It fails, or returns no tensor of one output per sample with a gradient.
     """
     about = f"the model {name} ({type(module).__name__})"
     in_item_type(module.train(), torch.get_default_dtype())
-    runs = [_run(module, input_shape, batch, about) for batch in (FEW, MORE)]
-    few, more = runs
+    module.zero_grad()
+    few, more = (_run(module, input_shape, batch, about) for batch in (FEW, MORE))
+    for seed in range(1, TRIES - 1):
+        if not without_gradient(module):
+            break
+        _run(module, input_shape, FEW, about, seed)
+    held = dict(module.named_parameters())
+    unused = {name: tuple(held[name].shape) for name in without_gradient(module)}
+    module.zero_grad()
     shape = few.output[1:]
     if (few.output, more.output) != ((FEW, *shape), (MORE, *shape)):
         raise InputError(f"{about} must return a tensor whose first dimension is the batch")
-    held = dict(module.named_parameters())
-    trained = [name for name, of in held.items() if of.requires_grad]
+    trained = [name for name, of in held.items() if of.requires_grad and name not in unused]
     each = float(more.kept_bytes - few.kept_bytes)
     saved = Saved(beside=(max(0.0, each), max(0.0, few.kept_bytes - FEW * each)))
     operator = Operator(
         name=WHOLE,
         arguments='[{"input":0}]',
         options=json.dumps({"rows": few.rows}),
-        constants=tuple((tuple(of.shape), "") for name, of in held.items() if name not in trained),
+        constants=tuple((tuple(of.shape), "") for of in held.values() if not of.requires_grad),
         flops=more.flops - few.flops,
         saved=saved,
     )
@@ -104,16 +110,16 @@ def profile(
         classes=layers.classes,
         layers=tuple(layers.layers),
         built_by=built_by,
+        unused=unused,
     )
 
 
-def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
-    """A forward and a backward. Raises InputError."""
+def _run(module: nn.Module, input_shape: Shape, batch: int, about: str, seed: int = 0) -> Seen:
+    """A forward and a backward, whose gradients are added up. Raises InputError."""
     counter, watch = FlopCounterMode(display=False), LiveBytes()
     counter.mod_tracker = cast(Any, _NoModules())
-    module.zero_grad()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         try:
             with counter, watch:
                 output, rows = _called(module, (batch, *input_shape))
@@ -127,8 +133,6 @@ def _run(module: nn.Module, input_shape: Shape, batch: int, about: str) -> Seen:
             raise InputError(
                 f"cannot run {about}{at(failed_at(error))}: {failure_of(error)}"
             ) from None
-    _require_gradients(module, about)
-    module.zero_grad()
     return Seen(tuple(output.shape), flops, kept_bytes - bytes_of([output]), rows)
 
 
@@ -153,15 +157,7 @@ def _require_output(output: object, about: str) -> None:
         )
 
 
-def _require_gradients(module: nn.Module, about: str) -> None:
-    """Raise InputError for weights that a backward leaves without a gradient, or none at all."""
-    parameters = dict(module.named_parameters())
-    if not parameters:
-        raise InputError(f"{about} has no weights")
-    without = [name for name, of in parameters.items() if of.requires_grad and of.grad is None]
-    if without:
-        named = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if without[3:] else "")
-        raise InputError(
-            f"{about}: no gradient reaches {named}; leave out what is not used, or freeze it "
-            "(requires_grad_(False))"
-        )
+def without_gradient(module: nn.Module) -> tuple[str, ...]:
+    """The trained weights that the backwards so far have left without a gradient, by name."""
+    weights = module.named_parameters()
+    return tuple([name for name, of in weights if of.requires_grad and of.grad is None])

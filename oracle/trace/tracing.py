@@ -116,12 +116,13 @@ def trace(
     return found.model_copy(update={"built_by": built_by})
 
 
-def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile or Module.compile was called on it, or on a part of it."""
-    return any(
-        type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None
-        for part in module.modules()
-    )
+def compiled_parts(module: nn.Module) -> list[str]:
+    """The paths of those parts on which torch.compile or Module.compile was called; "" for it all."""
+    return [
+        path
+        for path, part in module.named_modules()
+        if type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None
+    ]
 
 
 def trace_operators(
@@ -129,15 +130,34 @@ def trace_operators(
 ) -> tuple[ModelSpec, ExportedLayers]:
     """Trace a module (see `trace`), and keep the graph of its calls. Raises as `trace` does."""
     about = f"the model {name} ({type(module).__name__})"
-    if is_compiled(module):
-        raise NotTraced(f"{about} is compiled (torch.compile), and runs no operators one by one")
+    if compiled := compiled_parts(module):
+        which = f"{compiled[0]} of {about}" if compiled[0] else about
+        raise NotTraced(f"{which} is compiled (torch.compile), and runs no operators one by one")
     _require_size(input_shape)
     meta = _meta_copy(module, about)
     if next(meta.parameters(), None) is None:
         raise InputError(f"{about} has no weights")
+    n_outputs = 2 if auxiliary_weight else 1
+    layers, graph, outputs = _recorded(meta, input_shape, about, n_outputs)
+    unused = layers.unused()
+    without = layers.without_gradient(outputs)
+    stopped = {weight: shape for weight, shape in without.items() if weight not in unused}
+    if stopped:  # their layers have no backward, as frozen ones
+        weights = dict(meta.named_parameters())
+        for weight in stopped:
+            weights[weight].requires_grad_(False)
+        layers, graph, outputs = _recorded(meta, input_shape, about, n_outputs)
+    spec = _spec(layers, outputs, name, input_shape, loss, auxiliary_weight)
+    return spec.model_copy(update={"unused": unused, "stopped": stopped}), graph
+
+
+def _recorded(
+    meta: nn.Module, input_shape: Shape, about: str, n_outputs: int
+) -> tuple[LayerList, ExportedLayers, tuple[str, ...]]:
+    """The layers that reach the outputs, the graph of the calls, and the layers that are returned."""
     types: tuple[torch.dtype, ...] = first_item_type(meta), torch.int64
     while True:
-        layers = LayerList(meta, input_shape, n_outputs=2 if auxiliary_weight else 1)
+        layers = LayerList(meta, input_shape, n_outputs)
         graph = ExportedLayers(_exported(meta, input_shape, about, types), layers)
         try:
             outputs = graph.record()
@@ -149,12 +169,11 @@ def trace_operators(
             kind = NotTraced if isinstance(error, Untraceable) else InputError
             raise kind(f"{about}: {error}") from None
     layers.drop_unused(outputs)
-    layers.require_every_parameter(f"{name} ({type(module).__name__})")
     if not all(layers.weighted[output] for output in outputs):
         raise InputError(
             f"{about}: a model must return a tensor with a gradient: a no_grad or detach is in it"
         )
-    return _spec(layers, outputs, name, input_shape, loss, auxiliary_weight), graph
+    return layers, graph, outputs
 
 
 def export_in_own_types(module: nn.Module, input_shape: Shape) -> fx.GraphModule | None:

@@ -14,7 +14,7 @@ from tests.calib.running import calib, refused
 from tests.helpers.words import words_of
 from typer.testing import CliRunner, Result
 
-from calib.commands.model import app
+from calib.commands.model import app, default_name
 from calib.foundation.errors import CalibError
 from calib.oracle.model.spec import ModelSpec
 from calib.training.models import entry, model_names
@@ -32,6 +32,29 @@ class Small(nn.Module):
     def forward(self, x):
         y = torch.relu(self.conv(x)) + self.conv.weight.sum() * 0
         return self.fc(y.mean((2, 3)))
+
+class Spare(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(6, 5))
+        self.spare, self.scale = nn.Linear(6, 4), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self[0](x)
+
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        if x.sum() > 0 or True:
+            raise ValueError("no such thing")
+        return self.fc(x)
+
+def part():
+    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 5))
+    net[0].compile()
+    return net
 
 class Switch(nn.Module):
     def __init__(self):
@@ -214,8 +237,8 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
         ((*TRACE[1:], "-o", "my_pkg/net.py/model.json"), "cannot"),
         ((*TRACE[1:], "--name", ""), "the model's name, '', is empty"),
         (("trace", "my_pkg.net", "--input", "6"), "is not MODULE:FUNCTION"),
-        (("trace", "my_pkg.net:Switch", "--input", "6"), "at my_pkg/net.py, line 20 "),
-        (("profile", "my_pkg.net:Switch", "--input", "7"), "at my_pkg/net.py, line 22 "),
+        (("trace", "my_pkg.net:Switch", "--input", "6"), "at my_pkg/net.py, line 43 "),
+        (("profile", "my_pkg.net:Switch", "--input", "7"), "at my_pkg/net.py, line 45 "),
     ],
 )
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -235,7 +258,7 @@ def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
     done = inside.calib(here, *words)
     assert (
         done.returncode == 0
-        and "net: input 6, 2 layers, 35 parameters, 30 MAC a sample" in done.stderr
+        and "Switch: input 6, 2 layers, 35 parameters, 30 MAC a sample" in done.stderr
     )
     spec = ModelSpec.read(here / "switch.json")
     assert spec.is_profiled and spec.built_by == "my_pkg.net:Switch"
@@ -245,10 +268,56 @@ def test_what_cannot_be_traced_is_profiled_as_one_layer(here: Path) -> None:
 def test_control_flow_is_one_line_with_the_users_line(here: Path) -> None:
     line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "6"))
     assert line == (
-        "cannot trace the model net (Switch) with torch.export, at my_pkg/net.py, line 20 "
+        "cannot trace the model Switch (Switch) with torch.export, at my_pkg/net.py, line 43 "
         "`if x.sum() > 0:`: its control flow depends on data; "
         "`calib model profile` takes it as one layer"
     )
+
+
+def test_what_fails_by_itself_says_so(here: Path) -> None:
+    """No advice that would fail as well, whether it or torch.export comes to its fault first."""
+    line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Raises", "--input", "6"))
+    assert line.startswith("cannot run the model Raises (Raises), at my_pkg/net.py, line ")
+    assert line.endswith("`raise ValueError(\"no such thing\")`: no such thing")
+    line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "7"))
+    assert line.startswith("cannot run the model Switch (Switch), at my_pkg/net.py, line ")
+    assert "shapes cannot be multiplied" in line and "calib model profile" not in line
+
+
+def test_a_compiled_part_is_named(here: Path) -> None:
+    line = refused(inside.calib(here, "model", "trace", "my_pkg.net:part", "--input", "6"))
+    assert line == (
+        "0 of the model part (Sequential) is compiled (torch.compile), and runs no operators one by "
+        "one; `calib model profile` takes it as one layer"
+    )
+
+
+def test_unused_weights_are_counted_and_named(here: Path) -> None:
+    said = (
+        "Spare: input 6, 2 layers, 66 parameters, 30 MAC a sample\n"
+        "no gradient reaches 3 weights (31 parameters), first scale: held in memory, not trained\n"
+    )
+    for verb in ("trace", "profile"):
+        done = model(verb, "my_pkg.net:Spare", "--input", "6", "-o", "spare.json")
+        assert done.exit_code == 0 and done.stderr.startswith(said)
+        assert said in model("show", "spare.json").stderr
+    assert json.loads(model("show", "spare.json", "--json").stdout)["parameters"] == 66
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("my_pkg.net:tiny", "tiny"),
+        ("my_pkg.net:Tiny", "Tiny"),
+        ("my_pkg.net:build", "net"),
+        ("my_pkg.small:Net", "small"),
+        ("my_pkg.small:get_model", "small"),
+        ("small:_make", "small"),
+        ("my_pkg.mine:resnet50", "mine"),  # which is registered
+    ],
+)
+def test_default_names(words: str, name: str) -> None:
+    assert default_name(words) == name
 
 
 def test_without_torch_it_is_one_line(here: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.oracle.operator_models import WIDTH, Transformer
 from tests.oracle.trace.test_exported import ConvNext, Gpt, Last, Unet, Vit, Windows
 from torch import Tensor, nn
 
@@ -147,6 +148,24 @@ class Recurrent(nn.Module):
         return made
 
 
+UNUSED = ("never", "pooler.bias", "pooler.weight", "spare.weight")
+
+
+class Pooled(Transformer):
+    """A pooler whose result is dropped, as BERT's is; a head and a parameter that are never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp[2] = nn.Identity()  # no dropout
+        self.pooler, self.spare = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 5, bias=False)
+        self.never = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = super().forward(x)
+        torch.tanh(self.pooler(self.patch(x).mean((2, 3))))
+        return made
+
+
 def _entry(
     name: str,
     build: Callable[[], nn.Module],
@@ -174,3 +193,4 @@ ENTRIES = {
         _entry("lstm", lambda: Last(nn.LSTM(4, 5, batch_first=True)), (9, 4), 3, "mse"),
     )
 }
+POOLED = _entry("pooled", Pooled, (3, 8, 8), 5, untrained=UNUSED)

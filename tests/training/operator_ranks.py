@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from tests.helpers.side_by_side import side_by_side
 from tests.oracle.checkpointed_models import entry_of
-from tests.training.operator_models import ENTRIES
+from tests.training.operator_models import ENTRIES, POOLED
 
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -36,17 +36,17 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
     return [Case(model, division, backend) for model in models.split()]
 
 
-CHECKPOINTED = {
+OTHERS = {
     name: entry_of(name) for name in ("vision", "language", "of-two", "images", "cut-images")
-}
+} | {"pooled": POOLED}
 CASES = [
     *of("vision language of-two", "pipeline", 2, segments=2),
     *of("vision language", "pipeline", 4, segments=4, schedule="1f1b"),
-    *of("gpt vit awkward lstm", "pipeline", 2, segments=2),
+    *of("gpt vit awkward lstm pooled", "pipeline", 2, segments=2),
     *of("gpt convnext shifted", "pipeline", 3, segments=4, schedule="1f1b"),
     *of("gpt mobile unet rotary", "pipeline", 4, segments=4, schedule="1f1b"),
     *of("awkward", "pipeline", 3, "gloo", segments=2),
-    *of("gpt vit convnext windows lstm", "filter", 2),
+    *of("gpt vit convnext windows lstm pooled", "filter", 2),
     *of("vit mobile", "filter", 3),
     *of("gpt unet awkward recurrent", "channel", 2),
     *of("gpt mobile", "data+filter", 4, inner=2),
@@ -69,7 +69,7 @@ def main() -> None:
     for number, control in side_by_side(world, numbers, lambda number: CASES[number].division.p):
         case = CASES[number]
         teams = make_teams(control, case.division, case.backend)
-        about, options = (ENTRIES | CHECKPOINTED)[case.model], WorkerOptions()
+        about, options = (ENTRIES | OTHERS)[case.model], WorkerOptions()
         mine[number] = gradient_difference(about, case.division, 3, teams, options)
         teams.close()
     everyone = world.allgather_object(sorted(mine.items()))

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.oracle.layout.partitions import Configuration, why_impossible
@@ -56,9 +57,29 @@ def entry_of(norms: bool = False) -> ModelEntry:
     return ModelEntry(name, lambda: Branches(norms), (3, 24, 24), "cross_entropy", 12, BATCH)
 
 
+class Table(nn.Module):
+    """A table of its own, looked up by a function, as layers of no module are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(9, 12)), nn.Linear(12 * 2, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """12 classes of 2 indices."""
+        made: Tensor = self.head(torch.flatten(F.embedding(x, self.table), 1))
+        return made
+
+
+TABLE = ModelEntry("table", Table, (2,), "cross_entropy", 12, BATCH, rows=9)
+
+
 def spec_of(norms: bool = False) -> ModelSpec:
-    """Its layers."""
-    about = entry_of(norms)
+    """The layers of Branches."""
+    return layers_of(entry_of(norms))
+
+
+def layers_of(about: ModelEntry) -> ModelSpec:
+    """The layers of a model."""
     return trace(about.build(), about.input_shape, about.name, about.loss)
 
 

@@ -18,7 +18,9 @@ import torch
 from tests.training.plan_models import (
     BATCH,
     DIMENSIONS,
+    TABLE,
     entry_of,
+    layers_of,
     mixed,
     samples_apart,
     single,
@@ -132,15 +134,23 @@ def cases(control: MpiCommunicator) -> dict[str, dict[str, Any]]:
     alone = tuple(Configuration() for _ in spec.layers)
     found["idle"] = worst(control, about, alone, expected)
     found["data"] = same_as_data(control, about, single(spec, "sample", p))
+    tables = layers_of(TABLE)
+    for name, plan in {"channels": single(tables, "channel", p), "mix": mixed(tables, p, 3)}.items():
+        found[f"table, {name}"] = checked(control, TABLE, plan)
     norms, spec = entry_of(norms=True), spec_of(norms=True)
     plan = samples_apart(spec, mixed(spec, p, 100))
     found["norms"] = worst(control, norms, plan, serial(norms))
-    division = LayerwiseDivision(LAYERWISE, p, BATCH, configurations=mixed(spec, p, 101))
-    teams = make_teams(control, division, "mpi")
-    difference = gradient_difference(norms, division, SEED, teams, WorkerOptions())
-    teams.close()
-    found["norms of parts"] = {"loss": 0.0, "gradients": difference, "missing": []}
+    found["norms of parts"] = checked(control, norms, mixed(spec, p, 101))
     return found
+
+
+def checked(control: MpiCommunicator, about: ModelEntry, plan: Plan) -> dict[str, Any]:
+    """By the check that training makes."""
+    division = LayerwiseDivision(LAYERWISE, control.size, BATCH, configurations=plan)
+    teams = make_teams(control, division, "mpi")
+    difference = gradient_difference(about, division, SEED, teams, WorkerOptions())
+    teams.close()
+    return {"loss": 0.0, "gradients": difference, "missing": []}
 
 
 def main(directory: Path, sizes: list[int]) -> None:

@@ -32,6 +32,20 @@ TRACED = {
     "spectral_norm": (8,),
     "Named": (8,),
     "double": (8,),
+    "Unused": (8,),
+    "Dropped": (8,),
+    "Probed": (8,),
+    "Chooses": (8,),
+}
+# the weights that PyTorch leaves without a gradient
+UNTRAINED = {
+    "Unused": {"scale", "spare.weight", "spare.bias"},
+    "Dropped": {f"pooler.{at}.{of}" for at in (0, 1) for of in ("weight", "bias")},
+    "Probed": {
+        *(f"trunk.{at}.{of}" for at in (0, 1) for of in ("weight", "bias")),
+        *("other.weight", "other.bias"),
+    },
+    "Chooses": {"gate.weight", "gate.bias"},
 }
 EACH = pytest.mark.parametrize("name", sorted(TRACED))
 
@@ -47,9 +61,13 @@ def spec_of(name: str) -> ModelSpec:
 @EACH
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
 def test_parameters_are_those_that_are_trained(name: str) -> None:
-    module = getattr(unusual_modules, name)()
-    expected = sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
-    assert spec_of(name).parameter_items == expected
+    weights = {of: w for of, w in getattr(unusual_modules, name)().named_parameters()}
+    trained = {of: w.numel() for of, w in weights.items() if w.requires_grad}
+    spec = spec_of(name)
+    assert spec.all_items == sum(trained.values())
+    without = UNTRAINED.get(name, set())
+    assert {of: tuple(weights[of].shape) for of in without} == spec.untrained
+    assert spec.parameter_items == spec.all_items - sum(trained[of] for of in without)
 
 
 @EACH
@@ -76,9 +94,11 @@ def test_a_program_is_its_module(name: str) -> None:
 
     for _ in range(2):
         torch.testing.assert_close(stepped(program), stepped(module))
-    wanted = {key: weight for key, weight in module.named_parameters() if weight.requires_grad}
-    found = dict(program.trained())
+    wanted = {key: of for key, of in module.named_parameters() if of.grad is not None}
+    found = {key: of for key, of in program.trained() if of.grad is not None}
     assert found.keys() == wanted.keys()
+    every = {key for key, of in module.named_parameters() if of.requires_grad}
+    assert every - wanted.keys() == UNTRAINED.get(name, set()) == {*own.untrained}
     for key, weight in found.items():
         torch.testing.assert_close(weight.grad, wanted[key].grad)
     for (_, ours), (key, buffer) in zip(other.named_buffers(), module.named_buffers(), strict=True):
@@ -102,7 +122,6 @@ def test_what_is_before_the_first_trained_weight_has_no_backward() -> None:
         ("Complex", "its weight filter is complex64, and calib's are floats", True),
         ("Stopped", "a tensor with a gradient: a no_grad or detach is in it", False),
         ("Exits", "SystemExit: 3", False),
-        ("Unused", r"spare.bias; leave out what is not used, or freeze it", False),
     ],
 )
 def test_what_a_graph_does_not_show_is_refused(name: str, said: str, runs: bool) -> None:
@@ -115,6 +134,29 @@ def test_what_a_graph_does_not_show_is_refused(name: str, said: str, runs: bool)
 def test_a_sparse_gradient_is_refused() -> None:
     with pytest.raises(NotTraced, match=r"its gradient is sparse \(sparse=True\)"):
         traced(words_of("SparseTable"), (6,), "sparse", "cross_entropy")
+
+
+def test_what_is_before_a_stop_has_no_backward() -> None:
+    spec = spec_of("Probed")
+    assert spec.stopped == spec.untrained and not spec.unused
+    needs = [layer.name for layer in spec.layers if layer.needs_input_grad]
+    assert needs == ["loss"]
+    assert [layer.name for layer in spec.layers if layer.shape.parameter_shapes] == ["head"]
+    of = spec_of("Dropped")
+    assert of.unused == of.untrained and [layer.name for layer in of.layers] == ["head", "loss"]
+
+
+def test_a_layer_left_out_at_random_is_trained() -> None:
+    """By several tries: no weight that one forward left out is taken for unused."""
+    assert described(words_of("Skips"), (8,), "cross_entropy").untrained == ()
+    assert traced(words_of("Skips"), (8,), "skips", "cross_entropy", profile).unused == {}
+
+
+@pytest.mark.parametrize("name", sorted(UNTRAINED))
+def test_a_profile_has_weights_without_gradient_beside_it(name: str) -> None:
+    spec = traced(words_of(name), (8,), name, "cross_entropy", profile)
+    assert spec.unused.keys() == UNTRAINED[name]
+    assert spec.own == described(words_of(name), (8,), "cross_entropy")
 
 
 @pytest.mark.parametrize("name", ["StraightThrough", "Force", "Complex", "double", "scripted"])

@@ -243,6 +243,60 @@ class Exits(Head):
 
 
 class Unused(Head):
+    """An attribute that is never called, and a head of evaluation."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.spare = nn.Linear(8, 5)
+        self.spare, self.scale = nn.Linear(8, 5), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else self.spare(x)
+
+
+class Dropped(Head):
+    """Its pooler runs, as BERT's does, and nothing reads what it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pooler = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.pooler(x)
+        return super().forward(x)
+
+
+class Probed(Head):
+    """A trunk that no gradient comes back to, with a norm; and one of `no_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.other = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.other(x)
+        return super().forward(self.trunk(x).detach() + y)
+
+
+class Chooses(nn.Module):
+    """One of two experts, by indices that have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.table, self.head = nn.Linear(8, 3), nn.Embedding(3, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.head(x + self.table(self.gate(x).argmax(-1)))
+        return made
+
+
+class Skips(Head):
+    """A layer that is left out at random, by Python's generator or by torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.layer(x) if torch.rand(()) < 0.5 else x)

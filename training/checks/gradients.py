@@ -119,7 +119,8 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
         held = mine.get(name)
         holders.fill_(held is not None)
         world.allreduce(holders)
-        if not holders and like.requires_grad:
+        untrained = name in step.about.untrained and not whole.any()
+        if not holders and like.requires_grad and not untrained:
             worst.append(math.inf)  # a weight that no rank trains
         if held is not None:
             expected = held.cut(whole.view(like.shape))

@@ -26,7 +26,7 @@ from calib.microbench.item_types import in_item_type
 from calib.microbench.memory import storages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.lines import at, failed_at, line_of
-from calib.oracle.trace.profiled import profile
+from calib.oracle.trace.profiled import TRIES, profile, without_gradient
 from calib.oracle.trace.tracing import trace
 from calib.oracle.trace.user_module import aside, build_plain, member
 from calib.training.allowed import WHOLE
@@ -76,13 +76,45 @@ def described(
     own = Own(words, input_shape, loss, outputs or 1, function=function)
     module, size = seeded(own), (SAMPLES, *input_shape)
     tries = (torch.randn(size), torch.zeros(size, dtype=torch.int64))  # of rows of a table
-    if function:
-        return replace(own, rows=_tried(own, module, tries).rows)
-    seen = _tried(own, module, tries, whole=False)
-    own = _with_head(replace(own, rows=seen.rows), seen)
+    seen = _tried(own, module, tries, whole=bool(function))
+    own = replace(own, rows=seen.rows)
+    if not function:
+        own = _with_head(own, seen)
     if outputs not in (None, own.outputs):
         raise InputError(f"{words} has {own.outputs} outputs, not {outputs}")
-    return own
+    return _with_untrained(own, module)
+
+
+def with_function(own: Own, function: str) -> Own:
+    """A model of the user's trained by another step, in which other weights may have no gradient.
+
+    Raises InputError where its backward fails.
+    """
+    own = replace(own, function=function)
+    return _with_untrained(own, built(entry(own_name(own.built_by), own), 0))
+
+
+def _with_untrained(own: Own, module: nn.Module) -> Own:
+    """With the weights that get no gradient in several iterations: a forward may choose at random."""
+    about, words = entry(own_name(own.built_by), own), own.built_by
+    in_item_type(module, torch.get_default_dtype())
+    loss = loss_function(about)
+    for seed in range(TRIES):
+        inputs, targets = synthetic_batch(about, SAMPLES, seed)
+        try:
+            with torch.random.fork_rng(devices=[]), aside():
+                torch.manual_seed(seed)
+                torch.autograd.backward(loss(module(inputs), targets))
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {line_of(error)}"
+            raise InputError(
+                f"the backward of {words} failed{at(failed_at(error))}: {why}"
+            ) from error
+        if not (found := without_gradient(module)):
+            break
+    return replace(own, untrained=tuple(sorted(found)))
 
 
 def _with_head(own: Own, seen: _Forward) -> Own:
@@ -119,13 +151,13 @@ def require_as_traced(model: ModelSpec, function: str = "") -> None:
         now = traced(own.built_by, own.input_shape, model.name, own.loss, make)
     except InputError as error:
         raise InputError(f"{model.name} cannot be built any more: {error}") from error
+    changed = f"{own.built_by} has changed since {model.name} was traced"
     for before, after in zip_longest(model.layers, now.layers):
         if before != after:
             name = (before or after).name
-            raise InputError(
-                f"{own.built_by} has changed since {model.name} was traced, first in the layer "
-                f"{name!r}: trace it again"
-            )
+            raise InputError(f"{changed}, first in the layer {name!r}: trace it again")
+    if others := {*model.untrained.items()} ^ {*now.untrained.items()}:
+        raise InputError(f"{changed}, in the weight {min(others)[0]!r}: trace it again")
     own = replace(own, function=function)
     inputs, _ = synthetic_batch(entry(model.name, own), SAMPLES, 0)
     _tried(own, seeded(own), [inputs])

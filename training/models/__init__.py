@@ -36,8 +36,8 @@ class ModelEntry:
     output vector (the classes of cross_entropy); `batch_per_rank` is the default number of samples
     per processing element and iteration. Where `auxiliary_weight` is not 0, the model returns a pair
     in train mode and its loss is loss(main) + auxiliary_weight loss(auxiliary). `places`,
-    `classes_last`, `rows` and `function` are those of Own (foundation/own.py), which makes the entry
-    of a user's model.
+    `classes_last`, `rows`, `function` and `untrained` are those of Own (foundation/own.py), which
+    makes the entry of a user's model.
     """
 
     name: str
@@ -51,6 +51,7 @@ class ModelEntry:
     classes_last: bool = False
     rows: int = 0
     function: str = ""
+    untrained: tuple[str, ...] = ()
 
     @property
     def loss_layer(self) -> LayerShape:
@@ -166,6 +167,7 @@ def _entry_of(name: str, own: Own) -> ModelEntry:
         classes_last=own.classes_last,
         rows=own.rows,
         function=own.function,
+        untrained=own.untrained,
     )
 
 

@@ -15,6 +15,7 @@ from calib.microbench.memory import account
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.live_layers import kept_by
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
 
 BATCH = 5
 # how far the count may be off: a user's own variables hold the scores longer than the graph does
@@ -36,10 +37,14 @@ def batch_of(model: ModelSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def measured(name: str, optimizer: str, execution: str) -> int:
     """Of the user's own module."""
-    run, module = execution_of(execution), MODELS[name][0]()
+    return measured_of(MODELS[name][0](), traced(name), optimizer, execution)
+
+
+def measured_of(module: nn.Module, model: ModelSpec, optimizer: str, execution: str) -> int:
+    run = execution_of(execution)
     module = module.to(weight_type(run)).train()
-    inputs, targets = batch_of(traced(name), weight_type(run))
-    loss = nn.MSELoss() if traced(name).layers[-1].shape.kind == "mse" else nn.CrossEntropyLoss()
+    inputs, targets = batch_of(model, weight_type(run))
+    loss = nn.MSELoss() if model.layers[-1].shape.kind == "mse" else nn.CrossEntropyLoss()
     weights = [*module.parameters()]
     made = torch.optim.SGD(weights) if optimizer == "sgd" else torch.optim.Adam(weights)
 
@@ -72,6 +77,27 @@ def test_peak_in_narrow_items(name: str, execution: str) -> None:
     found = live_bytes(traced(name).run_as(execution), Division("serial", 1, BATCH), "sgd")
     near = NARROW.get(name, 0.002) + NOT_EXACT.get(name, 0)
     assert found == pytest.approx(measured(name, "sgd", execution), rel=near)
+
+
+class WithUnused(nn.Module):
+    """A large table beside the layers, and a trunk behind which gradients end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head, self.spare = nn.Linear(6, 40), nn.Linear(40, 5), nn.Linear(99, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.trunk(x).detach()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("execution", ["float32", "bfloat16"])
+def test_weights_without_gradient_take_their_own_bytes(optimizer: str, execution: str) -> None:
+    model = trace(WithUnused(), (6,), "unused", "cross_entropy")
+    assert model.unused == {"spare.weight": (40, 99), "spare.bias": (40,)}
+    assert model.stopped == {"trunk.weight": (40, 6), "trunk.bias": (40,)}
+    found = live_bytes(model.run_as(execution), Division("serial", 1, BATCH), optimizer)
+    assert found == measured_of(WithUnused(), model, optimizer, execution)
 
 
 def test_weights_of_two_layers_count_once() -> None:
