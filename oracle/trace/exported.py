@@ -36,7 +36,7 @@ from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 from calib.oracle.trace.lines import at, made_at
-from calib.oracle.trace.unseen import unseen_refused
+from calib.oracle.trace.unseen import Unseen, generators, unseen_refused
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
@@ -479,9 +479,12 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
             }
             memo |= {id(of): _like(of) for of in module.buffers()}
             memo |= {id(of): _like(of) for of in made_tensors(module)}
-        of_own = copy.deepcopy(module, memo)
+        of_own, before = copy.deepcopy(module, memo), generators()
         with checkpoints_marked(), unseen_refused(), preserve_node_meta():
-            return torch.export.export(of_own, given)
+            program = torch.export.export(of_own, given)
+    if before != generators():
+        raise Unseen("it draws numbers by Python's or NumPy's generator, of which a graph has one draw")
+    return program
 
 
 def first_item_type(module: nn.Module) -> torch.dtype:

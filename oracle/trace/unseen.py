@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +22,10 @@ class Unseen(RuntimeError):
 
 @contextmanager
 def unseen_refused() -> Iterator[None]:
-    """While a model is exported: a backward of the user's, or a loop over samples, raises Unseen."""
+    """While a model is exported: what its graph would not show raises Unseen.
+
+    A backward of the user's, a loop over samples, a compiled function, an inference_mode.
+    """
     function: Any = torch.autograd.Function
     before = function.__dict__["apply"]
     iterate: Any = Tensor.__iter__
@@ -33,8 +40,34 @@ def unseen_refused() -> Iterator[None]:
             raise Unseen("it loops over the samples of a batch")
         return iterate(tensor)
 
+    compiler: Any = torch.compiler
+    is_exporting = compiler.is_exporting
+
+    def asked() -> bool:
+        frame = sys._getframe(1)  # what torch.compile puts around a function asks, and then calls it
+        called = frame.f_locals.get("fn") if frame.f_code.co_name == "compile_wrapper" else None
+        if called is not None and not called.__module__.startswith("torch."):
+            name = called.__qualname__
+            raise Unseen(f"{name} is compiled (torch.compile), and runs no operators one by one")
+        return bool(is_exporting())
+
+    inference: Any = torch.inference_mode
+    enter = inference.__enter__
+
+    def entered(mode: Any) -> None:
+        if mode.mode:
+            raise Unseen("it has an inference_mode, which no graph shows: take no_grad")
+        enter(mode)
+
     function.apply, Tensor.__iter__ = classmethod(apply), each  # type: ignore[method-assign]
+    compiler.is_exporting, inference.__enter__ = asked, entered
     try:
         yield
     finally:
         function.apply, Tensor.__iter__ = before, iterate  # type: ignore[method-assign]
+        compiler.is_exporting, inference.__enter__ = is_exporting, enter
+
+
+def generators() -> tuple[object, bytes]:
+    """The states of Python's and NumPy's generators: a graph would have what they drew for good."""
+    return random.getstate(), pickle.dumps(np.random.get_state())

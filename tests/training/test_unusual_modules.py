@@ -122,6 +122,11 @@ def test_what_is_before_the_first_trained_weight_has_no_backward() -> None:
         ("Complex", "its weight filter is complex64, and calib's are floats", True),
         ("Stopped", "a tensor with a gradient: a no_grad or detach is in it", False),
         ("Exits", "SystemExit: 3", False),
+        ("PythonsSkips", "draws numbers by Python's or NumPy's generator", True),
+        ("Inference", "has an inference_mode, which no graph shows", True),
+        ("CompiledForward", "CompiledForward.forward is compiled", True),
+        ("CompiledFunction", "line .*: doubled is compiled", True),
+        ("CompiledPart", "layer of the model CompiledPart .* is compiled", True),
     ],
 )
 def test_what_a_graph_does_not_show_is_refused(name: str, said: str, runs: bool) -> None:
@@ -159,7 +164,12 @@ def test_a_profile_has_weights_without_gradient_beside_it(name: str) -> None:
     assert spec.own == described(words_of(name), (8,), "cross_entropy")
 
 
-@pytest.mark.parametrize("name", ["StraightThrough", "Force", "Complex", "double", "scripted"])
+PROFILED = ["StraightThrough", "Force", "Complex", "double", "scripted"]
+
+
+@pytest.mark.parametrize(
+    "name", [*PROFILED, "CompiledForward", "CompiledFunction", "CompiledPart"]
+)
 def test_what_is_not_traced_is_profiled(name: str) -> None:
     spec = traced(words_of(name), (8,), name, "cross_entropy", profile)
     assert spec.is_profiled and spec.parameter_items

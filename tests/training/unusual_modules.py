@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
@@ -292,7 +293,7 @@ class Chooses(nn.Module):
 
 
 class Skips(Head):
-    """A layer that is left out at random, by Python's generator or by torch's."""
+    """A layer that is left out at random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,3 +301,41 @@ class Skips(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.layer(x) if torch.rand(()) < 0.5 else x)
+
+
+class PythonsSkips(Skips):
+    def forward(self, x: Tensor) -> Tensor:
+        return Head.forward(self, self.layer(x) if random.random() < 0.5 else x)
+
+
+class Inference(Head):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            y = x * 2
+        return super().forward(y.clone())
+
+
+class CompiledForward(Head):
+    @torch.compile(backend="eager")
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class CompiledFunction(Head):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(doubled(x))
+
+
+@torch.compile(backend="eager")
+def doubled(x: Tensor) -> Tensor:
+    return x + x
+
+
+class CompiledPart(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.layer.compile(backend="eager")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.layer(x))
