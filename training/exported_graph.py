@@ -353,7 +353,7 @@ def _product(shape: LayerShape) -> nn.Module:
     weight, *bias = shape.parameter_shapes
     of: dict[str, Any] = dict(shape.attributes)
     if shape.kind == "embedding":
-        return nn.Embedding(*weight, device="meta")
+        return nn.Embedding(weight[0], weight[1], device="meta")
     if shape.kind == "linear":
         return nn.Linear(weight[1], weight[0], bias=bool(bias), device="meta")
     return CONVOLUTIONS[len(weight) - 2](

@@ -28,8 +28,28 @@ from calib.training.models.specs import require_torch, spec
 app = new_app(no_args_is_help=False)
 # names of functions and classes that say nothing of a model
 GENERIC = frozenset(
-    "build build_model create create_model factory get get_model get_net init_model load_model main "
-    "make make_model model my_model mymodel module net network new".split()
+    [
+        "build",
+        "build_model",
+        "create",
+        "create_model",
+        "factory",
+        "get",
+        "get_model",
+        "get_net",
+        "init_model",
+        "load_model",
+        "main",
+        "make",
+        "make_model",
+        "model",
+        "my_model",
+        "mymodel",
+        "module",
+        "net",
+        "network",
+        "new",
+    ]
 )
 
 
@@ -80,7 +100,7 @@ Input = Annotated[
 LossName = Annotated[Loss, typer.Option(help="What the output is compared by.")]
 Name = Annotated[
     str | None,
-    typer.Option(help="The model's name; default FUNCTION, or of build and the like MODULE's last word."),
+    typer.Option(help="The model's name; default FUNCTION's, or of build and the like MODULE's."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")]
 

@@ -483,7 +483,9 @@ def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
         with checkpoints_marked(), unseen_refused(), preserve_node_meta():
             program = torch.export.export(of_own, given)
     if before != generators():
-        raise Unseen("it draws numbers by Python's or NumPy's generator, of which a graph has one draw")
+        raise Unseen(
+            "it draws numbers by Python's or NumPy's generator, of which a graph has one draw"
+        )
     return program
 
 

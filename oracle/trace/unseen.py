@@ -44,7 +44,9 @@ def unseen_refused() -> Iterator[None]:
     is_exporting = compiler.is_exporting
 
     def asked() -> bool:
-        frame = sys._getframe(1)  # what torch.compile puts around a function asks, and then calls it
+        frame = sys._getframe(
+            1
+        )  # what torch.compile puts around a function asks, and then calls it
         called = frame.f_locals.get("fn") if frame.f_code.co_name == "compile_wrapper" else None
         if called is not None and not called.__module__.startswith("torch."):
             name = called.__qualname__

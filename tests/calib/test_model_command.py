@@ -278,7 +278,7 @@ def test_what_fails_by_itself_says_so(here: Path) -> None:
     """No advice that would fail as well, whether it or torch.export comes to its fault first."""
     line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Raises", "--input", "6"))
     assert line.startswith("cannot run the model Raises (Raises), at my_pkg/net.py, line ")
-    assert line.endswith("`raise ValueError(\"no such thing\")`: no such thing")
+    assert line.endswith('`raise ValueError("no such thing")`: no such thing')
     line = refused(inside.calib(here, "model", "trace", "my_pkg.net:Switch", "--input", "7"))
     assert line.startswith("cannot run the model Switch (Switch), at my_pkg/net.py, line ")
     assert "shapes cannot be multiplied" in line and "calib model profile" not in line

@@ -135,7 +135,10 @@ def cases(control: MpiCommunicator) -> dict[str, dict[str, Any]]:
     found["idle"] = worst(control, about, alone, expected)
     found["data"] = same_as_data(control, about, single(spec, "sample", p))
     tables = layers_of(TABLE)
-    for name, plan in {"channels": single(tables, "channel", p), "mix": mixed(tables, p, 3)}.items():
+    for name, plan in {
+        "channels": single(tables, "channel", p),
+        "mix": mixed(tables, p, 3),
+    }.items():
         found[f"table, {name}"] = checked(control, TABLE, plan)
     norms, spec = entry_of(norms=True), spec_of(norms=True)
     plan = samples_apart(spec, mixed(spec, p, 100))

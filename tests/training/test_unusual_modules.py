@@ -167,9 +167,7 @@ def test_a_profile_has_weights_without_gradient_beside_it(name: str) -> None:
 PROFILED = ["StraightThrough", "Force", "Complex", "double", "scripted"]
 
 
-@pytest.mark.parametrize(
-    "name", [*PROFILED, "CompiledForward", "CompiledFunction", "CompiledPart"]
-)
+@pytest.mark.parametrize("name", [*PROFILED, "CompiledForward", "CompiledFunction", "CompiledPart"])
 def test_what_is_not_traced_is_profiled(name: str) -> None:
     spec = traced(words_of(name), (8,), name, "cross_entropy", profile)
     assert spec.is_profiled and spec.parameter_items
