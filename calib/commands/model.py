@@ -26,31 +26,10 @@ from calib.training.models import entry, model_names
 from calib.training.models.specs import require_torch, spec
 
 app = new_app(no_args_is_help=False)
-# names of functions and classes that say nothing of a model
+# of these words are names of functions and classes that say nothing of a model
 GENERIC = frozenset(
-    [
-        "build",
-        "build_model",
-        "create",
-        "create_model",
-        "factory",
-        "get",
-        "get_model",
-        "get_net",
-        "init_model",
-        "load_model",
-        "main",
-        "make",
-        "make_model",
-        "model",
-        "my_model",
-        "mymodel",
-        "module",
-        "net",
-        "network",
-        "new",
-    ]
-)
+    ("build", "create", "factory", "get", "init", "load", "main", "make", "model", "module", "my")
+) | {"net", "network", "new", ""}
 
 
 @app.command("list")
@@ -166,7 +145,7 @@ def _made(
 def default_name(words: str) -> str:
     """The name of a model that MODULE:FUNCTION build: FUNCTION, or where that says nothing MODULE."""
     path, _, function = words.partition(":")
-    generic = function.strip("_").lower() in GENERIC or function in model_names()
+    generic = {*function.lower().split("_")} <= GENERIC or function in model_names()
     return path.rpartition(".")[2] if generic else function
 
 
