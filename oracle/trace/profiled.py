@@ -28,9 +28,8 @@ from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.lines import at, failed_at, failure_of
 
 FEW, MORE = 2, 3  # samples
-TRIES = (
-    6  # runs after which a weight that got no gradient gets none: a forward may choose at random
-)
+# runs after which a weight that got no gradient gets none: a forward may choose at random
+TRIES = 6
 ROWS = 2  # dimensions of an output of tokens x vocabulary
 
 

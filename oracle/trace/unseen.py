@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -44,9 +43,8 @@ def unseen_refused() -> Iterator[None]:
     is_exporting = compiler.is_exporting
 
     def asked() -> bool:
-        frame = sys._getframe(
-            1
-        )  # what torch.compile puts around a function asks, and then calls it
+        # what torch.compile puts around a function asks, and then calls it
+        frame = sys._getframe(1)
         called = frame.f_locals.get("fn") if frame.f_code.co_name == "compile_wrapper" else None
         if called is not None and not called.__module__.startswith("torch."):
             name = called.__qualname__
@@ -70,6 +68,8 @@ def unseen_refused() -> Iterator[None]:
         compiler.is_exporting, inference.__enter__ = is_exporting, enter
 
 
-def generators() -> tuple[object, bytes]:
+def generators() -> tuple[object, list[str]]:
     """The states of Python's and NumPy's generators: a graph would have what they drew for good."""
-    return random.getstate(), pickle.dumps(np.random.get_state())
+    return random.getstate(), [
+        str(np.asarray(of).tolist()) for of in np.random.get_state(legacy=True)
+    ]
