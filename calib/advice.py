@@ -16,6 +16,7 @@ WORDS = {
     "across": "use --across to do it anyway",
     "allocation": "`calib sbatch` writes one",
     "history": "`calib report` makes one",
+    "more ranks": "`calib calibrate --ranks 2` measures two",
     "p": "give -p",
     "prefer": "--prefer first, last or newest says whose is taken",
     "run": "`calib measure -o RUN` makes one",

@@ -157,6 +157,12 @@ class TensorCosts:
             name = operation.removeprefix("update_")
             how = f'a plan.toml with optimizers = ["momentum", "{name}"] measures it'
         run = "" if self._kernels == USUAL else f" in {self._kernels}"
+        if operation in ("pack", "unpack") and self.active_ranks == 1:
+            raise MissingParameter(
+                f"the parameters hold no {operation} time{run}: they were measured on one rank, which "
+                "exchanges no gradients",
+                wants="more ranks",
+            )
         raise MissingParameter(
             f"the parameters hold no {operation} time{run} with {self.active_ranks} active rank(s) per "
             f"node; {how}"

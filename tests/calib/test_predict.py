@@ -621,6 +621,21 @@ def test_an_execution_that_was_not_measured(here: Path) -> None:
     assert line == "--execution names none"
 
 
+def test_two_ranks_from_a_calibration_of_one(here: Path) -> None:
+    """What is missing, and what measures it."""
+    base = full_machine()
+    alone: dict[str, Any] = {"ranks_per_node": 1, "collectives": []}
+    for field in ("work", "tensor_loops"):
+        alone[field] = [of for of in getattr(base, field) if of.active_ranks == 1]
+    alone["tensor_loops"] = [of for of in alone["tensor_loops"] if "pack" not in of.operation]
+    machine(**alone).write(here / "parameters.json")
+    assert refused(asked(here, "data", "-p 2 --batch-per-rank 4")) == (
+        "the parameters hold no pack time: they were measured on one rank, which exchanges no "
+        "gradients; `calib calibrate --ranks 2` measures two; `calib plan --models model.json "
+        "--strategies data -p 2 --batch-per-rank 4 -o plan.toml` plans it"
+    )
+
+
 def test_accumulation_is_crossed(here: Path) -> None:
     found = predict(here, "-p 2 --batch-per-rank 8 --accumulate 1,2,4")
     assert [x["division"]["accumulation"] for x in found] == [1, 2, 4]

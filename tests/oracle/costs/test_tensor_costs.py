@@ -108,6 +108,13 @@ def test_pack_and_unpack_and_update_do_not_stand_in_for_each_other() -> None:
         costs_of(*loops("pack", "unpack", "update_adam")).update(LIST, "momentum")
 
 
+def test_packing_was_not_measured_on_one_rank() -> None:
+    costs = TensorCosts(machine(tensor_loops=[tensor_loop("update", 1)], ranks_per_node=1), 1)
+    with pytest.raises(MissingParameter, match=r"no pack time: .* one rank, which") as found:
+        costs.passing("pack", LIST)
+    assert found.value.wants == "more ranks"
+
+
 def test_passes_on_a_gpu_or_of_other_items_are_not_those_of_training() -> None:
     for changes in ({"device": "cuda"}, {"execution": "float64"}):
         loop = tensor_loop("pack", 2).model_copy(update=changes)
