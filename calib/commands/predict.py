@@ -17,6 +17,7 @@ from calib.advice import plan_of
 from calib.foundation.division import STRATEGIES, traits_of
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
+from calib.foundation.garbage import rare_collections
 from calib.options import (
     MOST,
     AccumulateList,
@@ -126,11 +127,12 @@ def command(
     known = parameters_of(parameters, settings)
     machine = Machine(known.sent_by(library) if library else known)
     predictor = Predictor(machine, form, optimizer, samples, explain)
-    layers = spec(model)
-    check_layers(chosen[0], layers)
-    scales = batches(layers, given(batch_per_rank), given(batch_per_node), given(batch))
-    runs = [(layers.run_as(name), scales) for name in execution_list(execution)]
-    found = list(predictor.points(runs, ranks, chosen))
+    with rare_collections():
+        layers = spec(model)
+        check_layers(chosen[0], layers)
+        scales = batches(layers, given(batch_per_rank), given(batch_per_node), given(batch))
+        runs = [(layers.run_as(name), scales) for name in execution_list(execution)]
+        found = list(predictor.points(runs, ranks, chosen))
     predictor.require_some(model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)

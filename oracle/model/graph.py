@@ -45,6 +45,7 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
     if why:
         raise InputError(f"the model's input is {size_text(input_shape)}: {why}")
     outputs: dict[str, Shape] = {INPUT: input_shape}
+    owners = {owner for layer in layers for owner in layer.shared_parameters.values()}
     held: dict[str, tuple[Shape, ...]] = {}
     possible: set[int] = set()  # even a deep model has few distinct layers
     for layer in layers:
@@ -63,7 +64,8 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
                     f"the layer {layer.name!r} shares its parameter {at} with {owner!r}: no layer "
                     "before it of that name has such a parameter"
                 )
-        held[layer.name] = layer.own_parameters
+        if layer.name in owners:
+            held[layer.name] = layer.own_parameters
         outputs |= layer.outputs
     _check_loss(layers)
     _check_gradients(layers)

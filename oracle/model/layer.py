@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.records import Record
 
 
-class Layer(BaseModel):
+class Layer(Record):
     """One layer and the names of the layers it reads ("input" is the model's input)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(description="its name in the model")
     shape: LayerShape = Field(description="kind, sizes and attributes")
@@ -32,7 +32,7 @@ class Layer(BaseModel):
         "the backward; empty: none",
     )
 
-    @property
+    @cached_property
     def outputs(self) -> dict[str, Shape]:
         """The names by which later layers read its outputs: NAME, NAME[1], ...; their shapes."""
         found = {self.name: self.shape.output_shape}
@@ -44,11 +44,10 @@ class Layer(BaseModel):
     def gradients(self) -> dict[str, bool]:
         """Whether dL/dy is computed, by output: indices beside values have none."""
         operator = self.shape.operator
+        if not self.has_gradient:
+            return dict.fromkeys(self.outputs, False)
         floats = (True,) if operator is None else operator.outputs_are_floats
-        computed = self.has_gradient
-        return {
-            name: computed and is_float for name, is_float in zip(self.outputs, floats, strict=True)
-        }
+        return dict(zip(self.outputs, floats, strict=True))
 
     @property
     def own_parameters(self) -> tuple[Shape, ...]:

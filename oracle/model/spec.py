@@ -105,10 +105,11 @@ class ModelSpec(Record):
     def alike(self) -> list[int]:
         """For every layer the index of the first layer of equal shape."""
         first: dict[tuple[object, ...], int] = {}
-        return [
-            first.setdefault(contents(layer.shape), index)
-            for index, layer in enumerate(self.layers)
-        ]
+        known: dict[int, int] = {}  # by object: reading makes equal shapes one
+        for index, layer in enumerate(self.layers):
+            if id(layer.shape) not in known:
+                known[id(layer.shape)] = first.setdefault(contents(layer.shape), index)
+        return [known[id(layer.shape)] for layer in self.layers]
 
     @cached_property
     def parameter_shapes(self) -> tuple[Shape, ...]:
