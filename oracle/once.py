@@ -48,20 +48,20 @@ def once(
 
 
 def once_per_geometry(
-    function: Callable[[Of, Division], Answer],
-) -> Callable[[Of, Division], Answer]:
+    function: Callable[Concatenate[Of, Division, Asked], Answer],
+) -> Callable[Concatenate[Of, Division, Asked], Answer]:
     """Cache by the division's geometry: for what depends on the cut, not on the batch or p1."""
 
     @wraps(function)
-    def kept(of: Of, division: Division) -> Answer:
-        key = (function, division.geometry)
+    def kept(of: Of, division: Division, /, *asked: Asked.args, **named: Asked.kwargs) -> Answer:
+        key = (function, division.geometry, asked, *named.items())
         try:
             answer: Answer = of.cache[key]
         except KeyError:
             pass
         else:
             return answer
-        return _keep(of.cache, key, function(of, division))
+        return _keep(of.cache, key, function(of, division, *asked, **named))
 
     return kept
 

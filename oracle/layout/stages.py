@@ -18,8 +18,9 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from calib.foundation.division import Division
-from calib.foundation.layers import ITEM_TYPES, Shape
+from calib.foundation.layers import Shape
 from calib.foundation.operators import FLOATS
+from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
@@ -110,8 +111,7 @@ def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
     What depends on no sample and has no gradient, as a mask or a first hidden state, each stage makes
     itself. What has no batch but a gradient counts for each sample.
     """
-    found = {}
-    each = model.items.activation_bytes
+    found, each, wide = {}, model.items.activation_bytes, item_bytes(model)
     constant: set[str] = set()  # made of nothing, or of such alone
     for layer in model.layers[:-1]:
         of = layer.shape.operator
@@ -124,7 +124,7 @@ def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
             gradient = layer.has_gradient and item in ("", *FLOATS)
             if layer.shape.is_free or (of is not None and of.axis(number) == -1 and not gradient):
                 continue
-            nbytes = math.prod(shape) * ITEM_TYPES.get(item, each)
+            nbytes = math.prod(shape) * wide[name]
             found[name] = Sent(-(-nbytes // each), gradient)
     return found
 

@@ -21,6 +21,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
 from calib.oracle.layout.cuts import Cut, Cuts, Passed, sizes_of
+from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.layout.regions import Narrowest, narrowest_of
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
@@ -144,6 +145,11 @@ class TokenParts:
 
 
 NO_PARTS = TokenParts({}, ())
+
+
+def sent_bytes(model: ModelSpec, move: Move) -> int:
+    """Bytes of an item of a tensor that is moved."""
+    return model.items.activation_bytes if move.way.narrows else item_bytes(model)[move.name]
 
 
 def moves_again(model: ModelSpec, move: Move) -> bool:

@@ -25,7 +25,7 @@ from calib.oracle.layout.shards import (
 )
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.stages import sent_tensors, ties, with_boundaries
-from calib.oracle.layout.tokens import Move, TokenParts, moves_again
+from calib.oracle.layout.tokens import Move, TokenParts, moves_again, sent_bytes
 from calib.oracle.layout.units import model_units
 from calib.oracle.layout.workload import exchanged_weights, kinds_of, repeats
 from calib.oracle.model.recomputed import read_again, run_again
@@ -316,7 +316,7 @@ def _regions(model: ModelSpec, parts: TokenParts) -> list[Sending]:
 def _moves(model: ModelSpec, moves: Sequence[Move], ranks: int) -> list[Sending]:
     """Where tokens are cut: what is sent for the tensors that are moved, and for their gradients.
 
-    The buffer of an all-to-all is a rank's part of the tensor.
+    The buffer of an all-to-all is a rank's part of the tensor. Items are of the activations' type.
     """
     kinds, sendings = kinds_of(model), list[Sending]()
     ways: tuple[tuple[Direction, str, Sequence[Move]], ...] = (
@@ -330,6 +330,7 @@ def _moves(model: ModelSpec, moves: Sequence[Move], ranks: int) -> list[Sending]
             operation = of.backward if "dL/d" in why else of.forward
             if operation is not None:
                 items = of.items(ranks) // (ranks if operation == "all_to_all" else 1)
+                items = items * sent_bytes(model, of) // model.items.activation_bytes
                 what = "y" if of.is_scatter else "x"
                 places[operation, what, items].append(of.readers[0])
         for (operation, what, items), at in places.items():

@@ -47,7 +47,7 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
     """
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
-    weights, walk = workload(model, division).weights, _walked(model, division)
+    weights, walk = workload(model, division).weights, _walked(model, division, False, widens)
     samples, turns = division.local_batch, division.accumulation
     if division.shards:
         held, after = unit_held_bytes(model, division, optimizer, widens)
@@ -61,7 +61,8 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str, widens: boo
     given = turns * walk.given.of(samples) if after else 0
     peak = max(line.of(samples) for line in walk.peaks)
     if turns > 1:  # the gradients of earlier micro-batches, and the samples of the others
-        later = max(line.of(samples) for line in _walked_again(model, division).peaks)
+        again = _walked(model, division, True, widens)
+        later = max(line.of(samples) for line in again.peaks)
         peak = max(peak, weights.nbytes + later) + (turns - 1) * walk.given.of(samples)
     return round(held + round(walk.buffers) + max(peak, given + after))
 
@@ -75,24 +76,17 @@ class Walk(NamedTuple):
 
 
 @once_per_geometry
-def _walked(model: ModelSpec, division: Division) -> Walk:
-    """The highest peaks on any rank."""
-    return _walk(model, division, again=False)
+def _walked(model: ModelSpec, division: Division, again: bool, widens: bool) -> Walk:
+    """The highest peaks on any rank.
 
-
-@once_per_geometry
-def _walked_again(model: ModelSpec, division: Division) -> Walk:
-    """The same where the weights already have gradients, which are not in it."""
-    return _walk(model, division, again=True)
-
-
-def _walk(model: ModelSpec, division: Division, again: bool) -> Walk:
+    `again`: the weights already have gradients, which are not in it. `widens` as for `live_bytes`.
+    """
     cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
     ranks = [parts_of(model, division, cell) for cell in cells]
     given = [batch_line(model, parts) for parts in ranks]
     peaks: list[ByteLine] = []
     for parts, batch in zip(ranks, given, strict=True):
-        peaks += forward_and_back(model, parts, batch.plus(parts.landing), again)
+        peaks += forward_and_back(model, parts, batch.plus(parts.landing), again, widens)
     held = buffers((layer.shape for layer in model.layers), model.items.weight_bytes).fixed
     if division.parts == 1:  # a rank that divides layers has nothing else of the module
         held += model.items.weight_bytes * model.unused_items

@@ -83,15 +83,15 @@ def update_bytes(weights: Tensors, optimizer: str, share: int = 1) -> int:
 
 
 def forward_and_back(
-    model: ModelSpec, parts: RankLayers, beside: ByteLine, again: bool = False
+    model: ModelSpec, parts: RankLayers, beside: ByteLine, again: bool = False, widens: bool = False
 ) -> tuple[ByteLine, ...]:
     """The peaks of a forward and its backward, with `beside` live throughout.
 
-    `again`: the weights already have gradients, which are in `beside`.
+    `again`: the weights already have gradients, which are in `beside`. `widens`: see Tape.
     """
     ledger = Ledger()
     ledger.make(beside)
-    tape = Tape(ledger, model.items)
+    tape = Tape(ledger, model.items, widens)
     variables = {INPUT: HeldTensor(UNCOUNTED, parts.given, None, model.items.weight_bytes)}
     loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
     # torch.autograd.backward holds the gradient of the loss until it returns

@@ -32,6 +32,7 @@ from typing import NamedTuple
 from calib.foundation.execution import DTYPES, USUAL, ItemType
 from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, ITEM_TYPES, LayerShape, Shape
 from calib.foundation.operators import family_of
+from calib.oracle.layout.item_bytes import made_bytes
 from calib.oracle.memory.liveness import UNCOUNTED, Back, ByteLine, HeldTensor, Ledger, Tape
 
 Run = Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]
@@ -208,7 +209,7 @@ def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
     read = [
         cast(tape, x, items.activation_bytes) if casts and x.node is not None else x for x in inputs
     ]
-    each = _item_bytes(tape, shape, read)
+    each = made_bytes(items, shape, [x.item_bytes for x in read])
 
     def scaled(found: tuple[float, float]) -> ByteLine:
         per_sample, fixed = (nbytes * each / ITEM_BYTES for nbytes in found)
@@ -247,18 +248,6 @@ def _operator(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> He
         if casts and given.node is not None:
             ledger.drop(x.tensor)
     return y
-
-
-def _item_bytes(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> int:
-    """Of the model's own type where an operator runs: under autocast the widest that it reads."""
-    of, items = shape.operator, tape.items
-    assert of is not None
-    if not items.mixed or family_of(of.base) == "products":
-        return items.activation_bytes
-    read = [x.item_bytes for at, x in enumerate(inputs) if not of.type(at)]
-    if family_of(of.base) != "norms" and (shape.parameter_shapes or not read):
-        read.append(items.weight_bytes)
-    return max(read, default=items.weight_bytes)
 
 
 def _output_lines(tape: Tape, shape: LayerShape, item_bytes: int) -> list[ByteLine]:

@@ -169,16 +169,36 @@ class RegionLayers(WholeLayers):
 
     def _begun(self, tape: Tape, index: int, x: HeldTensor) -> HeldTensor:
         """What the first layers of a region share, held once more: x, cast."""
-        return cast(tape, x, self._items.activation_bytes)
+        return _shared(tape, x)
 
     def _ended(self, tape: Tape, index: int, y: HeldTensor) -> HeldTensor:
         """The sum of the terms y, in the memory of one, with the layer's biases."""
-        return _biased(tape, self._layers[index].shape, y)
+        _sum(tape, y)
+        return biased(tape, self._layers[index].shape, y)
+
+
+def _shared(tape: Tape, x: HeldTensor) -> HeldTensor:
+    """x, cast and held once more; in the backward ranks sum its gradients in place."""
+    part = cast(tape, x, tape.items.activation_bytes)
+    copies = tape.summing(part.item_bytes, part.size)
+    if not copies or part.node is None:
+        return part
+    found = tape.run([part], None, Back((None,), first=copies))
+    tape.ledger.drop(part.tensor)
+    return found
+
+
+def _sum(tape: Tape, y: HeldTensor) -> None:
+    """Ranks sum their terms y in place."""
+    for copy in tape.summing(y.item_bytes, y.size):
+        tape.ledger.drop(tape.ledger.make(copy))
 
 
 def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Join: the part's y is copied into the whole y, and its gradient cut out of the whole one."""
-    own = run_layer(tape, part, [x])
+    shared = _shared(tape, x)
+    own = run_layer(tape, part, [shared])
+    tape.ledger.drop(shared.tensor)
     if tape.is_over:
         return own
     y = tape.run([own], line(whole.output_shape, 1.0, own.item_bytes), Back((own.size,)))
@@ -191,10 +211,11 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) ->
     own = tape.run([x], line(part.input_shapes[0], 1.0, x.item_bytes), Back((x.size,)))
     y = run_layer(tape, part, [own])
     tape.ledger.drop(own.tensor)
-    return _biased(tape, whole, y)
+    _sum(tape, y)
+    return biased(tape, whole, y)
 
 
-def _biased(tape: Tape, whole: LayerShape, y: HeldTensor) -> HeldTensor:
+def biased(tape: Tape, whole: LayerShape, y: HeldTensor) -> HeldTensor:
     """A sum with the layer's biases, in its own memory."""
     added = tuple([float(tape.items.weight_bytes * math.prod(of)) for of in biases(whole)])
     if not added:

@@ -13,6 +13,7 @@ import functools
 from typing import NamedTuple
 
 from calib.foundation.division import Division
+from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.layout.stages import (
     sent_tensors,
     stage_borders,
@@ -153,9 +154,9 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBy
 def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, HeldTensor]:
     """The earlier variables that a stage reads or passes on; several may be views of one tensor."""
     place, sources, borders = tensor_graph(model)
-    tensors, each = {}, model.items.activation_bytes
+    tensors = {}
     for of in borders[first]:
-        size = _size(model, of)
+        size, each = _size(model, of), item_bytes(model)[of]
         tensors[of] = (
             tape.leaf(UNCOUNTED, size, each)
             if _has_gradient(model, of)
@@ -170,7 +171,7 @@ def _size(model: ModelSpec, name: str) -> ByteLine:
     if sent is not None:
         return ByteLine(float(model.items.activation_bytes * sent.items))
     layer = model.layers[tensor_graph(model).place[name]]  # made in each stage
-    return line(layer.outputs[name], 1.0, model.items.activation_bytes)
+    return line(layer.outputs[name], 1.0, item_bytes(model)[name])
 
 
 def _has_gradient(model: ModelSpec, name: str) -> bool:

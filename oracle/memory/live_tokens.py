@@ -9,9 +9,9 @@ from calib.foundation.division import Division
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.region_tokens import BEGIN, END, token_parts
 from calib.oracle.layout.shards import largest_parts, parts_of_tokens
-from calib.oracle.layout.tokens import Move
+from calib.oracle.layout.tokens import Move, sent_bytes
 from calib.oracle.memory.live_layers import cast
-from calib.oracle.memory.live_parts import RegionLayers, WholeLayers
+from calib.oracle.memory.live_parts import RegionLayers, WholeLayers, biased
 from calib.oracle.memory.liveness import Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.spec import ModelSpec
 
@@ -86,17 +86,32 @@ def _beside(most: ByteLine, made: ByteLine) -> ByteLine:
 
 
 def landing(model: ModelSpec, moves: Iterable[Move], ranks: int) -> ByteLine:
-    """The longest tensor that is gathered; under autocast also one in the type of the weights."""
-    items, longest = model.items, dict[int, int]()
+    """The longest tensor of each item type that is gathered."""
+    longest = dict[int, int]()
     for move in moves:
         if "allgather" in (move.forward, move.backward):
-            wide = items.mixed and not move.way.narrows
-            each = items.weight_bytes if wide else items.activation_bytes
+            each = sent_bytes(model, move)
             longest[each] = max(longest.get(each, 0), move.items(ranks))
     return ByteLine(sum(each * most for each, most in longest.items()))
 
 
-class TokenLayers(RegionLayers):
+class MovingLayers(WholeLayers):
+    """Layers that read tensors as they were moved for them."""
+
+    _tensors: MovedTensors
+
+    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
+        """The tensor, moved."""
+        return self._tensors.read(tape, index, name, value)
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
+        """The layer on what it reads."""
+        y = super().run(tape, index, self._tensors.given(index, inputs))
+        self._tensors.free(tape, index)
+        return y
+
+
+class TokenLayers(MovingLayers, RegionLayers):
     """Tensor with sequence parallelism: parts of tokens between regions."""
 
     def __init__(self, model: ModelSpec, division: Division) -> None:
@@ -108,16 +123,6 @@ class TokenLayers(RegionLayers):
         self._tensors = MovedTensors(model, between, division.p, self.shared)
         self._p, self.landing = division.p, landing(model, found.moves, division.p)
 
-    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
-        """The tensor, moved."""
-        return self._tensors.read(tape, index, name, value)
-
-    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
-        """As its layer is cut."""
-        y = super().run(tape, index, self._tensors.given(index, inputs))
-        self._tensors.free(tape, index)
-        return y
-
     def _sizes(self, move: Move, item_bytes: int) -> tuple[ByteLine, ByteLine, ByteLine]:
         """Of a tensor, of a rank's part of it, and of all parts."""
         items, parts = math.prod(move.shape(None, self._p)), move.items(self._p)
@@ -126,11 +131,12 @@ class TokenLayers(RegionLayers):
 
     def _begun(self, tape: Tape, index: int, x: HeldTensor) -> HeldTensor:
         """Gathered; in the backward summed and scattered."""
-        part = super()._begun(tape, index, x)
         if index not in self._gathered:
-            return part
+            return super()._begun(tape, index, x)
+        part = cast(tape, x, self._items.activation_bytes)
         whole, own, sent = self._sizes(self._gathered[index], part.item_bytes)
-        gathered = tape.run([part], whole, Back((own,), first=(sent,)))
+        first = sent, *tape.summing(part.item_bytes, sent, own)
+        gathered = tape.run([part], whole, Back((own,), first=first))
         tape.ledger.drop(part.tensor)
         return gathered
 
@@ -138,13 +144,14 @@ class TokenLayers(RegionLayers):
         """Scattered; in the backward gathered."""
         if index in self._scattered:
             whole, own, sent = self._sizes(self._scattered[index], y.item_bytes)
-            part = tape.run([y], own, Back((whole,)), first=[sent])
+            first = [sent, *tape.summing(y.item_bytes, sent, own)]
+            part = tape.run([y], own, Back((whole,)), first=first)
             tape.ledger.drop(y.tensor)
-            y = part
+            return biased(tape, self._layers[index].shape, part)
         return super()._ended(tape, index, y)
 
 
-class SequenceLayers(WholeLayers):
+class SequenceLayers(MovingLayers):
     """Sequence: layers on parts of their tensors, with whole weights."""
 
     def __init__(self, model: ModelSpec, division: Division) -> None:
@@ -161,13 +168,3 @@ class SequenceLayers(WholeLayers):
         if part is None or part.parameter_shapes == whole.parameter_shapes:
             return part or whole
         return part.model_copy(update={"parameter_shapes": whole.parameter_shapes})
-
-    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
-        """The tensor, moved."""
-        return self._tensors.read(tape, index, name, value)
-
-    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
-        """The layer on what it reads."""
-        y = super().run(tape, index, self._tensors.given(index, inputs))
-        self._tensors.free(tape, index)
-        return y

@@ -166,15 +166,18 @@ class Tape:
     `share` is the share of the samples in the layer that is run next, and `named` has a name for each of
     its weights that other layers have, too (None for its own): their gradients are added up. `items` has
     the bytes of an item, and says whether autocast is at work. Gradients of weights stay, unless the
-    layer that is run next is in a `unit`: those go when the backward has made all of the unit.
+    layer that is run next is in a `unit`: those go when the backward has made all of the unit. It
+    `widens` what ranks sum if they add up items of half precision in a copy in float32, as MPI does.
 
     In a checkpointed region (`begin_region` to `end_region`) nothing that nodes save is kept, only what
     the region reads. When the backward comes to the last node that saves, it runs the region again on a
     tape of its own, and no further than to what that node saves (`until`; oracle/model/recomputed.py).
     """
 
-    def __init__(self, ledger: Ledger, items: ItemType = DTYPES[USUAL]) -> None:
-        self.ledger, self.items, self.share = ledger, items, 1.0
+    def __init__(
+        self, ledger: Ledger, items: ItemType = DTYPES[USUAL], widens: bool = False
+    ) -> None:
+        self.ledger, self.items, self.share, self.widens = ledger, items, 1.0, widens
         self.named: tuple[object, ...] = ()
         self.scalar = ByteLine(0.0, items.weight_bytes)
         self._nodes: list[_Node] = []
@@ -213,12 +216,19 @@ class Tape:
         region = self._regions.get(number)
         if region is None or number != region.saving[-1]:
             return
-        tape = Tape(self.ledger, self.items)
+        tape = Tape(self.ledger, self.items, self.widens)
         tape.share = self.share
         tape.until = number - region.first
         region.run(tape)
         for at, node in enumerate(tape._nodes, region.first):
             self._nodes[at] = self._nodes[at]._replace(saved=node.saved)
+
+    def summing(self, item_bytes: int, *sizes: ByteLine) -> tuple[ByteLine, ...]:
+        """The copies of tensors that ranks make to sum them, of items of so many bytes."""
+        if not self.widens or item_bytes >= ITEM_BYTES:
+            return ()
+        times = ITEM_BYTES / item_bytes
+        return tuple([ByteLine(times * of.each, times * of.fixed) for of in sizes])
 
     def cache(self, tensors: Sequence[int]) -> None:
         """Hand tensors over to autocast, which holds its copies of weights until it ends."""

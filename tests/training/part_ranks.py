@@ -29,7 +29,7 @@ def say(control: MpiCommunicator, cases: Iterable[tuple[ModelEntry, Division, st
         step.iterate()
         peaks = control.allgather_object(peak_live_bytes(step))
         spec = step.worker.module.spec.run_as(execution)  # type: ignore[union-attr, operator]
-        counted = live_bytes(spec, division, "momentum")
+        counted = live_bytes(spec, division, "momentum", widens=True)
         if control.rank == 0:
             print(off, max(peaks), counted, flush=True)
         step.close()

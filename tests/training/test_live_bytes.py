@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).with_name("live_ranks.py")
 # numbers (a loss, what it is divided by) that the count leaves out
 NUMBERS = 1024
 OF_CHECKPOINTS = 32  # of small models: a few numbers
+OF_CASTS = 0.025
 # of a plan: whoever has the largest part of one layer need not have that of all
 OF_PLANS = 0.02
 
@@ -66,6 +67,11 @@ SERIAL_EXECUTIONS = (
 ACCUMULATED = tuple(
     words_of("vgg16-mini,serial,2,8 vgg16-mini,serial,4,8 cosmoflow-mini,serial,3,6")
 )
+# streams of residuals in float32 over borders, a tied table in two stages
+MIXED = tuple(
+    f"{job},bfloat16-mixed,8"
+    for job in words_of("language,pipeline vision,pipeline blocks,pipeline")
+)
 CHECKPOINTED = {
     1: tuple(words_of("language,serial,,3 images,serial,2,8")),
     2: tuple(
@@ -83,7 +89,7 @@ CHECKPOINTED = {
 # one launch for each number of ranks: to start them takes longer than most jobs
 JOBS = {
     1: (*SERIAL, *SERIAL_EXECUTIONS, *ACCUMULATED, *CHECKPOINTED[1]),
-    2: (*PLANNED, *EXECUTIONS, *CHECKPOINTED[2], *DIVIDED),
+    2: (*PLANNED, *EXECUTIONS, *MIXED, *CHECKPOINTED[2], *DIVIDED),
 }
 
 
@@ -142,6 +148,13 @@ def test_checkpointed() -> None:
 def test_executions_of_two_ranks() -> None:
     """MPI adds gradients of half precision up in a copy in float32."""
     assert not off(ran(2, EXECUTIONS))
+
+
+@needs_mpiexec
+def test_transformers_under_autocast() -> None:
+    """To some percent, and more rather than less."""
+    for job, (measured, counted) in ran(2, MIXED).items():
+        assert -NUMBERS < counted - measured < OF_CASTS * measured, (job, measured, counted)
 
 
 @needs_mpiexec

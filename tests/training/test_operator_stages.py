@@ -148,6 +148,29 @@ def test_a_receiver_is_told_what_is_sent(name: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("name", sorted(ENTRIES.keys() - {"rotary", "lstm"}))
+def test_bytes_that_cross_under_autocast(name: str) -> None:
+    """A stream of residuals stays in float32, and so does what is added to it.
+
+    That autocast narrows a whole LSTM is not counted.
+    """
+    program = layer_program(built(ENTRIES[name], 3).train(), ENTRIES[name], BATCH)
+    model = program.spec.run_as("bfloat16-mixed")
+    like = torch.empty_like(synthetic_batch(ENTRIES[name], BATCH, 1)[0], device="meta")
+    shapes = {layer.name: layer.shape for layer in model.layers}
+    for border in range(1, len(model.layers), 2):
+        names = cut(program, (border,), 0).sent
+        if any("empty" in layer or "zeros_like" in layer for layer in names):
+            continue  # as above
+        cast = torch.autocast("cpu", torch.bfloat16)
+        sent = border_tensors(program, (border,), 0, like, torch.device("cpu"), cast)[1]
+        for layer, tensor, items in zip(names, sent, crossings(model)[border].forward, strict=True):
+            of = shapes[layer.partition("[")[0]]
+            whole = of.operator is not None and of.output_sizes(1) == of.output_sizes(2)
+            # what has no batch counts for each sample
+            assert BATCH * 2 * items == tensor.nbytes * (BATCH if whole else 1), (border, layer)
+
+
 def test_a_weight_of_two_stages_is_a_tie() -> None:
     _, program = program_of("gpt")
     names = [layer.name for layer in program.spec.layers]

@@ -111,7 +111,7 @@ control = MpiCommunicator()
 division = Division("sequence", control.size, BATCH)
 cases = (
     *((VIT, "float32"), (CLASS, "float32"), (CLASS, "bfloat16-mixed")),
-    *((GPT, "float32"), (PLAIN, "bfloat16-mixed")),
+    *((GPT, "float32"), (PLAIN, "bfloat16-mixed"), (VIT, "bfloat16-mixed")),
 )
 say(control, [(about, division, execution) for about, execution in cases])
 """
@@ -125,28 +125,29 @@ def test_on_real_ranks(p: int, tmp_path: Path) -> None:
     """Serial gradients, and the bytes that the oracle counts."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    check(said(p, script).splitlines(), 5, EXACT)
+    check(said(p, script).splitlines(), 6, EXACT)
 
 
+@pytest.mark.parametrize("execution", ["float32", "bfloat16-mixed"])
 @pytest.mark.parametrize("about", [VIT, CLASS, GPT], ids=["vit", "class", "gpt"])
-def test_ranks_send_what_the_oracle_says(about: ModelEntry) -> None:
+def test_ranks_send_what_the_oracle_says(about: ModelEntry, execution: str) -> None:
     """Of the same operation and bytes as often; the gradients at the end."""
 
     def program(teams: Any) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
 
         def note(name: str, whole: Tensor, _: Tensor) -> None:
-            sent.append((name, 4 * whole.numel()))
+            sent.append((name, whole.nbytes))
 
         teams.group, teams.world = Noted(teams.group, note), Noted(teams.world, note)
-        step = TrainingStep(about, sequence(2), 3, teams)
+        step = TrainingStep(about, sequence(2), 3, teams, WorkerOptions(execution=execution))
         step.clock.begin("forward")
         step.worker.compute(step.inputs, step.targets)
         step.exchange_gradients()
         return sent
 
     ranks = on_ranks(sequence(2), program)
-    spec = trace(about.build(), about.input_shape, about.name, "cross_entropy")
+    spec = trace(about.build(), about.input_shape, about.name, "cross_entropy").run_as(execution)
     wanted = [(message.operation, message.nbytes) for message in messages(spec, sequence(2))]
     for sent in ranks:
         assert Counter(sent) == Counter(wanted) and sent[-1] == wanted[-1]
