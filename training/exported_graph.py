@@ -8,14 +8,16 @@ is called again, so that its hooks run and a strategy can put a part of it in it
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.execution import DTYPES
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.foundation.operators import PRIME
+from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
@@ -35,6 +37,7 @@ LAYERS = (
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
 )
 
+AUTOCAST = next(name for name, items in DTYPES.items() if items.mixed)
 # operators that take only size and type of a tensor, and what they fill it with; None: their argument
 FILLED = {
     **dict.fromkeys(("new_zeros", "zeros_like", "new_empty", "empty_like"), 0.0),
@@ -47,11 +50,14 @@ class TrainedGraph(NamedTuple):
     """The graph on a module's parameters, and the layer of each node.
 
     `names`: of parameters that a module of the graph calls otherwise, the name in the whole model.
+    `narrowed`: a tensor that is narrow under autocast, or a weight, and read where the model turns it
+    off: the graph is then not the model's under autocast. "" for none.
     """
 
     graph: fx.GraphModule
     layer_of: dict[str, str]
     names: dict[str, str]
+    narrowed: str
 
 
 def without_gradients(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
@@ -60,9 +66,17 @@ def without_gradients(call: Callable[..., Any], *given: Any, **options: Any) -> 
         return call(*given, **options)
 
 
+def without_autocast(device: str, call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """`call(*given, **options)` with autocast off on a kind of device, as a node of a graph."""
+    with torch.autocast(device, enabled=False):
+        return call(*given, **options)
+
+
 def operator_of(node: fx.Node) -> torch._ops.OpOverload | None:
-    """The ATen operator that a node calls, under no_grad or not; None where it calls none."""
-    called: Any = node.args[0] if node.target is without_gradients else node.target
+    """The ATen operator that a node calls, through the functions above or not; None for no operator."""
+    called, given = cast(Any, node.target), iter(node.args)
+    while called in (without_gradients, without_autocast):
+        called = next(each for each in given if callable(each))
     return called if isinstance(called, torch._ops.OpOverload) else None
 
 
@@ -104,7 +118,7 @@ def exported_graph(
         )
     )
     graph = fx.GraphModule(root, made.graph)
-    return TrainedGraph(graph, made.layer_of, made.names)
+    return TrainedGraph(graph, made.layer_of, made.names, made.narrowed)
 
 
 class _Made:
@@ -140,7 +154,9 @@ class _Made:
         self._called: set[str] = set()  # modules that are called as layers
         self._counted: list[tuple[str, fx.Node]] = []  # changes of buffers, and their modules
         self._parts: dict[fx.Node, fx.GraphModule] = {}
-        self._no_grad = False
+        self._no_grad, self._uncast = False, ""
+        self.narrowed = ""  # see TrainedGraph
+        self._item_bytes = item_bytes(spec.run_as(AUTOCAST))
 
     def add(self, part: fx.GraphModule, given: tuple[Any, ...] = ()) -> Any:
         """Add the calls of a part; what it returns."""
@@ -194,10 +210,15 @@ class _Made:
         typed = self._typed(node)
         arguments: tuple[Any, ...] = typed.args
         if (part := part_of(typed)) is not None:
-            before, self._no_grad = self._no_grad, self._no_grad or part.no_grad
+            before = self._no_grad, self._uncast
+            self._no_grad = self._no_grad or part.no_grad
+            if part.uncast:
+                # a trace is as on a CPU: of the device that a tensor is on
+                self._uncast = self._device.type if part.uncast == "cpu" else part.uncast
+                self.narrowed = self.narrowed or self._narrowed(part.given)
             graph = self._parts[self._untyped.get(part.graph, part.graph)]
             returned = self.add(graph, tuple(map(self._argument, part.given)))
-            self._no_grad = before
+            self._no_grad, self._uncast = before
             return returned
         if target is operator.getitem:
             source, place = arguments
@@ -218,11 +239,24 @@ class _Made:
 
     def _named(self, node: fx.Node, target: Any, given: tuple[Any, ...], options: Any) -> fx.Node:
         """A call, with the layer whose output it is."""
+        if self._uncast and target is not operator.getitem:
+            given, target = (self._uncast, target, *given), without_autocast
         if self._no_grad and target is not operator.getitem:
             given, target = (target, *given), without_gradients
         new = self.graph.call_function(target, given, options)
         self._tell(node, new)
         return new
+
+    def _narrowed(self, given: Iterable[Any]) -> str:
+        """The first of some tensors that is narrow under autocast, or a weight; "" for none."""
+        for each in given:
+            node = self._untyped.get(each, each)
+            name, new = self._layers.source_of(node), self._new.get(node)
+            if isinstance(new, fx.Node) and new.target in self._weights:
+                return str(new.target)
+            if name and _is_float(node) and self._item_bytes[name] < ITEM_BYTES:
+                return name
+        return ""
 
     def _module(self, node: fx.Node) -> fx.Node | None:
         """The call of the module that makes a layer of a kind of its own; None for all others."""
@@ -333,6 +367,12 @@ def _pairs(graph: fx.GraphModule, other: fx.GraphModule) -> dict[fx.Node, fx.Nod
             parts = graph.get_submodule(name), other.get_submodule(name)
             found |= _pairs(*cast(tuple[fx.GraphModule, fx.GraphModule], parts))
     return found
+
+
+def _is_float(node: fx.Node) -> bool:
+    """Whether a call makes a tensor in torch's default item type."""
+    made = node.meta.get("val")
+    return isinstance(made, Tensor) and made.dtype == torch.get_default_dtype()
 
 
 def _path(node: fx.Node) -> str:

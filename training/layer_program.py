@@ -41,7 +41,8 @@ class _Watched(fx.Interpreter):
 class LayerProgram(nn.Module):
     """Runs `graph`; `layer_of` maps a node's name to the layer whose output it is.
 
-    `names`: the name in the model of each parameter that `graph` calls otherwise.
+    `names`: the name in the model of each parameter that `graph` calls otherwise. `narrowed`: see
+    TrainedGraph.
 
     An `observer` is called in each forward with the name and the output of every layer that runs (of
     this rank's part, where it has one). Nodes that are no layer (a gather that a strategy put in) have
@@ -54,8 +55,10 @@ class LayerProgram(nn.Module):
         graph: fx.GraphModule,
         layer_of: dict[str, str],
         names: dict[str, str] | None = None,
+        narrowed: str = "",
     ) -> None:
         super().__init__()
+        self.narrowed = narrowed
         self.spec, self.layer_of, self.names = spec, layer_of, names or {}
         self.graph = graph
         self.observer: Observer | None = None

@@ -52,11 +52,15 @@ class Untraceable(InputError):
 
 
 class Part(NamedTuple):
-    """A part of the forward under a context manager, as a graph of its own."""
+    """A part of the forward under a context manager, as a graph of its own.
+
+    `uncast`: the kind of device whose autocast is off in it; "" where none is.
+    """
 
     graph: Any
     given: list[Any]
     no_grad: bool = False
+    uncast: str = ""
 
 
 def part_of(node: fx.Node) -> Part | None:
@@ -65,13 +69,13 @@ def part_of(node: fx.Node) -> Part | None:
         enabled, graph, *given = node.args
         return Part(graph, given, no_grad=not enabled)
     if str(node.target) == AUTOCAST:
-        _, item_type, enabled, _, graph, *given = node.args
+        device, item_type, enabled, _, graph, *given = node.args
         if enabled:
             raise InputError(
                 f"its forward turns autocast on, for {_word(item_type)}: leave the item type to the "
                 "execution"
             )
-        return Part(graph, given)
+        return Part(graph, given, uncast=str(device))
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,11 +13,15 @@ from tests.training.operator_models import ENTRIES, Mobile
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from calib.foundation.division import Division
+from calib.foundation.errors import InputError
 from calib.oracle.trace.tracing import trace
 from calib.training.checks.chance import WithoutChance
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry, built, entry
 from calib.training.step import in_type, loss_function, synthetic_batch
+from calib.training.strategies import make_worker
+from calib.training.worker import Task, WorkerOptions
 
 FULL = ("awkward", "convnext")  # the modules themselves make numbers in float32
 EACH = pytest.mark.parametrize("name", sorted(ENTRIES))
@@ -241,3 +245,50 @@ def test_a_buffer_that_is_not_saved_has_its_values() -> None:
     program, x = layer_program(module, about, 2), torch.arange(48.0).sin().view(2, 6, 4)
     assert torch.equal(program(x), module(x))
     assert [name for name, _ in program.graph.named_buffers()] == ["places"]
+
+
+class Rotated(nn.Module):
+    """Angles in full precision, as rotary embeddings have them: of positions, or of what x says."""
+
+    rates: Tensor
+
+    def __init__(self, reads: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.register_buffer("rates", torch.tensor([[0.3, 0.5, 0.7, 1.1]]))
+        self.reads = reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        places = torch.arange(x.shape[1], device=x.device)[:, None].float()
+        with torch.autocast(x.device.type, enabled=False):
+            angles = (places @ self.rates).cos()
+            if self.reads:
+                angles = angles + y.float().mean(1, keepdim=True)
+        made: Tensor = self.last(y * angles).mean(1)
+        return made
+
+
+def test_where_a_model_turns_autocast_off_so_does_its_program() -> None:
+    """Products of hundreds in bfloat16 would be off by turns."""
+    about, module = ModelEntry("rotated", Rotated, (300, 4), "mse", 3, 2), Rotated()
+    program, x = layer_program(module, about, 2), torch.arange(2400.0).sin().view(2, 300, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(program(x), module(x))
+    assert torch.equal(program(x), module(x)) and not program.narrowed
+
+
+@pytest.mark.parametrize("execution", ["float32", "bfloat16-mixed"])
+def test_what_enters_it_narrow_is_refused_under_autocast(execution: str) -> None:
+    """A trace in float32 does not have the casts to float32."""
+    about, nobody = (
+        ModelEntry("rotated", lambda: Rotated(True), (300, 4), "mse", 3, 2),
+        cast(Any, None),
+    )
+    options, division = WorkerOptions(execution=execution), Division("pipeline", 2, 2)
+    task = Task(about, about.build(), nobody, division, nobody, nobody, options)
+    if execution == "float32":
+        assert task.program.narrowed == "first"
+        return
+    with pytest.raises(InputError, match=r"^rotated turns autocast off and reads first there"):
+        make_worker(task)

@@ -177,8 +177,9 @@ class ProgramParts:
         of, whole = self._parts[at].operator, self._layers[at].shape.operator
         if of is not None and whole is not None and of.arguments != whole.arguments:
             node = self._calls[self._layers[at].name]
-            given = zip(node.args, of.positional, strict=True)
-            node.args = tuple([self._argument(*each) for each in given])
+            first = len(node.args) - len(of.positional)  # behind what it is called through
+            given = zip(node.args[first:], of.positional, strict=True)
+            node.args = (*node.args[:first], *[self._argument(*each) for each in given])
 
     def _draw(self, at: int) -> None:
         """Let what draws masks draw this rank's."""

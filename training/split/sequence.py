@@ -64,5 +64,6 @@ def _tensors(node: fx.Node, of: Operator) -> Iterator[tuple[str, int, fx.Node]]:
             ((what, number),) = said.items()
             yield what, number, given
 
-    yield from found([*node.args], of.positional)
+    first = len(node.args) - len(of.positional)  # behind what it is called through
+    yield from found([*node.args[first:]], of.positional)
     yield from found([node.kwargs.get(name) for name in of.named], [*of.named.values()])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 
 from calib.foundation.errors import InputError
+from calib.foundation.execution import execution_of
 from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
-from calib.training.allowed import why_not_trained
+from calib.training.allowed import WHOLE, why_not_trained
 from calib.training.worker import Task, Worker
 
 PLANNED = "layerwise"  # a plan per layer, which is no strategy for a whole model
@@ -20,6 +21,7 @@ def make_worker(task: Task) -> Worker:
     """
     division, options, model = task.division, task.options, None
     if division.p > 1 and not division.traits.whole and not division.faults:
+        _check_autocast(task)
         model = task.program.spec
         division = fitted(model, division)
     reasons = why_not_trained(
@@ -45,3 +47,13 @@ def make_worker(task: Task) -> Worker:
     )
     worker: Worker = import_module(module).make(task)
     return worker
+
+
+def _check_autocast(task: Task) -> None:
+    """Raise InputError where a program would not be its model under autocast (see TrainedGraph)."""
+    narrowed, execution = task.program.narrowed, task.options.execution
+    if narrowed and execution_of(execution).items.mixed:
+        raise InputError(
+            f"{task.about.name} turns autocast off and reads {narrowed} there, whose item type a trace "
+            f"does not tell: in {execution} only {WHOLE} train it"
+        )
