@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -50,12 +51,14 @@ class Branches(nn.Module):
         return self.head(torch.relu(self.hidden(x)))
 
 
+@cache
 def entry_of(norms: bool = False) -> ModelEntry:
     """Branches as a registered model."""
     name = "branches-norms" if norms else "branches"
     return ModelEntry(name, lambda: Branches(norms), (3, 24, 24), "cross_entropy", 12, BATCH)
 
 
+@cache
 def spec_of(norms: bool = False) -> ModelSpec:
     """Its layers."""
     about = entry_of(norms)
@@ -70,14 +73,17 @@ def single(spec: ModelSpec, dimension: str, p: int) -> tuple[Configuration, ...]
     )
 
 
+@cache
+def within(p: int) -> list[Configuration]:
+    """All on p ranks, those that leave some idle among them."""
+    degrees = itertools.product(range(1, p + 1), repeat=len(DIMENSIONS))
+    every = (Configuration.of(dict(zip(DIMENSIONS, of, strict=True))) for of in degrees)
+    return [of for of in every if of.parts <= p]
+
+
 def configurations(spec: ModelSpec, layer: int, p: int) -> list[Configuration]:
-    """All that a layer may have on p ranks, those that leave some idle among them."""
-    found = []
-    for degrees in itertools.product(range(1, p + 1), repeat=len(DIMENSIONS)):
-        of = Configuration.of(dict(zip(DIMENSIONS, degrees, strict=True)))
-        if of.parts <= p and not why_impossible(spec.layers[layer].shape, of, BATCH):
-            found.append(of)
-    return found
+    """Those that a layer may have."""
+    return [of for of in within(p) if not why_impossible(spec.layers[layer].shape, of, BATCH)]
 
 
 def mixed(spec: ModelSpec, p: int, seed: int) -> tuple[Configuration, ...]:
