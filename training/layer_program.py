@@ -139,25 +139,37 @@ class LayerProgram(nn.Module):
 def layer_program(module: nn.Module, about: ModelEntry, batch: int) -> LayerProgram:
     """The program of `module`, with the same parameters, for `batch` samples at once.
 
-    A process traces a model once. Raises InputError as `trace` does.
+    A process traces a model once, whatever the item type of `module`. Raises InputError as `trace` does.
     """
-    dtype = next(module.parameters()).dtype
-    key = about, dtype, torch.get_default_dtype()
+    key = about, torch.get_default_dtype()
     if key not in _TRACES:
-        _TRACES[key] = _trace(module, about, dtype)
-    spec, calls, types = _TRACES[key]
+        _TRACES[key] = _trace(module, about)
+    spec, calls = _TRACES[key]
+    types = _own_types(module, about, calls)
     return LayerProgram(spec, *exported_graph(module.train(), calls, spec, batch, types))
 
 
-Trace = tuple[ModelSpec, ExportedLayers, fx.GraphModule | None]
-_TRACES: dict[tuple[ModelEntry, torch.dtype, torch.dtype], Trace] = {}
+_TRACES: dict[tuple[ModelEntry, torch.dtype], tuple[ModelSpec, ExportedLayers]] = {}
+_OWN_TYPES: dict[tuple[ModelEntry, torch.dtype, torch.dtype], fx.GraphModule | None] = {}
 
 
-def _trace(module: nn.Module, about: ModelEntry, dtype: torch.dtype) -> Trace:
-    """Its layers and calls, and the calls in its own item types where these are others."""
-    given = about.input_shape, about.name, about.loss, about.auxiliary_weight
+def _trace(module: nn.Module, about: ModelEntry) -> tuple[ModelSpec, ExportedLayers]:
+    """Its layers and calls."""
     with identities_run(module):
-        spec, calls = trace_operators(module, *given)
-        other = dtype != torch.get_default_dtype() and calls.names_types
-        types = export_in_own_types(module, about.input_shape) if other else None
-    return spec, calls, types
+        return trace_operators(
+            module, about.input_shape, about.name, about.loss, about.auxiliary_weight
+        )
+
+
+def _own_types(
+    module: nn.Module, about: ModelEntry, calls: ExportedLayers
+) -> fx.GraphModule | None:
+    """The calls in the module's own item types where these are others than torch's default."""
+    dtype, default = next(module.parameters()).dtype, torch.get_default_dtype()
+    if dtype == default or not calls.names_types:
+        return None
+    key = about, dtype, default
+    if key not in _OWN_TYPES:
+        with identities_run(module):
+            _OWN_TYPES[key] = export_in_own_types(module, about.input_shape)
+    return _OWN_TYPES[key]

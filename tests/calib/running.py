@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -12,6 +13,22 @@ from tests.training.launching import python
 def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a verb to its end; `more` are environment variables. A single argument is a whole line."""
     return python(cwd, "-m", "calib", *split(arguments), **more)
+
+
+VERBS = """
+import json, sys
+from pathlib import Path
+from tests.calib import inside
+done = [inside.calib(Path.cwd(), line) for line in sys.argv[1:]]
+print(json.dumps([(of.args, of.returncode, of.stdout, of.stderr) for of in done]))
+"""
+
+
+def one_after_the_other(cwd: Path, *lines: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run verbs in one process, not that of the test: it imports PyTorch and a user's code once."""
+    done = python(cwd, "-c", VERBS, *lines)
+    assert done.returncode == 0, done.stderr
+    return [subprocess.CompletedProcess(*of) for of in json.loads(done.stdout)]
 
 
 def split(arguments: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,8 @@
-"""The whole way once, `calib calibrate --quick` of two models under real mpiexec, and what must be true.
+"""The whole way once, `calib calibrate --quick` under real mpiexec, and what must be true.
 
-No test here looks at how long anything took or how accurate it was: only that numbers exist, belong
-together and can be made again.
+A registered model, a user's own as `calib model trace` wrote it, and one that does not say how it is
+built. No test here looks at how long anything took or how accurate it was: only that numbers exist,
+belong together and can be made again. Calibrations in several executions: tests/standin.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.calib import inside
-from tests.calib.running import calib
+from tests.calib.running import calib, one_after_the_other
 from tests.helpers.rows import rows_in
 from tests.helpers.words import words_of
 from tests.reports.history_entries import entry
@@ -30,6 +31,7 @@ from calib.microbench.cases import InPlaceCase, LayerCase, Plan
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.parts import OUT_OF_TIME
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import PHASES
 from calib.reports.history.store import History
 from calib.training.models.specs import spec
@@ -38,7 +40,21 @@ from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
 
-MINIS = ("vgg16-mini", "cosmoflow-mini")
+TRAINED = ("vgg16-mini", "tokens")
+OF_HAND = "hand"  # a model's layers alone
+NET = """
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 50))
+"""
+TRACE = "model trace my_pkg.net:build --input 12 --name tokens -o net.json"
+# of this budget each launch measures what predictions rest on, and of all else what it has time for
+OPTIONS = (
+    *("--quick", "--budget", "6s", "--batch-per-rank", "4"),
+    *("--models", "vgg16-mini,net.json,hand.json", "--json"),
+)
 CORES = len(distinct_cores(usable_cores()))
 SIZES = sorted({1, CORES})
 two_cores = pytest.mark.skipif(
@@ -46,18 +62,19 @@ two_cores = pytest.mark.skipif(
 )
 POINTS = [
     (model, strategy, p)
-    for model in MINIS
+    for model in TRAINED
     for strategy, p in [("serial", 1), *(("data", size) for size in SIZES)]
 ]
 
 
 @dataclass
 class Calibration:
-    """A finished run directory and what the call printed; `files` as they were then."""
+    """A finished run directory and what the call printed and said; `files` as they were then."""
 
     home: Path
     run: Path
     printed: dict[str, Any]
+    said: str
     files: dict[str, bytes]
 
     def json(self, name: str) -> Any:
@@ -72,19 +89,32 @@ def contents(run: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
     home = tmp_path_factory.mktemp("whole")
-    call = calib(
-        home, "calibrate", "--quick", "--models", ",".join(MINIS), "--json", "-o", "tmp/run"
-    )
+    (home / "my_pkg").mkdir()
+    (home / "my_pkg/net.py").write_text(NET)
+    traced = calib(home, TRACE)
+    assert traced.returncode == 0, traced.stderr
+    model = ModelSpec.read(home / "net.json")
+    model.model_copy(update={"name": OF_HAND, "built_by": ""}).write(home / "hand.json")
+    call = calib(home, "calibrate", *OPTIONS, "-o", "tmp/run")
     assert call.returncode == 0, call.stderr[-3000:]
     assert "Traceback" not in call.stderr
     run = home / "tmp/run"
-    return Calibration(home, run, json.loads(call.stdout), contents(run))
+    return Calibration(home, run, json.loads(call.stdout), call.stderr, contents(run))
 
 
 @pytest.fixture
 def copied(done: Calibration, tmp_path: Path) -> Path:
     """A run directory to write in."""
     return Path(shutil.copytree(done.run, tmp_path / "run"))
+
+
+@pytest.fixture
+def again(done: Calibration, copied: Path) -> Path:
+    """A run directory to go on in, with what was calibrated beside it."""
+    for name in ("net.json", "hand.json", "my_pkg/net.py"):
+        (copied.parent / name).parent.mkdir(exist_ok=True)
+        shutil.copy(done.home / name, copied.parent / name)
+    return copied
 
 
 def run_file(model: str, strategy: str, p: int) -> str:
@@ -112,7 +142,7 @@ def layers_left_out(done: Calibration, model: str, batch_per_rank: int, p: int) 
     }
     models = [case for case in cases if isinstance(case, InPlaceCase) and case.layer_names]
     in_place = {key for case in models if case.id in timed for key in case.layer_keys}
-    layers = [layer for layer in spec(model).layers if not layer.shape.is_free]
+    layers = [layer for layer in spec(model, done.run).layers if not layer.shape.is_free]
     keys = [layer.shape.key(batch_per_rank, "float32", layer.needs_input_grad) for layer in layers]
     return {key for key in keys if not alone[key] and key not in in_place}
 
@@ -122,7 +152,7 @@ def test_the_run_directory(done: Calibration) -> None:
         *words_of(
             "doctor.json cluster.json plan.toml plan.json samples.parquet manifest.json "
             "parameters.json predictions.json report.json report.html ranks.log training/ranks.log "
-            "training/ranks.job.json"
+            "training/ranks.job.json models/tokens.json models/hand.json"
         ),
         *(run_file(*point) for point in POINTS),
     }
@@ -198,13 +228,28 @@ def test_every_point_has_a_measured_and_a_predicted_time(
 
 
 @two_cores
-@pytest.mark.parametrize("model", MINIS)
+@pytest.mark.parametrize("model", TRAINED)
 def test_gradients_equal_the_serial_ones(done: Calibration, model: str) -> None:
     run = TrainingRun.read(done.run / run_file(model, "data", CORES))
     assert run.header.p == CORES
     if CORES <= 8:
         assert run.header.gradient_difference is not None
         assert run.header.gradient_difference <= 1e-5
+
+
+def test_a_users_model_is_run_in_place_and_one_without_code_predicted_alone(
+    done: Calibration,
+) -> None:
+    """A line says why it is no more than that."""
+    assert ModelSpec.read(done.home / "net.json").built_by == "my_pkg.net:build"
+    in_place = {row.key.partition(":")[0] for row in rows_in(done.run) if row.kind == "in_place"}
+    assert in_place == set(TRAINED)
+    predicted = [point_of(row) for row in done.json("predictions.json")["projections"]]
+    of_hand = [(OF_HAND, strategy, p) for model, strategy, p in POINTS if model == "tokens"]
+    assert sorted(predicted) == sorted([*POINTS, *of_hand])
+    assert "not predicted" not in done.said
+    [line] = [line for line in done.said.splitlines() if line.startswith("left out: hand")]
+    assert "does not say how it is built" in line
 
 
 def test_accuracy_is_one_minus_the_relative_error(done: Calibration) -> None:
@@ -234,11 +279,13 @@ def test_accuracy_is_one_minus_the_relative_error(done: Calibration) -> None:
 def test_what_was_printed_is_what_was_written(done: Calibration) -> None:
     assert done.printed["accuracies"] == done.json("report.json")["accuracies"]
     assert done.printed["projections"] == done.json("predictions.json")["projections"]
+    assert not done.json("report.json")["missing"]
     steps = ["doctor", "probe", "measure", "fit", "predict", "train", "report"]
     assert list(done.printed["seconds"]) == steps
 
 
 def test_report_again_gives_the_same_numbers(done: Calibration, copied: Path) -> None:
+    """Of the run directory alone: the user's code and files are not here."""
     for name in ("report.json", "report.html"):
         (copied / name).unlink()
     again = inside.calib(copied.parent, "report", "run", "--json")
@@ -292,7 +339,9 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
     home = done.home / "default"
     home.mkdir()
     (home / "runs").symlink_to(done.run.parent)
-    call = inside.calib(home, "predict", "--model", "vgg16-mini", "--strategy", "serial", "--json")
+    call = inside.calib(
+        home, "predict --model vgg16-mini --strategy serial --batch-per-rank 4 --json"
+    )
     assert call.returncode == 0, call.stderr
     expected = next(
         x
@@ -349,23 +398,13 @@ class References(HTMLParser):
 
 def test_the_page_needs_no_network(done: Calibration) -> None:
     page = done.files["report.html"].decode()
-    assert all(model in page for model in MINIS)
+    assert all(model in page for model in TRAINED)
     references = References()
     references.feed(page)
     assert all(found.startswith(("data:", "#")) for found in references.found), references.found
     assert references.styles and not re.search(
         r"@import|url\(\s*[\"']?(https?:)?//", references.styles
     )
-
-
-def test_measure_again_measures_nothing(done: Calibration, copied: Path) -> None:
-    again = calib(
-        copied.parent, "measure", "-o", "run", "--quick", "--models", ",".join(MINIS), "--json"
-    )
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["rows"] == done.printed["rows"]
-    for name in ("samples.parquet", "manifest.json", "plan.json"):
-        assert (copied / name).read_bytes() == done.files[name]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root writes anywhere")
@@ -378,13 +417,14 @@ def test_a_read_only_run_can_be_fitted(done: Calibration, copied: Path, tmp_path
         copied.chmod(0o755)
 
 
-def test_calibrate_again_does_nothing_twice(done: Calibration, copied: Path) -> None:
+def test_calibrate_again_does_nothing_twice(done: Calibration, again: Path) -> None:
     """Rows and training runs stay as they are; predictions and report come out the same."""
-    again = calib(
-        copied.parent, "calibrate", "--quick", "--models", ",".join(MINIS), "--json", "-o", "run"
-    )
-    assert again.returncode == 0, again.stderr
+    call = calib(again.parent, "calibrate", *OPTIONS, "-o", "run")
+    assert call.returncode == 0, call.stderr
+    assert json.loads(call.stdout)["rows"] == done.printed["rows"]
     same = [
+        "plan.json",
+        "manifest.json",
         "samples.parquet",
         "parameters.json",
         "predictions.json",
@@ -392,4 +432,50 @@ def test_calibrate_again_does_nothing_twice(done: Calibration, copied: Path) -> 
         *(run_file(*point) for point in POINTS),
     ]
     for name in same:
-        assert (copied / name).read_bytes() == done.files[name], name
+        assert (again / name).read_bytes() == done.files[name], name
+
+
+@two_cores
+def test_a_users_model_is_trained_by_its_record(done: Calibration, tmp_path: Path) -> None:
+    """Without --input and --loss, by a strategy that divides its layers."""
+    options = ("--strategy", "pipeline", "-p", "2", "--iterations", "6")
+    path = tmp_path / "one.jsonl"
+    call = calib(done.home, "train", "--model", "net.json", *options, "-o", str(path))
+    assert call.returncode == 0, call.stderr
+    header = TrainingRun.read(path).header
+    assert (header.model, header.strategy, header.p) == ("tokens", "pipeline", 2)
+    assert header.gradient_difference is not None
+
+
+CHANGED = NET.replace("(16, 32)", "(16, 24)").replace("(32, 50)", "(24, 50)")
+VERBS = (
+    "calibrate --models net.json -o other",
+    "train --model net.json -o other.jsonl",
+    "measure --resume -o tmp/run",
+    "nightly --calibration tmp/run",
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "why", "verbs"),
+    [
+        (CHANGED, "has changed since", VERBS),
+        ("", "cannot be built any more: the Python module my_pkg.net has no 'build'", VERBS[:1]),
+    ],
+    ids=["another", "gone"],
+)
+def test_code_that_is_another_or_gone_is_one_line_before_ranks_start(
+    done: Calibration, code: str, why: str, verbs: tuple[str, ...]
+) -> None:
+    net, before = done.home / "my_pkg/net.py", done.files["manifest.json"]
+    net.write_text(code)
+    try:
+        calls = one_after_the_other(done.home, *verbs)
+    finally:
+        net.write_text(NET)
+    for call in calls:
+        assert call.returncode == 2, call
+        [line] = [x for x in call.stderr.splitlines() if x.startswith("calib: error")]
+        assert why in line
+    assert (done.run / "manifest.json").read_bytes() == before
+    assert not any((done.home / name).exists() for name in ("other", "other.jsonl", "ranks.log"))

@@ -1,4 +1,4 @@
-"""Models of operators under every strategy that divides layers, on real ranks: mpiexec -n 4 python FILE.
+"""Models of operators under every strategy that divides layers; on real ranks: mpiexec -n 4 python FILE.
 
 Each case trains a step on p of the ranks and compares loss and gradients with those of the module by
 itself, in float64. Rank 0 prints the relative differences of each case, as its ranks
@@ -18,6 +18,7 @@ from tests.training.operator_models import ENTRIES, POOLED
 from calib.foundation.division import Division
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.training.checks.gradients import gradient_difference
+from calib.training.models import ModelEntry
 from calib.training.teams import make_teams
 from calib.training.worker import WorkerOptions
 
@@ -29,6 +30,14 @@ class Case(NamedTuple):
     division: Division
     backend: str = "mpi"
 
+    @property
+    def about(self) -> ModelEntry:
+        """The model."""
+        return (ENTRIES | OTHERS)[self.model]
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.division.slug} p={self.division.p}"
+
 
 def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) -> list[Case]:
     """The case of every model."""
@@ -39,24 +48,28 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
 OTHERS = {
     name: entry_of(name) for name in ("vision", "language", "of-two", "images", "cut-images")
 } | {"pooled": POOLED}
-CASES = [
-    *of("vision language of-two", "pipeline", 2, segments=2),
-    *of("vision language", "pipeline", 4, segments=4, schedule="1f1b"),
-    *of("gpt vit awkward lstm pooled", "pipeline", 2, segments=2),
-    *of("gpt convnext shifted", "pipeline", 3, segments=4, schedule="1f1b"),
-    *of("gpt mobile unet rotary", "pipeline", 4, segments=4, schedule="1f1b"),
-    *of("awkward", "pipeline", 3, "gloo", segments=2),
-    *of("gpt vit convnext windows lstm pooled", "filter", 2),
+# every rank traces each of its models: what MPI has no part in is checked on threads
+ON_THREADS = [
+    *of("vit convnext windows lstm cut-images", "filter", 2),
     *of("vit mobile", "filter", 3),
-    *of("gpt unet awkward recurrent", "channel", 2),
-    *of("gpt mobile", "data+filter", 4, inner=2),
-    *of("unet", "spatial", 2, grid=(2,)),
+    *of("unet awkward recurrent cut-images", "channel", 2),
+    *of("mobile", "data+filter", 4, inner=2),
     *of("mobile", "spatial", 4, grid=(2, 2)),
-    *of("mobile unet", "data+spatial", 4, inner=2, grid=(2,)),
+    *of("mobile", "data+spatial", 4, inner=2, grid=(2,)),
     *of("images cut-images", "spatial", 4, grid=(2, 2)),
     *of("cut-images", "data+spatial", 4, inner=2, grid=(2,)),
-    *of("cut-images", "filter", 2),
-    *of("cut-images", "channel", 2),
+]
+CASES = [
+    *of("vision of-two vit lstm pooled", "pipeline", 2, segments=2),
+    *of("language convnext shifted mobile rotary", "pipeline", 2, segments=4, schedule="1f1b"),
+    *of("gpt", "pipeline", 3, segments=4, schedule="1f1b"),
+    *of("awkward", "pipeline", 3, "gloo", segments=2),
+    *of("gpt unet", "pipeline", 4, segments=4, schedule="1f1b"),
+    *of("gpt pooled", "filter", 2),
+    *of("gpt", "channel", 2),
+    *of("gpt", "data+filter", 4, inner=2),
+    *of("unet", "spatial", 2, grid=(2,)),
+    *of("unet", "data+spatial", 4, inner=2, grid=(2,)),
 ]
 RANKS = max(case.division.p for case in CASES)
 
@@ -69,8 +82,7 @@ def main() -> None:
     for number, control in side_by_side(world, numbers, lambda number: CASES[number].division.p):
         case = CASES[number]
         teams = make_teams(control, case.division, case.backend)
-        about, options = (ENTRIES | OTHERS)[case.model], WorkerOptions()
-        mine[number] = gradient_difference(about, case.division, 3, teams, options)
+        mine[number] = gradient_difference(case.about, case.division, 3, teams, WorkerOptions())
         teams.close()
     everyone = world.allgather_object(sorted(mine.items()))
     if world.rank == 0:

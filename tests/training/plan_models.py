@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +52,7 @@ class Branches(nn.Module):
         return self.head(torch.relu(self.hidden(x)))
 
 
+@cache
 def entry_of(norms: bool = False) -> ModelEntry:
     """Branches as a registered model."""
     name = "branches-norms" if norms else "branches"
@@ -73,6 +75,7 @@ class Table(nn.Module):
 TABLE = ModelEntry("table", Table, (2,), "cross_entropy", 12, BATCH, rows=9)
 
 
+@cache
 def spec_of(norms: bool = False) -> ModelSpec:
     """The layers of Branches."""
     return layers_of(entry_of(norms))
@@ -91,14 +94,17 @@ def single(spec: ModelSpec, dimension: str, p: int) -> tuple[Configuration, ...]
     )
 
 
+@cache
+def within(p: int) -> list[Configuration]:
+    """All on p ranks, those that leave some idle among them."""
+    degrees = itertools.product(range(1, p + 1), repeat=len(DIMENSIONS))
+    every = (Configuration.of(dict(zip(DIMENSIONS, of, strict=True))) for of in degrees)
+    return [of for of in every if of.parts <= p]
+
+
 def configurations(spec: ModelSpec, layer: int, p: int) -> list[Configuration]:
-    """All that a layer may have on p ranks, those that leave some idle among them."""
-    found = []
-    for degrees in itertools.product(range(1, p + 1), repeat=len(DIMENSIONS)):
-        of = Configuration.of(dict(zip(DIMENSIONS, degrees, strict=True)))
-        if of.parts <= p and not why_impossible(spec.layers[layer].shape, of, BATCH):
-            found.append(of)
-    return found
+    """Those that a layer may have."""
+    return [of for of in within(p) if not why_impossible(spec.layers[layer].shape, of, BATCH)]
 
 
 def mixed(spec: ModelSpec, p: int, seed: int) -> tuple[Configuration, ...]:

@@ -2,7 +2,7 @@
 
 Of the first iteration: outputs, gradients of the outputs (those of the inputs of the layers behind) and
 of the weights, and running statistics of batch norms; then the weights after a few updates and, of some
-cases, the losses of 30 iterations. float64: to 1e-10 of the largest value of each tensor; float32: as
+cases, the losses of 12 iterations. float64: to 1e-10 of the largest value of each tensor; float32: as
 near as rounding leaves it (rounding.py). The parts of the ranks must tile every tensor: no gap, and no
 overlap except of ranks that have the same part.
 """
@@ -41,9 +41,6 @@ pytestmark = [
 
 PROGRAM = Path(__file__).with_name("equality_program.py")
 LIMIT = 1e-10  # of float64, relative to the largest value of a tensor
-# in 50 layers of random weights rounding grows 100-fold with every update (float64: 2e-14, 4e-13, 3e-11,
-# 6e-10 of the loss): of them the first iteration alone can be compared
-CHAOTIC = ("resnet50",)
 # the tests of one case come one after the other, so that its files are read once
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name, scope="module")
 
@@ -99,18 +96,15 @@ def test_the_first_iteration_is_the_serial_one(case: Case, parts: list[Part]) ->
 
 @EACH
 def test_updates_and_losses_are_the_serial_ones(case: Case, parts: list[Part]) -> None:
-    """How the weights change, with equal bits on ranks with the same part; losses of 4 or 30 iterations.
+    """How the weights change, with equal bits on ranks with the same part; losses of 4 or 12 iterations.
 
     Losses fall, or a model that does not learn would pass.
     """
     exact, bounds = expected_of(case)
     losses = losses_of(parts)
     assert len(losses) == case.iterations
-    if case.model in CHAOTIC:
-        losses = losses[:1]
-    else:
-        judge(changes(case, parts, exact), bounds)
-        assert exact.losses[len(losses) - 1] < exact.losses[0]
+    judge(changes(case, parts, exact), bounds)
+    assert exact.losses[len(losses) - 1] < exact.losses[0]
     limits = bounds.losses if bounds else [LIMIT * abs(loss) for loss in exact.losses]
     for iteration, (mine, whole, limit) in enumerate(
         zip(losses, exact.losses, limits, strict=False)
@@ -119,7 +113,7 @@ def test_updates_and_losses_are_the_serial_ones(case: Case, parts: list[Part]) -
     held: dict[tuple[str, str], Tensor] = {}
     for part in parts:
         for name, mine_after in part.tensors.items():
-            if name.startswith("after|") and case.model not in CHAOTIC:
+            if name.startswith("after|"):
                 key = name, str(part.about["held"][name.partition("|")[2]][0])
                 kept = held.setdefault(key, mine_after)
                 assert torch.equal(kept, mine_after), f"ranks differ in {name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from tests.helpers.sequence_models import TOKENS as EIGHT
 from tests.helpers.sequence_models import Block, Causal, Gpt, Vit
 from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.oracle.operator_models import ROWS
-from tests.training.launching import needs_mpiexec, said
-from tests.training.part_ranks import check
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
 from torch import Tensor, nn
 
@@ -98,34 +95,6 @@ def test_a_weight_of_whole_layers_and_of_parts() -> None:
     }
     assert ends["cumsum"] is False and sum(ends.values()) == 1
     assert difference(about, 2) < EXACT
-
-
-RANKS = """
-from tests.training.part_ranks import say
-from tests.training.test_sequence import BATCH, CLASS, GPT, PLAIN, VIT
-
-from calib.foundation.division import Division
-from calib.microbench.communicators.mpi import MpiCommunicator
-
-control = MpiCommunicator()
-division = Division("sequence", control.size, BATCH)
-cases = (
-    *((VIT, "float32"), (CLASS, "float32"), (CLASS, "bfloat16-mixed")),
-    *((GPT, "float32"), (PLAIN, "bfloat16-mixed"), (VIT, "bfloat16-mixed")),
-)
-say(control, [(about, division, execution) for about, execution in cases])
-"""
-
-
-@pytest.mark.mpi
-@pytest.mark.waits
-@needs_mpiexec
-@pytest.mark.parametrize("p", [2, 4])
-def test_on_real_ranks(p: int, tmp_path: Path) -> None:
-    """Serial gradients, and the bytes that the oracle counts."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    check(said(p, script).splitlines(), 6, EXACT)
 
 
 @pytest.mark.parametrize("execution", ["float32", "bfloat16-mixed"])

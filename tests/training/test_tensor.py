@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_teams
 from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
-from tests.training.launching import needs_mpiexec, said
-from tests.training.part_ranks import check
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
 from torch import nn
 
@@ -85,37 +82,6 @@ def test_with_tokens_cut_between_regions(about: ModelEntry, p: int) -> None:
 @pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs", "WrittenOut"])
 def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
     assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), 2, sequence=True) < EXACT
-
-
-RANKS = """
-from tests.training.part_ranks import say
-from tests.training.test_tensor import APART, BATCH, BLOCKS, GPT, GPT2, ODD, POOLED, VIT
-
-from calib.foundation.division import Division
-from calib.microbench.communicators.mpi import MpiCommunicator
-
-control = MpiCommunicator()
-float32, mixed = "float32", "bfloat16-mixed"
-whole = Division("tensor", control.size, BATCH)
-parts = Division("tensor", control.size, BATCH, sequence_parallel=True)
-say(control, [
-    *((VIT, whole, float32), (GPT, whole, float32), (APART, whole, mixed), (GPT2, whole, mixed)),
-    *((POOLED, parts, float32), (BLOCKS, parts, float32), (BLOCKS, parts, mixed)),
-    *((VIT, parts, float32), (ODD, parts, float32), (ODD, parts, mixed)),
-    *((VIT, whole, mixed), (POOLED, parts, mixed), (VIT, parts, mixed)),
-])
-"""
-
-
-@pytest.mark.mpi
-@pytest.mark.waits
-@needs_mpiexec
-@pytest.mark.parametrize("p", [2, 4])
-def test_on_real_ranks(p: int, tmp_path: Path) -> None:
-    """Serial gradients, and the bytes that the oracle counts."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    check(said(p, script).splitlines(), 13, EXACT)
 
 
 def test_what_is_whole_and_multiplies_parts() -> None:
