@@ -33,7 +33,7 @@ class Case(NamedTuple):
     @property
     def about(self) -> ModelEntry:
         """The model."""
-        return (ENTRIES | CHECKPOINTED)[self.model]
+        return ENTRIES.get(self.model) or entry_of(self.model)
 
     def __str__(self) -> str:
         return f"{self.model} {self.division.slug} p={self.division.p}"
@@ -45,7 +45,6 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
     return [Case(model, division, backend) for model in models.split()]
 
 
-CHECKPOINTED = {name: entry_of(name) for name in ("vision", "language", "of-two")}
 # every rank traces each of its models: what MPI has no part in is checked on threads
 ON_THREADS = [
     *of("vit convnext windows lstm", "filter", 2),
