@@ -33,7 +33,7 @@ from calib.microbench.cases import TensorsCase
 from calib.microbench.records.parts import part_paths
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
-HANG_S = 5.0
+HANG_S = 3.0
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,9 @@ def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reaso
     check_rows(run, {(one.id, 0) for one in cases})
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+def test_killed_again_and_again(tmp_path: Path) -> None:
     """`make torture` does it oftener."""
-    killed_again_and_again(tmp_path, seed, kills=4)
+    killed_again_and_again(tmp_path, 0, kills=4)
 
 
 def test_a_driver_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:

@@ -57,19 +57,12 @@ from calib.oracle.predict import project
 from calib.fitting.parameters.file import Parameters
 from calib.predicting.file import write_predictions
 from calib.scoring.findings import report_of
-from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import spec
-from calib.training_runs.train import train
 
 run = Path(sys.argv[1])
 parameters = Parameters.read(run / "parameters.json")
 division = Division("toy", 2, 4)
 write_predictions(run, [project(spec("vgg16-mini"), division, Machine(parameters))])
-path = run / "training" / "toy.jsonl"
-where = parameters.provenance.cluster_fingerprint
-settings = Settings(iterations=6)
-job = TrainingJob(model="vgg16-mini", division=division, settings=settings, fingerprint=where)
-train(path, job)
 (scored,) = report_of([run]).findings.accuracies
 print(scored.strategy, scored.p, scored.complete, scored.total.accuracy is not None)
 """
@@ -124,7 +117,8 @@ def test_a_toy_strategy_from_the_command_line_to_a_score(site: Path, tmp_path: P
     )
     strategies = {row["division"]["strategy"]: row for row in json.loads(predicted)}
     assert strategies["toy"]["total"]["value"] > 0
-    python("-m", "calib", "train", *of, "--strategy", "toy", "--iterations", "6", "-o", "toy.jsonl")
-    header = json.loads((tmp_path / "toy.jsonl").read_text().splitlines()[0])
+    path = run / "training/toy.jsonl"
+    python("-m", "calib", "train", *of, "--strategy", "toy", "--iterations", "6", "-o", str(path))
+    header = json.loads(path.read_text().splitlines()[0])
     assert header["division"]["strategy"] == "toy" and header["gradient_difference"] < 1e-5
     assert python("-c", SCORE, str(run)).split() == ["toy", "2", "True", "True"]

@@ -217,6 +217,7 @@ def traced(name: str, run: Run = CHECKPOINTED) -> ModelSpec:
     return trace(built(name, run), MODELS[name][1], name, "cross_entropy")
 
 
+@cache
 def entry_of(name: str, batch_per_rank: int = 2) -> ModelEntry:
     """To be trained."""
     spec = traced(name)

@@ -77,7 +77,6 @@ def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
     torch.set_num_threads(1)
-    gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")
         execution = way if way.split("+")[0] in DTYPES else USUAL
@@ -90,6 +89,7 @@ def main() -> None:
             division = with_boundaries(model, fitted(model, division))
         teams = make_teams(control, division, "mpi")
         about = entry_of(name) if own else entry(name)
+        gc.freeze()  # every count of bytes looks through all objects
         step = TrainingStep(about, division, 0, teams, WorkerOptions(execution=execution))
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
             step.iterate()

@@ -33,7 +33,8 @@ class Case(NamedTuple):
     @property
     def about(self) -> ModelEntry:
         """The model."""
-        return (ENTRIES | OTHERS)[self.model]
+        known = {**ENTRIES, "pooled": POOLED}
+        return known.get(self.model) or entry_of(self.model)
 
     def __str__(self) -> str:
         return f"{self.model} {self.division.slug} p={self.division.p}"
@@ -45,9 +46,6 @@ def of(models: str, strategy: str, p: int, backend: str = "mpi", **more: Any) ->
     return [Case(model, division, backend) for model in models.split()]
 
 
-OTHERS = {
-    name: entry_of(name) for name in ("vision", "language", "of-two", "images", "cut-images")
-} | {"pooled": POOLED}
 # every rank traces each of its models: what MPI has no part in is checked on threads
 ON_THREADS = [
     *of("vit convnext windows lstm cut-images", "filter", 2),

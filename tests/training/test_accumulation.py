@@ -5,7 +5,6 @@ The references use of training the models and the synthetic batches only.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -247,18 +246,3 @@ def test_every_exchange_is_made_once_an_iteration(tmp_path: Path) -> None:
                 for _, calls in left:
                     assert len(calls) == STEPS, "a model of one bucket"
                     assert all(calls) == (form != "flat")
-
-
-@pytest.mark.mpi
-@pytest.mark.waits
-@needs_mpiexec
-def test_a_run_says_its_micro_batches(tmp_path: Path) -> None:
-    from tests.training.launching import python
-
-    line = "-m calib train --model resnet50-mini --strategy data -p 2 --accumulate 4 --iterations 6"
-    done = python(tmp_path, *line.split(), "--json", "-o", "run.jsonl")
-    assert done.returncode == 0, done.stderr
-    (run,) = [json.loads(done.stdout)]
-    assert run["summary"]["accumulation"] == 4 and run["summary"]["execution"] == "float32"
-    assert run["header"]["division"]["accumulation"] == 4
-    assert run["header"]["gradient_difference"] < 1e-10

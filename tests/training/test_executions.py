@@ -356,13 +356,16 @@ def test_autocast_in_a_graph_caches_nothing() -> None:
 @pytest.mark.mpi
 @pytest.mark.waits
 @needs_mpiexec
-def test_a_run_says_its_execution(tmp_path: Path) -> None:
+def test_a_run_says_its_execution_and_micro_batches(tmp_path: Path) -> None:
     execution = "bfloat16+channels_last"
-    line = f"-m calib train --model lenet5 --strategy data -p 2 --execution {execution}"
+    line = (
+        f"-m calib train --model lenet5 --strategy data -p 2 --execution {execution} --accumulate 4"
+    )
     done = python(tmp_path, *line.split(), "--iterations", "6", "--json", "-o", "run.jsonl")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
     assert run["summary"]["execution"] == run["header"]["execution"] == execution
+    assert run["summary"]["accumulation"] == run["header"]["division"]["accumulation"] == 4
     assert all(math.isfinite(of["loss"]) for of in run["iterations"])
     assert run["header"]["gradient_difference"] < 1e-10
 

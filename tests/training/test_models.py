@@ -307,7 +307,7 @@ def test_how_a_model_is_built() -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_the_loss_of_an_entry_is_that_of_its_layers(name: str) -> None:
-    assert entry(name).loss_layer == specs.spec(name).layers[-1].shape
+    assert entry(name).loss_layer == traced(name).layers[-1].shape
 
 
 def test_a_run_directory_keeps_models(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The stages run one after the other in this process; pipeline_ranks.py runs them 
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import calib.oracle.layout.stages
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.oracle.layout.stages import with_boundaries
+from calib.oracle.model.spec import ModelSpec
 from calib.training.allowed import why_not_trained
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
@@ -34,13 +36,15 @@ from calib.training.worker import Task, WorkerOptions
 PROGRAM = Path(__file__).with_name("pipeline_ranks.py")
 
 
+@cache
 def program_of(name: str) -> LayerProgram:
     """The model as in training."""
     return layer_program(built(ENTRIES[name], 3), ENTRIES[name], 4)
 
 
-PROGRAMS = {name: program_of(name) for name in ENTRIES}
-SPECS = {name: program.spec for name, program in PROGRAMS.items()}
+def spec_of(name: str) -> ModelSpec:
+    """Its layers."""
+    return program_of(name).spec
 
 
 def data(name: str, batch: int = 4) -> tuple[Tensor, Tensor]:
@@ -78,10 +82,10 @@ def run_stages(
 @given(st.data())
 def test_the_stages_together_are_the_model(choice: st.DataObject) -> None:
     name = choice.draw(st.sampled_from(sorted(ENTRIES)))
-    count = len(SPECS[name].layers)
+    count = len(spec_of(name).layers)
     borders = choice.draw(st.sets(st.integers(1, count - 1), min_size=1, max_size=4))
     boundaries = tuple(sorted(borders))
-    whole = PROGRAMS[name].double()
+    whole = program_of(name).double()
     whole.zero_grad()
     stages = [cut(whole, boundaries, number) for number in range(len(boundaries) + 1)]
     inputs, targets = data(name)
@@ -119,9 +123,9 @@ def test_the_stages_together_are_the_model(choice: st.DataObject) -> None:
 def test_what_crosses_is_what_the_oracle_counts(choice: st.DataObject) -> None:
     """And each stage gets what the one before it sends, in the same order."""
     name = choice.draw(st.sampled_from(sorted(ENTRIES)))
-    spec = SPECS[name]
+    spec = spec_of(name)
     border = choice.draw(st.integers(1, len(spec.layers) - 1))
-    before, behind = (cut(PROGRAMS[name].double(), (border,), number) for number in (0, 1))
+    before, behind = (cut(program_of(name).double(), (border,), number) for number in (0, 1))
     assert before.sent == behind.received
     assert before.received == ()
     items = {layer.name: layer.shape.output_items for layer in spec.layers}
@@ -133,7 +137,7 @@ def test_what_crosses_is_what_the_oracle_counts(choice: st.DataObject) -> None:
 
 
 def test_a_border_in_a_residual_block_sends_the_shortcut_too() -> None:
-    program = PROGRAMS["resnet"]
+    program = program_of("resnet")
     names = [layer.name for layer in program.spec.layers]
     inside = names.index("stages.1.1.bn2")  # its block has no convolution on the shortcut
     first, second, third = (cut(program, (inside, inside + 1), number) for number in range(3))
@@ -147,7 +151,7 @@ def test_a_border_in_a_residual_block_sends_the_shortcut_too() -> None:
 
 
 def test_only_stages_that_read_the_input_get_it() -> None:
-    program = PROGRAMS["two heads"]
+    program = program_of("two heads")
     names = [layer.name for layer in program.spec.layers]
     boundaries = (names.index("norm"), names.index("left"), names.index("head"))
     stages = [cut(program, boundaries, number) for number in range(4)]
@@ -157,7 +161,7 @@ def test_only_stages_that_read_the_input_get_it() -> None:
 
 
 def test_what_is_sent_lies_in_the_order_that_the_receiver_expects() -> None:
-    program = PROGRAMS["vgg"].double()
+    program = program_of("vgg").double()
     inputs = data("vgg")[0].to(memory_format=torch.channels_last)
     output = watch(program)
     program(inputs)
@@ -168,11 +172,11 @@ def test_what_is_sent_lies_in_the_order_that_the_receiver_expects() -> None:
 
 
 def test_a_stage_holds_nothing_of_the_others() -> None:
-    stage = cut(PROGRAMS["vgg"], (4, 20), 1)
+    stage = cut(program_of("vgg"), (4, 20), 1)
     kept = sum(p.numel() for p in stage.program.parameters())
-    assert kept == SPECS["vgg"].parameter_items - sum(
+    assert kept == spec_of("vgg").parameter_items - sum(
         layer.shape.parameter_items
-        for layer in (*SPECS["vgg"].layers[:4], *SPECS["vgg"].layers[20:])
+        for layer in (*spec_of("vgg").layers[:4], *spec_of("vgg").layers[20:])
     )
 
 
@@ -182,7 +186,7 @@ def slowest(flops: list[float], boundaries: tuple[int, ...]) -> float:
 
 
 def test_without_boundaries_stages_are_balanced_by_operations() -> None:
-    spec = SPECS["vgg"]
+    spec = spec_of("vgg")
     flops = [layer.shape.forward_flops(1) for layer in spec.layers]
     for p in (2, 3):
         found = with_boundaries(spec, Division("pipeline", p, 4))
@@ -196,20 +200,20 @@ def test_without_boundaries_stages_are_balanced_by_operations() -> None:
 
 def test_given_boundaries_and_other_strategies_stay() -> None:
     given_by_hand = Division("pipeline", 3, 4, boundaries=(2, 7))
-    assert with_boundaries(SPECS["vgg"], given_by_hand).boundaries == (2, 7)
+    assert with_boundaries(spec_of("vgg"), given_by_hand).boundaries == (2, 7)
     for division in (Division("data", 2, 4), Division("pipeline", 1, 4)):
-        assert with_boundaries(SPECS["vgg"], division) is division
+        assert with_boundaries(spec_of("vgg"), division) is division
 
 
 @pytest.mark.parametrize("boundaries", [(0, 3), (3, 3), (5, 4), (4, 1000)])
 def test_boundaries_that_are_no_stages_are_refused(boundaries: tuple[int, ...]) -> None:
     division = Division("pipeline", 3, 4, boundaries=boundaries)
-    (why,) = why_not_trained(division, SPECS["vgg"])
+    (why,) = why_not_trained(division, spec_of("vgg"))
     assert "numbers must rise from 1 to" in why
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    spec = SPECS["two heads"]
+    spec = spec_of("two heads")
     count = len(spec.layers)
     most = with_boundaries(spec, Division("pipeline", count, 4))
     assert len(most.boundaries) == count - 1
@@ -248,7 +252,7 @@ def test_what_a_rank_refuses(
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
 def test_what_crosses_under_autocast_is_what_a_run_sends(name: str) -> None:
-    program = PROGRAMS[name].float()
+    program = program_of(name).float()
     inputs = data(name)[0].float()
     buffers = {key: value.clone() for key, value in program.named_buffers()}
     state = torch.random.get_rng_state()
