@@ -88,7 +88,11 @@ def plain_programs() -> list[str]:
     specs = {name: trace(build(), SHAPE, name, "cross_entropy") for name, build in MODELS.items()}
     points = [(of, name) for of in PROGRAMS for name in specs]
     predictions = [predicted(of, specs[name], CUTS[name], known) for of, name in points]
-    lines, scores = [f"by {path}, measured {known.provenance.measured_until}"], []
+    lines = [
+        f"{RANKS} ranks (serial: 1), {BATCH} samples each, medians with 95% intervals; predicted from "
+        f"{path}, measured until {known.provenance.measured_until}"
+    ]
+    scores, held = [], 0
     for (of, name), prediction in zip(points, predictions, strict=True):
         seconds = run(of, name, known)
         took = (
@@ -98,14 +102,17 @@ def plain_programs() -> list[str]:
             lines.append(f"{took}; not predicted: {prediction}")
             continue
         scores.append(score(prediction.value, median(seconds)) or 0.0)
-        sent = f", by {library(of, known)}" if of.library else ""
+        held += prediction.low <= median(seconds) <= prediction.high
+        sent = f", sent by {library(of, known)}" if of.library else ""
         lines.append(
-            f"{took}, predicted {milliseconds(*prediction.numbers)} ({prediction.basis}{sent}): "
-            f"accuracy {scores[-1]:.1%}"
+            f"{took}, predicted {milliseconds(*prediction.numbers)} (parameters "
+            f"{prediction.basis}{sent}): accuracy {scores[-1]:.1%}"
         )
     if scores:
-        worst = f"worst {min(scores):.1%}"
-        lines.append(f"mean accuracy {fmean(scores):.1%} (target {TARGET:.0%}), {worst}")
+        lines.append(
+            f"mean accuracy {fmean(scores):.1%} (target {TARGET:.0%}), worst {min(scores):.1%}; "
+            f"{held} of {len(scores)} in the 95% interval"
+        )
     return lines
 
 

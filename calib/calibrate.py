@@ -158,7 +158,8 @@ def calibrate(
     with steps.step("doctor", "what this machine can do"):
         findings = examine(ranks, launcher, device)
         warned = [finding for finding in findings if finding.verdict != "ok"]
-        say(f"{len(findings) - len(warned)} of {len(findings)} fine; `calib doctor` lists them")
+        fine = len(findings) - len(warned)
+        say(f"{fine} of {len(findings)} checks passed; `calib doctor` lists them")
         if warned and not quiet:
             show_findings(warned)
         require_measurable(findings)
@@ -168,8 +169,10 @@ def calibrate(
         run = ensure_directory(output)
         write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         cluster = _probed(run / CLUSTER_FILE, launcher, ranks, name)
-        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
-    with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
+        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; results go to {run}")
+    with steps.step(
+        "measure", f"{effort.budget_s:.0f} s and start-ups, on {', '.join(map(str, sizes))} ranks"
+    ):
         rows = measure(run, plan_for_run(run, request, cluster), launcher)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
@@ -186,7 +189,7 @@ def calibrate(
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
             say(f"not predicted, so not run: {point.label}: {reason}")
-    with steps.step("train", f"{effort.iterations} iterations of each point"):
+    with steps.step("train", f"{effort.iterations} timed iterations of each point"):
         settings = Settings(
             backend=backend_on(device, request.libraries),
             iterations=effort.iterations,

@@ -57,7 +57,7 @@ FIRST_OVERHEAD_S = 0.02
 # a tier is left out once this many times the launch's budget is spent; tier 0 never is
 OVERRUN = {1: 2.0}
 LATER_TIERS_OVERRUN = 1.0
-LEFT_OUT = f"{OUT_OF_TIME}; another run with a larger budget measures it"
+LEFT_OUT = f"{OUT_OF_TIME}; a larger budget measures them"
 RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
 # clocks are synchronised again after the first interval, which then doubles up to the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0

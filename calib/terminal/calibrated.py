@@ -12,12 +12,17 @@ from calib.foundation.run_files import REPORT_HTML
 from calib.foundation.text import plain
 from calib.foundation.words import clock_words, percent
 from calib.reports.findings import Findings
-from calib.reports.scoring.causes import ErrorCause
+from calib.reports.scoring.causes import ErrorCause, OffDirection
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import case_words
 
 NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
 ROOM = 78  # of the words behind a number
+WAYS: dict[OffDirection, str] = {
+    "too little": "predicted too short",
+    "too much": "predicted too long",
+    "both ways": "in both directions",
+}
 ScreenLine = tuple[str, str, str]  # what, how much, of what
 
 
@@ -45,7 +50,7 @@ def numbers(findings: Findings) -> list[ScreenLine]:
     means = ", ".join(f"{plain(name)} {percent(mean)}" for name, mean in of.strategy_means.items())
     case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_rank)
     found = [
-        ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times: {means}"),
+        ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times, mean of: {means}"),
         ("worst", percent(worst.accuracy), shorten(plain(case), ROOM, placeholder=" ...")),
         (
             "covered",
@@ -55,24 +60,25 @@ def numbers(findings: Findings) -> list[ScreenLine]:
         _noise(of),
     ]
     if of.memory is not None:
-        found.append(("memory", percent(of.memory.mean), "accuracy of the peak bytes"))
+        found.append(("memory", percent(of.memory.mean), "accuracy of the peak memory of a rank"))
     return [*found, *(_cause(cause) for cause in findings.causes[:1])]
 
 
 def _noise(of: Summary) -> ScreenLine:
     ceiling = of.noise_ceiling
     if ceiling is None:
-        return "noise", "-", "unknown, as no work was run twice"
+        return "repeats", "-", "unknown, as no work was run twice"
     return (
-        "noise",
+        "repeats",
         percent(ceiling.mean),
-        "how well a run predicts the next of the same work: a ceiling",
+        "how well a run predicts the next of the same work; expect no more of a model",
     )
 
 
 def _cause(cause: ErrorCause) -> ScreenLine:
     """The phase with the largest error."""
-    return "cause", percent(cause.share), f"of the error is in: {plain(cause.phase)}"
+    off = f"of all phases' error is in {plain(cause.phase)}"
+    return "phase", percent(cause.share), f"{off}, {WAYS[cause.direction]}"
 
 
 def next_steps(of: Summary, run: Path, model: str, ranks: int, execution: str = USUAL) -> list[str]:
@@ -80,7 +86,11 @@ def next_steps(of: Summary, run: Path, model: str, ranks: int, execution: str = 
     ceiling = of.noise_ceiling
     noisy = ceiling is not None and ceiling.mean < NOISY
     how = f" --execution {execution}" if execution != USUAL else ""
-    again = ["repeat it while nothing else runs: this machine was noisy"] if noisy else []
+    again = (
+        ["calibrate again while nothing else runs: equal runs differed by 5% or more"]
+        if noisy
+        else []
+    )
     return [
         *again,
         f"calib predict --model {model} --strategy all -p {2 * ranks}{how}",

@@ -18,9 +18,9 @@ def show(run: Path, rows: int) -> None:
     failed = [case for case in manifest.cases if case.stopped_by.startswith("failed")]
     skipped = [case for case in manifest.cases if case.stopped_by.startswith("skipped")]
     say(
-        f"{rows} rows of {len(ends)} cases in {run}: {ends.count('interval')} reached "
-        f"+-{manifest.target_half_width:.1%} of the median, {ends.count('budget')} spent their "
-        f"time, {len(failed)} failed, {len(skipped)} were left out"
+        f"{rows} rows of {len(ends)} cases in {run}: {ends.count('interval')} have a median "
+        f"known to +-{manifest.target_half_width:.1%}, {ends.count('budget')} used up their time "
+        f"before, {len(failed)} failed, {len(skipped)} were left out"
     )
     if failed:
         say(f"failed (--resume tries again; why: {run}/manifest.json): {case_names(failed)}")

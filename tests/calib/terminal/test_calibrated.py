@@ -34,7 +34,7 @@ def test_the_numbers_are_those_of_the_report(capsys: pytest.CaptureFixture[str])
     assert values["accuracy"] == percent(of.mean_of_strategy_means)
     assert values["worst"] == percent(0.4) and "data p=2" in "".join(lines)
     assert values["covered"] == percent(of.coverage)
-    assert of.noise_ceiling is not None and values["noise"] == percent(of.noise_ceiling.mean)
+    assert of.noise_ceiling is not None and values["repeats"] == percent(of.noise_ceiling.mean)
     assert lines[-1] == f"  page      {RUN}/report.html"
 
 
@@ -48,7 +48,7 @@ def test_a_noisy_machine_is_told_to_repeat(
         point(1.0, 1.0 / seconds, strategy="data", p=1),
     ]
     lines = shown(capsys, points)
-    assert any("repeat it" in line for line in lines) == said
+    assert any("calibrate again" in line for line in lines) == said
 
 
 def test_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
