@@ -25,6 +25,7 @@ from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
 from calib.foundation.records import Record
 from calib.oracle.model.graph import INPUT, check_graph, check_head, check_kinds
+from calib.oracle.model.graph_layers import size_text, why_no_tensor
 from calib.oracle.model.layer import Layer, contents
 from calib.oracle.once import once
 
@@ -67,6 +68,9 @@ class ModelSpec(Record):
     def _is_a_model(self) -> ModelSpec:
         check_graph(self.input_shape, self.layers)
         check_head(self.name, self.classes, self.layers)
+        for name, size in (*self.unused.items(), *self.stopped.items()):
+            if why := why_no_tensor(tuple(n or 1 for n in size)):  # a weight may have no items
+                raise ValueError(f"weight {name}, {size_text(size)}: {why}")
         return self
 
     @cached_property  # not a field: neither written nor compared, like those below

@@ -46,6 +46,8 @@ FREE = {("training", "loss"), ("training", "gradient_difference")} | {
         "outputs",
         "inputs",
         "passed",
+        "unused",
+        "stopped",
     )
 }
 READ = [entry for entry in ENTRIES if not entry.written and entry.name != "samples"]

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 import torch
-from tests.training.launching import needs_mpiexec, said
+from tests.training.launching import ROOT, needs_mpiexec, said
 
 from calib.microbench.machine.environment import adapts
 from calib.microbench.machine.heap import (
@@ -75,7 +75,7 @@ def found(size: int) -> dict[str, list[float]]:
 def in_a_process(size: int, **variables: str) -> dict[str, list[float]]:
     """The same in a process of its own."""
     words = [sys.executable, __file__, str(size)]
-    environment = {**PLAIN, **variables}
+    environment = {**PLAIN, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     assert not done.stderr
     seen: dict[str, list[float]] = json.loads(done.stdout)

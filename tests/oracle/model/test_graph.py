@@ -285,6 +285,10 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
         lambda c: c.update(input_shape=[3, 10**400, 5]),
         ["model's input", "(401 digits)"],
     ),
+    "large weight that nothing uses": (
+        lambda c: c.update(unused={"aux.weight": [7, 10**400]}),
+        ["weight aux.weight, 7 x (401 digits)", "at most 2^40"],
+    ),
     "long padding": (
         attribute_of("conv", padding=[10**400, 0]),
         ["'conv'", "its padding is (401 digits)"],
