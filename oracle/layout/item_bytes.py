@@ -12,10 +12,9 @@ from calib.foundation.execution import ItemType
 from calib.foundation.layers import ITEM_TYPES, LOSSES, LayerShape
 from calib.foundation.operators import family_of
 from calib.oracle.model.graph import INPUT
+from calib.oracle.model.graph_layers import POOLS
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once
-
-POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
 
 
 def made_bytes(items: ItemType, shape: LayerShape, read: Sequence[int]) -> int:
@@ -26,7 +25,8 @@ def made_bytes(items: ItemType, shape: LayerShape, read: Sequence[int]) -> int:
     if of is None:
         whole = (*LOSSES, "embedding")
         # a CPU pools no bfloat16 in three dimensions
-        if shape.kind in whole or (shape.kind in POOLS and len(shape.output_shape) > 3):
+        pools = shape.kind in (*POOLS, "adaptive_avg_pool")
+        if shape.kind in whole or (pools and len(shape.output_shape) > 3):
             return items.weight_bytes
         return max(read)
     own = [each for at, each in enumerate(read) if not of.type(at)]
