@@ -46,6 +46,7 @@ RepeatedCalls = Callable[[int], SecondsByName | Timings]
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
 FEWEST_REPETITIONS = 6
+SETTLED_REPETITIONS = 20
 MAX_REPETITIONS = 1000
 BLOCK_S = 5.0  # the longest block planned: the watchdog hears of a rank between blocks
 
@@ -154,6 +155,7 @@ def repeat(
     target: float,
     calls: int = 1,
     clock: Clock | None = None,
+    settle_s: float = 0.0,
 ) -> Repetitions:
     """Time blocks of growing size until the median is precise enough or the budget is spent.
 
@@ -174,6 +176,9 @@ def repeat(
         Calls in one timing.
     clock
         Shared with the other ranks: the starts that a block reports become late arrivals.
+    settle_s
+        Seconds that short repetitions take to settle, whatever the budget: at most SETTLED_REPETITIONS
+        are warm-up for so long, and as many are timed at least.
     """
     result = Repetitions(calls=calls)
     start = perf_counter()
@@ -189,9 +194,14 @@ def repeat(
     # a case that is slow for its budget has one warm-up repetition and a smaller first look
     slow = repetition_s * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
     result.warmup = 1 if slow else WARMUP_REPETITIONS
-    schedule = RepetitionSchedule(result.warmup, FEWEST_REPETITIONS if slow else MIN_REPETITIONS)
-    if not slow:
-        extend(WARMUP_REPETITIONS - 1)
+    first, made = FEWEST_REPETITIONS if slow else MIN_REPETITIONS, 1
+    if repetition_s < settle_s:
+        repetition_s, made = communicator.broadcast_object(extend(1)), 2
+        settled = min(SETTLED_REPETITIONS, math.ceil(settle_s / max(repetition_s, 1e-9)))
+        result.warmup, first = max(result.warmup, made, settled), max(first, settled)
+    schedule = RepetitionSchedule(result.warmup, first)
+    if result.warmup > made:
+        extend(result.warmup - made)
     timed, n = 0, schedule.block(0, budget_s, repetition_s)
     while True:
         repetition_s = extend(n)

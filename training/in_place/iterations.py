@@ -42,6 +42,8 @@ from calib.training.worker import WorkerOptions
 # in the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
 LAYERS_SHARE = 0.3  # of the case's time
+# an iteration of 2 to 20 ms takes up to twice as long at first, and some 100 ms to settle
+SETTLE_S = 0.15
 COMPUTED = ("forward", "backward")
 MET = ("halo", "layerwise")  # while layers run
 COPIES = "copies"  # what "pack" has before gradients are packed
@@ -124,7 +126,7 @@ def _measure(
     by_layers = not (execution.cuda_graph or division.shards)
     share = LAYERS_SHARE if by_layers else 0.0
     block = in_place_block(step, phases_of(case))
-    result = repeat(control, block, budget_s * (1.0 - share), target)
+    result = repeat(control, block, budget_s * (1.0 - share), target, settle_s=SETTLE_S)
     if step.device.events is not None:
         result.resolution_s = step.device.events.resolution_s
     result.first_s = sum(max(rows[0]) for rows in result.ranks.values())

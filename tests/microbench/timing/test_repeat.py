@@ -23,6 +23,7 @@ from calib.microbench.timing.repeat import (
     FEWEST_REPETITIONS,
     MAX_REPETITIONS,
     MIN_REPETITIONS,
+    SETTLED_REPETITIONS,
     WARMUP_REPETITIONS,
     Repetitions,
     RepetitionSchedule,
@@ -54,7 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SteppedClock:
 
 
 def alone(
-    clock: SteppedClock, seconds: Callable[[], float], budget_s: float, target: float = 0.025
+    clock: SteppedClock,
+    seconds: Callable[[], float],
+    budget_s: float,
+    target: float = 0.025,
+    settle_s: float = 0.0,
 ) -> Repetitions:
     """Repeat on one rank; every repetition takes `seconds()` on the clock."""
 
@@ -63,7 +68,10 @@ def alone(
         clock.pass_(sum(times))
         return {"work": times}
 
-    (result,) = results(run_ranks(1, lambda comm: repeat(comm, block, budget_s, target, calls=7)))
+    def program(comm: Any) -> Repetitions:
+        return repeat(comm, block, budget_s, target, calls=7, settle_s=settle_s)
+
+    (result,) = results(run_ranks(1, program))
     assert isinstance(result, Repetitions)
     return result
 
@@ -137,6 +145,25 @@ def test_warm_up_is_kept_and_marked(clock: SteppedClock) -> None:
     assert [row[0] for row in result.ranks["work"][:3]] == [100.0, 99.0, 98.0]
     assert result.seconds("work") == [1.0] * MIN_REPETITIONS
     assert result.stopped_by == "interval"
+
+
+@pytest.mark.parametrize(
+    ("usual", "warmup", "timed"),
+    [
+        (0.001, SETTLED_REPETITIONS, SETTLED_REPETITIONS),
+        (0.012, 9, 9),  # 0.1 s are 8.3 of them
+        (0.06, 2, FEWEST_REPETITIONS),
+        (0.2, 1, FEWEST_REPETITIONS),  # one is longer than that
+    ],
+)
+def test_short_repetitions_settle_whatever_the_budget(
+    clock: SteppedClock, usual: float, warmup: int, timed: int
+) -> None:
+    """The first takes longer, and does not say how long the others are."""
+    first = iter([0.09 if usual < 0.1 else usual])
+    result = alone(clock, lambda: next(first, usual), budget_s=0.0, settle_s=0.1)
+    assert result.warmup == warmup
+    assert result.seconds("work") == [usual] * timed
 
 
 def on_ranks(
