@@ -289,9 +289,11 @@ def _tensors(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
         return operation in PACKING
 
     def loop(of: TensorLoop) -> TensorLoop:
-        measured = {key: time.scaled(factor) for key, time in of.measured.items()}
-        numbers = _scaled(of, ("call_s", "s_per_tensor", "s_per_byte"), factor)
-        return renewed(of, **numbers, measured=measured)
+        lists = {
+            where: {key: time.scaled(factor) for key, time in getattr(of, where).items()}
+            for where in ("measured", "in_place")
+        }
+        return renewed(of, **_scaled(of, ("call_s", "s_per_tensor", "s_per_byte"), factor), **lists)
 
     _some([of for of in parameters.tensor_loops if meant(of.operation)], setting)
     return {

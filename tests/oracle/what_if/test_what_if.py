@@ -251,9 +251,13 @@ def test_intervals_of_laws_are_scaled_with_them() -> None:
 
 
 def test_measured_passes_over_tensors_are_scaled_with_their_laws() -> None:
-    loops = [tensor_loop("update_adam", 2, {"a" * 16: estimate(1e-3)}), tensor_loop("concat", 2)]
+    """Alone and in the iterations of a model."""
+    adam = tensor_loop("update_adam", 2, {"a" * 16: estimate(1e-3)})
+    adam = adam.model_copy(update={"in_place": {"b" * 16: estimate(2e-3)}})
+    loops = [adam, tensor_loop("concat", 2)]
     after = apply(machine(tensor_loops=loops), ["update_s*=3"]).tensor_loops
     assert after[0].measured["a" * 16].high == pytest.approx(3.3e-3)
+    assert after[0].in_place["b" * 16].high == pytest.approx(6.6e-3)
     assert after[1] == loops[1]
 
 
