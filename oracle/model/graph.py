@@ -83,9 +83,7 @@ def _check_gradients(layers: Sequence[Layer]) -> None:
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        if layer.has_gradient:
-            weighted.update([name for name, has in layer.gradients.items() if has])
-        weighted.update(memory.add(layer))
+        weighted.update([name for name, has in layer.gradients.items() if has], memory.add(layer))
 
 
 def _check_regions(layers: Sequence[Layer]) -> None:
