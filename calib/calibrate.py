@@ -22,8 +22,8 @@ from calib.foundation.division import CALIBRATED, Division
 from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
 from calib.foundation.execution import USUAL, unusual
 from calib.foundation.files import ensure_directory, write_json
+from calib.foundation.names import DeviceName
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
-from calib.microbench.cases import DeviceName
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
@@ -35,7 +35,6 @@ from calib.oracle.projection import Projection
 from calib.oracle.template import DivisionTemplate
 from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
-from calib.planning.points import batch_of
 from calib.planning.request import FULL, Effort, request_of
 from calib.predicting.file import write_predictions
 from calib.reports.writers.json import as_dict
@@ -48,7 +47,7 @@ from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
 from calib.training.allowed import why_not_trained
 from calib.training.job import Settings, TrainingJob
-from calib.training.models.specs import entry_of, named, why_not_built
+from calib.training.models.specs import batch_of, entry_of, named, why_not_built
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import backend_on
 from calib.training_runs.stages import Balance

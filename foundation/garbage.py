@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-RARE = (100_000, 50, 100)  # Python's own thresholds are 700, 10, 10
+RARE = (1_000_000, 50, 100)  # Python's own thresholds are 700, 10, 10
 
 
 @contextmanager

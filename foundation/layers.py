@@ -203,7 +203,12 @@ class LayerShape(BaseModel):
         """Whether its forward runs no kernel: the output is the input's memory, and as it was."""
         if self.operator is None:
             return self.kind == "flatten"
-        return self.operator.is_view and not self.operator.is_in_place
+        return self.operator.is_view and not self.is_in_place
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it writes its result into its first input."""
+        return self.operator is not None and self.operator.is_in_place
 
     @property
     def is_identity(self) -> bool:

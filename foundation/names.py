@@ -6,12 +6,14 @@ has to choose, it has a Literal.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from calib.foundation.quantities import Ranks
 
+Library = Literal["mpi", "nccl", "torch_gloo", "torch_nccl", "torch_mpi"]
+DeviceName = Literal["cpu", "cuda"]
 ModelName = Annotated[str, Field(description="name of the model, or path of its model.json")]
 StrategyLabel = Annotated[
     str, Field(description="how training is divided: serial, data, spatial, pipeline, filter, ...")

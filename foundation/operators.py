@@ -189,7 +189,7 @@ class Operator(Record):
         """Whether it is a module that was not traced: measured in place, and only so."""
         return self.name == WHOLE
 
-    @property
+    @cached_property
     def is_in_place(self) -> bool:
         """Whether it writes its result into its first input."""
         base = self.name.split(".")[1] if "." in self.name else ""
@@ -211,14 +211,14 @@ class Operator(Record):
         plain = not (self.axes or self.types or self.orders or self.outputs or self.constants)
         return plain and self.base in POINTWISE
 
-    @property
+    @cached_property
     def is_differentiable(self) -> bool:
         """Whether an output is a floating-point tensor."""
         if self.no_grad or not self.has_gradient:
             return False
         return any(self.outputs_are_floats)
 
-    @property
+    @cached_property
     def outputs_are_floats(self) -> tuple[bool, ...]:
         """Of each output."""
         count = 1 + len(self.outputs)

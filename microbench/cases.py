@@ -20,7 +20,7 @@ from calib.foundation.environment import Variables
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
-from calib.foundation.names import ModelName
+from calib.foundation.names import DeviceName, Library, ModelName
 from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
 from calib.foundation.own import Own
 from calib.foundation.quantities import (
@@ -65,10 +65,6 @@ class CaseBase(BaseModel):
         content = self.model_dump(exclude=told, exclude_defaults=True, mode="json")
         text = type(self).__name__ + json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-Library = Literal["mpi", "nccl", "torch_gloo", "torch_nccl", "torch_mpi"]
-DeviceName = Literal["cpu", "cuda"]
 
 
 class CollectiveCase(CaseBase):

@@ -16,10 +16,11 @@ from calib.driver.measure import measure
 from calib.driver.probe import probe
 from calib.foundation.errors import MachineError
 from calib.foundation.files import ensure_directory, write_whole
+from calib.foundation.names import Library
 from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE
 from calib.foundation.statistics import median
 from calib.foundation.words import bytes_words, seconds_words
-from calib.microbench.cases import CollectiveCase, Library, Plan
+from calib.microbench.cases import CollectiveCase, Plan
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.nccl import missing

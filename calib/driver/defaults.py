@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from calib.foundation.errors import MachineError
-from calib.microbench.cases import DeviceName
+from calib.foundation.names import DeviceName
 from calib.microbench.doctor import torch_cuda
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.probe import read_gpus

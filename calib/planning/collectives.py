@@ -8,8 +8,9 @@ from typing import Any
 
 from calib.fitting.parameters.file import LEAST_EXCHANGE_BYTES
 from calib.foundation.collectives import EQUAL_PARTS, Operation
+from calib.foundation.names import DeviceName, Library
 from calib.foundation.nccl import CONFIG_VERSION, TELLABLE, NcclAlgorithm
-from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
+from calib.microbench.cases import Case, CollectiveCase
 from calib.microbench.groups import fits
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.template import groups

@@ -12,7 +12,8 @@ from calib.fitting.parameters.file import TRAINING_LIBRARIES
 from calib.foundation.collectives import SUMS
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, DeviceName, InPlaceCase, LayerCase, Library
+from calib.foundation.names import DeviceName, Library
+from calib.microbench.cases import Case, InPlaceCase, LayerCase
 from calib.oracle.layout.shards import (
     Shard,
     partial_parameters,

@@ -16,7 +16,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import DivisionTemplate
 from calib.planning.request import Request
 from calib.training.allowed import why_no_execution
-from calib.training.models.specs import entry_of
+from calib.training.models.specs import batch_of
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,6 @@ def planned_launches(request: Request, cluster: Cluster) -> PlannedLaunches:
     gpus = [of.memory_bytes for host in cluster.hosts for of in host.devices if of.kind == "cuda"]
     memory = min(gpus, default=0)
     return PlannedLaunches(ranks, per_node, levels.get("rack", nodes), nodes, nccl, memory)
-
-
-def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
-    """Samples per rank: what was asked for, else the model's own. Raises InputError."""
-    if batch_per_rank is not None:
-        return batch_per_rank
-    if (found := entry_of(model)) is not None:
-        return found.batch_per_rank
-    raise InputError(f"the model {model.name} has no batch of its own: give --batch-per-rank")
 
 
 def with_tokens_cut(points: Sequence[Point]) -> list[Point]:

@@ -28,9 +28,9 @@ from calib.foundation.environment import Variables
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import read_bytes, wording, write_whole
+from calib.foundation.names import DeviceName, Library
 from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
-from calib.microbench.cases import DeviceName, Library
 from calib.options import MINIS, MOST
 
 StrategyName = Literal[

@@ -11,7 +11,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.layout.shards import why_no_layers
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.template import EVERY, DivisionTemplate
-from calib.planning.points import batch_of
+from calib.training.models.specs import batch_of
 
 OPTIONS = {"accumulation": "--accumulate"}  # that are not called as the field of Division
 

@@ -29,7 +29,14 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
 from calib.foundation.layer_keys import execution_in, parse
-from calib.foundation.names import ClusterName, DeviceKind, Fingerprint, ProgramVersion
+from calib.foundation.names import (
+    ClusterName,
+    DeviceKind,
+    DeviceName,
+    Fingerprint,
+    Library,
+    ProgramVersion,
+)
 from calib.foundation.quantities import (
     MAX_LOG,
     ActiveRanks,
@@ -53,7 +60,6 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.records import Record, TimeEstimate
-from calib.microbench.cases import DeviceName, Library
 
 FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from calib.foundation.errors import InputError
@@ -74,19 +74,16 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
 
 def _check_gradients(layers: Sequence[Layer]) -> None:
     """As in autograd, dL/dx is computed if and only if an earlier layer has weights."""
-    weighted = {INPUT: False}  # whether the layer or one before it has weights
+    weighted: set[str] = set()  # outputs of layers that have weights, or one before them has
     memory = Memory()
     for layer in layers:
-        weighted_before = any([weighted[source] for source in layer.inputs])
-        needed = weighted_before and layer.shape.is_differentiable
+        needed = layer.shape.is_differentiable and not weighted.isdisjoint(layer.inputs)
         if layer.needs_input_grad != needed:
             raise InputError(
                 f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
                 f"{'a' if needed else 'no'} layer before it has weights"
             )
-        weighted |= layer.gradients
-        for written in memory.add(layer):
-            weighted[written] |= layer.has_gradient
+        weighted.update([name for name, has in layer.gradients.items() if has], memory.add(layer))
 
 
 def _check_regions(layers: Sequence[Layer]) -> None:
@@ -139,6 +136,8 @@ def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Laye
         raise InputError(f"the layer name {layer.name!r} is {what}")
     if not layer.inputs and layer.shape.operator is None:
         raise InputError(f"the layer {layer.name!r} reads nothing: the input does not reach it")
+    if tuple([outputs.get(source) for source in layer.inputs]) == layer.shape.input_shapes:
+        return
     for source in layer.inputs:
         if source in outputs:
             continue
@@ -169,11 +168,15 @@ def _check_loss(layers: Sequence[Layer]) -> None:
             f"the last layer, {last.name!r}, is of kind {last.shape.kind} and not a loss "
             f"({' or '.join(LOSSES)})"
         )
-    reaching = names_reaching([last.name], layers)
-    for layer in reversed(layers):
+    read = {source for layer in layers for source in layer.inputs}
+    unread = [layer for layer in layers[:-1] if layer.name not in read]
+    # what is read reaches the loss if its readers do
+    reaching = names_reaching([last.name], layers) if unread else ()
+    for layer in reversed(unread):
         if layer.name not in reaching:
             raise InputError(f"the layer {layer.name!r} never reaches the loss, {last.name!r}")
-        if layer.shape.kind in LOSSES and layer is not last:
+    for layer in layers[:-1]:
+        if layer.shape.kind in LOSSES:
             raise InputError(f"the layer {layer.name!r} is a loss but not the last layer")
 
 
@@ -182,14 +185,17 @@ class Memory:
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}  # output -> all that are views of one memory
+        self._given: dict[int, int] = {}  # memory -> how many of them were given a gradient
 
     def add(self, layer: Layer) -> Sequence[str]:
-        """Know a layer's outputs; those before it into whose memory it writes."""
-        in_place = layer.shape.operator is not None and layer.shape.operator.is_in_place
-        if not layer.inputs or not (in_place or layer.shape.is_view):
+        """Know a layer's outputs; those before it that get a gradient as it writes into their memory."""
+        shape = layer.shape
+        if not layer.inputs or not (shape.is_in_place or shape.is_view):
             return ()
-        shared = self.shared(layer.inputs[0])
-        written = tuple(shared) if in_place else ()
+        shared, written = self.shared(layer.inputs[0]), []
+        if shape.is_in_place and layer.has_gradient:
+            written = shared[self._given.get(id(shared), 0) :]
+            self._given[id(shared)] = len(shared)
         shared += layer.outputs
         self._of |= dict.fromkeys(layer.outputs, shared)
         return written
@@ -207,14 +213,15 @@ def names_reaching(
     `with_gradient`: only those that a gradient comes back to.
     """
     memory = Memory()
-    written = [memory.add(layer) for layer in layers]
+    for layer in layers:
+        memory.add(layer)
     reached, found = set(returned), set()
-    for layer, changed in zip(reversed(layers), reversed(written), strict=True):
-        outputs = [name for name, has in layer.gradients.items() if has or not with_gradient]
-        if not outputs or (
-            reached.isdisjoint(outputs)
-            and reached.isdisjoint(memory.shared(layer.name) if changed else ())
-        ):
+    for layer in reversed(layers):
+        outputs: Collection[str] = layer.outputs
+        if with_gradient:
+            outputs = [name for name, has in layer.gradients.items() if has]
+        changed = memory.shared(layer.name) if outputs and layer.shape.is_in_place else ()
+        if reached.isdisjoint(outputs) and reached.isdisjoint(changed):
             continue
         reached.update(layer.inputs)
         found.add(layer.name)

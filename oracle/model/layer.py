@@ -43,11 +43,10 @@ class Layer(Record):
     @property
     def gradients(self) -> dict[str, bool]:
         """Whether dL/dy is computed, by output: indices beside values have none."""
-        operator = self.shape.operator
-        if not self.has_gradient:
-            return dict.fromkeys(self.outputs, False)
-        floats = (True,) if operator is None else operator.outputs_are_floats
-        return dict(zip(self.outputs, floats, strict=True))
+        operator, has = self.shape.operator, self.has_gradient
+        if operator is None or not has:
+            return dict.fromkeys(self.outputs, has)
+        return dict(zip(self.outputs, operator.outputs_are_floats, strict=True))
 
     @property
     def own_parameters(self) -> tuple[Shape, ...]:

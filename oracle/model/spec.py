@@ -61,7 +61,6 @@ class ModelSpec(Record):
     @model_validator(mode="before")
     @classmethod
     def _known_kinds(cls, content: Any) -> Any:
-        check_kinds(content)
         return _with_equal_shapes_once(content)
 
     @model_validator(mode="after")
@@ -234,7 +233,7 @@ def _with_equal_shapes_once(content: Any) -> Any:
     Those that are wrong are left as they are.
     """
     layers = content.get("layers") if isinstance(content, dict) else None
-    if not isinstance(layers, list):
+    if not isinstance(layers, list | tuple):
         return content
     known: dict[bytes, LayerShape] = {}
 
@@ -250,6 +249,7 @@ def _with_equal_shapes_once(content: Any) -> Any:
     try:
         return content | {"layers": [once(layer) for layer in layers]}
     except ValueError:  # validated again, the error says which layer's
+        check_kinds(content)
         return content
 
 

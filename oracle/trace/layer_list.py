@@ -89,8 +89,7 @@ class LayerList:
         self.layers.append(layer)
         self.shape_of |= layer.outputs
         self.weighted |= layer.gradients
-        for written in self._memory.add(layer):
-            self.weighted[written] |= layer.has_gradient
+        self.weighted |= dict.fromkeys(self._memory.add(layer), True)
 
     def drop_unused(self, returned: Sequence[str]) -> None:
         """Leave out what never reaches the outputs."""

@@ -14,10 +14,10 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.collective_rows import name_of
 from calib.foundation.division import STRATEGIES
 from calib.foundation.execution import execution_of
+from calib.foundation.names import DeviceName
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
-    DeviceName,
     InPlaceCase,
     LayerCase,
     SparseCase,

@@ -49,6 +49,15 @@ def entry_of(model: ModelSpec) -> ModelEntry | None:
     return entry(model.name) if model.name in model_names() else None
 
 
+def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
+    """Samples per rank: what was asked for, else the model's own. Raises InputError."""
+    if batch_per_rank is not None:
+        return batch_per_rank
+    if (found := entry_of(model)) is not None:
+        return found.batch_per_rank
+    raise InputError(f"the model {model.name} has no batch of its own: give --batch-per-rank")
+
+
 def why_not_built(model: ModelSpec) -> str:
     """Why a model's iterations are neither timed nor trained; "" where they are."""
     if entry_of(model) is not None:

@@ -19,11 +19,11 @@ from tests.oracle.handmade import mlp
 from calib.foundation.division import STRATEGIES, Division
 from calib.foundation.errors import InputError
 from calib.foundation.execution import execution_of
+from calib.foundation.names import DeviceName
 from calib.foundation.own import Own
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
-    DeviceName,
     InPlaceCase,
     LayerCase,
     Plan,
@@ -41,10 +41,10 @@ from calib.oracle.trace.tracing import trace
 from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, plan_for_run, specs_of
-from calib.planning.points import batch_of, planned_launches, points_of
+from calib.planning.points import planned_launches, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
 from calib.training.models import OWN_BATCH, entry
-from calib.training.models.specs import spec
+from calib.training.models.specs import batch_of, spec
 
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 # distinct cases of the default plan on 2 ranks before there were strategies and levels to plan for

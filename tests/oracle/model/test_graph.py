@@ -18,8 +18,9 @@ from tests.oracle.handmade import mlp
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape
+from calib.foundation.operators import Operator
 from calib.microbench.layers.build import build_layer, make_inputs
-from calib.oracle.model.graph import check_graph
+from calib.oracle.model.graph import Memory, check_graph
 from calib.oracle.model.graph_layers import why_impossible
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -572,3 +573,17 @@ def test_windows_are_those_of_torch(
             },
         )
         assert (why_impossible(shape) == "") == (outputs == count)
+
+
+def test_what_is_written_again_and_again_gets_its_gradient_once() -> None:
+    """A chain of n calls in place was n * n / 2 steps: ten thousand took a minute."""
+    sin = Operator(name="aten.sin_.default", arguments='[{"input": 0}]')
+    size = {"input_shapes": ((4,),), "output_shape": (4,)}
+    shape = LayerShape(kind="operator", operator=sin, **size)
+    memory = Memory()
+    given = [
+        memory.add(Layer(name=f"{n + 1}", shape=shape, inputs=(f"{n}",), needs_input_grad=n > 0))
+        for n in range(5)
+    ]
+    assert [list(names) for names in given] == [[], ["0", "1"], ["2"], ["3"], ["4"]]
+    assert memory.shared("0") == list("012345")
