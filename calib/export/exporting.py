@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from calib.export.about import SIDE_SUFFIX, about
-from calib.export.reference import of_library
 from calib.export.target import Exported, ExportRequest, Source, Target
 from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError, MissingParameter
@@ -84,7 +83,7 @@ def request_of(
 ) -> ExportRequest:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
     signed = read_signed(path)
-    parameters = signed.parameters if library is None else of_library(signed.parameters, library)
+    parameters = signed.parameters if library is None else signed.parameters.sent_by(library)
     chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
     if len(chosen) > MOST_RANKS_NAMED:
         raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")

@@ -235,7 +235,7 @@ def test_list_names_every_target(home: Path) -> None:
         ("parameters.json --to simgrid --ranks a -o x", "is not a list of numbers"),
         ("parameters.json --to simgrid --bytes 4KiB:1 -o x", "the smaller first"),
         ("parameters.json --to simgrid --bytes 4Kb -o x", "is not like 64KiB:64MiB"),
-        ("parameters.json --to simgrid --library gloo -o x", "they hold: mpi"),
+        ("parameters.json --to simgrid --library gloo -o x", "only those of mpi"),
         ("parameters.json --to simgrid --cluster none.json -o x", "none.json does not exist"),
         ("parameters.json --to galvatron -o parameters.json", "writes several files"),
         ("parameters.json --to nccl-tuner -o x", "algorithm"),
