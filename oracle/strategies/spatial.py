@@ -1,4 +1,6 @@
-"""Spatial: p parts of every image, in a 1-D, 2-D or 3-D grid (formulas.md; ParaDL section 3.2, eq 8-10).
+"""Spatial and data+spatial: parts of every image (formulas.md; ParaDL section 3.2, eq 8-10).
+
+Spatial: p parts, in a 1-D, 2-D or 3-D grid.
 
 B [ sum_split(FW + BW)/p + sum_rest(FW + BW) ] + sum(WU) + AR(p, W)
 + sum over split layers with K > 1 of 2 [ 2 alpha + B delta beta (halo(x) + halo(dy)) ]
@@ -9,6 +11,12 @@ a halo costs what an exchange with all neighbours at once took, joining it to th
 there is no scatter: every rank has the whole gradient at the end of the split and takes its own part.
 Neither form has the corners that a 2-D or 3-D grid gets from diagonal neighbours: floor(K/2)^2 items
 per channel, against floor(K/2) times the length of a part.
+
+Data+spatial: p1 groups with B/p1 samples each, whose p2 ranks share the images; p = p1 p2. The terms
+above with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W) between the
+leaders (ParaDL sections 3.6 and 4.5). The leaders form one ring, so phi is that of one flow. If all
+ranks take part (Division.gradients), a reduce-scatter and an allgather in the group make up AR(p2, W),
+and p2 concurrent rings carry W/p2 each.
 """
 
 from __future__ import annotations
@@ -43,6 +51,7 @@ from calib.oracle.terms import Term
 
 # every rank has all weights
 WHOLE = Division("serial", 1, 1)
+LEADER_RINGS = 1.0
 NO_CONCAT = (
     "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
 )
@@ -91,23 +100,18 @@ def _joining(found: list[JoinLoop], item_bytes: int, costs: Costs) -> Cost:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula: one group of p ranks, and AR(p, W)."""
-    p, what = division.p, "allreduce of gradients"
-    return [*paper_group(model, division, costs), *paper_allreduce(model, costs, p, p, what)]
-
-
-def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """A group of p2 ranks on B/p1 samples: compute, halos, the end of the split, the update."""
+    """The formula, with alpha and beta of a group inside it and of all p ranks between leaders."""
+    p, p1, p2 = division.p, division.replicas, division.parts
+    rings, share = (float(p2), p2) if division.gradients == "all" else (LEADER_RINGS, 1)
+    phi = costs.contention(rings, p) if p1 > 1 else ALONE
+    inside = "allreduce of gradients" + " in a group" * division.traits.hybrid
     return [
-        *paper_compute(
-            workload(model, division),
-            costs,
-            division.batch / division.p,
-            division.batch / division.replicas,
-        ),
+        *paper_compute(workload(model, division), costs, division.batch / p, division.batch / p1),
         *_paper_halos(model, division, costs),
         *_paper_end(model, division, costs),
         paper_update(costs),
+        *paper_allreduce(model, costs, p2, p2, inside, groups=p1),
+        *paper_allreduce(model, costs, p1, p, "allreduce between groups", phi, share=share),
     ]
 
 
@@ -200,17 +204,21 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     """The product of the most parts along every dimension, in all layers that must be split.
 
     Those are the first layer, or all up to `split_until`. formulas.md: p <= min prod(spatial
-    dimensions), and every part as long as the halo. For a hybrid it limits p2.
+    dimensions), and every part as long as the halo. For a hybrid it limits p2, and p1 <= B.
     """
-    p = "p2" if division.traits.hybrid else "p"
+    hybrid = division.traits.hybrid
+    p = "p2" if hybrid else "p"
+    samples = division.batch if hybrid else 1
+    also = f"; and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
     cuts = most_cuts(model, division.split_until)
     if not cuts:
-        return Limit(ranks=1, why=f"{p} <= 1: the layers to split are not all of images")
+        why = f"{p} <= 1: the layers to split are not all of images"
+        return Limit(ranks=samples, why=f"{why}{also}")
     most = " x ".join(str(parts) for parts, _ in cuts)
     of = ", ".join(
         f"{along} {n} ({name})" for along, (n, name) in zip(DIMENSIONS, cuts, strict=False)
     )
     return Limit(
-        ranks=math.prod(parts for parts, _ in cuts),
-        why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}",
+        ranks=samples * math.prod(parts for parts, _ in cuts),
+        why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}{also}",
     )
