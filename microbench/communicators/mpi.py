@@ -21,8 +21,7 @@ import numpy as np
 from calib.foundation.errors import InputError, MachineError
 from calib.microbench.agreement import agree
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 
 if TYPE_CHECKING:
     from mpi4py import MPI

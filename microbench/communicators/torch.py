@@ -21,8 +21,7 @@ from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
 from calib.microbench.communicators.torch_groups import destroy_group, new_group
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 
 all_gather_single: Any
 reduce_scatter_single: Any
