@@ -48,9 +48,14 @@ def exchanged(exchange: FlatAllreduce, gradients: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_has_a_file_in_both_rooms(strategy: str) -> None:
-    """Of its name: terms in the oracle, what a rank runs in training."""
+    """Of one name: terms in the oracle, what a rank runs in training. Those that divide alike share it."""
     module = STRATEGIES[strategy].module
-    assert module == strategy.replace("+", "_")
+    cuts = STRATEGIES[strategy].cuts
+    alike = [name for name, of in STRATEGIES.items() if of.module == module]
+    expected = (
+        ["filter", "channel", "data+filter"] if cuts in ("filters", "channels") else [strategy]
+    )
+    assert alike == (["spatial", "data+spatial"] if cuts == "image" else expected)
     assert callable(import_module(f"calib.training.strategies.{module}").make)
     terms = strategy_named(strategy)
     assert terms is import_module(f"calib.oracle.strategies.{module}")
