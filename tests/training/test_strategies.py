@@ -48,7 +48,7 @@ def exchanged(exchange: FlatAllreduce, gradients: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_has_a_file_in_both_rooms(strategy: str) -> None:
-    """Of one name: terms in the oracle, what a rank runs in training. Those that divide alike share it."""
+    """Terms in the oracle, and what a rank runs in training; those that divide alike share one."""
     module = STRATEGIES[strategy].module
     cuts = STRATEGIES[strategy].cuts
     alike = [name for name, of in STRATEGIES.items() if of.module == module]
