@@ -26,12 +26,11 @@ from calib.fitting.parameters.findings import (
     about,
     large_error,
     note,
-    several,
     warning,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
-from calib.foundation.words import bytes_words
+from calib.foundation.words import bytes_words, several
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6

@@ -23,12 +23,12 @@ from calib.fitting.parameters.findings import (
     about,
     large_error,
     note,
-    several,
     warning,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.foundation.words import several
 
 # layers, under which leaving one out says little of a law with several prices
 MIN_LAYERS = 6

@@ -25,18 +25,11 @@ NOTE = "the published time of one GPU is shared out over weighted layers by thei
 class PublishedCosts:
     """PaperCosts of one model: `seconds` per sample on one GPU, and the links that were used.
 
-    `links` returns the Link of (span, operation). phi is flows over `links_per_node`; with 0 the
-    published beta already includes it.
+    `links` returns the Link of (span, operation), whose beta already includes phi.
     """
 
-    def __init__(
-        self,
-        model: ModelSpec,
-        seconds: float,
-        links: Callable[[int, str], Link],
-        links_per_node: int = 0,
-    ) -> None:
-        self._links, self._links_per_node = links, links_per_node
+    def __init__(self, model: ModelSpec, seconds: float, links: Callable[[int, str], Link]) -> None:
+        self._links = links
         weights = {
             d: [_operations(model, i, d) for i in range(len(model.layers))]
             for d in ("forward", "backward")
@@ -68,8 +61,8 @@ class PublishedCosts:
         return self._links(span, operation)
 
     def contention(self, flows: float, span: int) -> Phi:
-        """flows / links of a node, or 1 if the published beta includes it."""
-        return Phi.exactly(max(1.0, flows / (self._links_per_node or flows)))
+        """1: the published beta includes it."""
+        return Phi.exactly(1.0)
 
 
 def _operations(model: ModelSpec, index: int, direction: Direction) -> float:
