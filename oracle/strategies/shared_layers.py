@@ -58,6 +58,7 @@ from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
     flow_terms,
+    paper_allreduce,
     paper_compute,
     paper_update,
     update_terms,
@@ -197,30 +198,15 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     p1 = 1 and p2 = p except in data+filter, which also has an exchange, with alpha and beta of a group
     inside it and of all p ranks between groups.
     """
-    samples = division.batch / division.replicas
+    p1, p2 = division.replicas, division.parts
+    phi = costs.contention(p2, division.p) if p1 > 1 else None
+    nbytes = model_weights(model).nbytes / p2
+    work, samples = workload(model, division), division.batch / p1
     return [
-        *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
+        *paper_compute(work, costs, division.batch / division.p, samples),
         *paper_flows(model, division, costs),
-        paper_update(costs, division.parts),
-        *_paper_exchange(model, division, costs),
-    ]
-
-
-def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """2 (p1-1) (alpha + W phi beta / p); of one group nothing."""
-    p1, p2, nbytes = division.replicas, division.parts, model_weights(model).nbytes
-    if p1 == 1:
-        return []
-    link, phi = costs.link(division.p, "allreduce"), costs.contention(p2, division.p)
-    return [
-        Term(
-            "exchange",
-            "gradient exchange",
-            "segmented allreduce of gradients",
-            link.allreduce(p1, nbytes / p2, phi),
-            "2 (p1-1) (alpha + W phi beta / p)",
-            {"p1": p1, "p": division.p, "W": nbytes, "phi": phi.factor.value, **link.values},
-        )
+        paper_update(costs, p2),
+        *paper_allreduce(costs, p1, nbytes, "segmented allreduce of gradients", division.p, phi),
     ]
 
 

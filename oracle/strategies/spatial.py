@@ -26,14 +26,12 @@ import math
 from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.oracle.costs.contention import Phi
-from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.grids import most_cuts
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import DIMENSIONS
 from calib.oracle.layout.stages import activations_before
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import model_weights, workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
@@ -42,6 +40,7 @@ from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
     flow_terms,
+    paper_allreduce,
     paper_compute,
     paper_update,
     update_terms,
@@ -49,8 +48,6 @@ from calib.oracle.strategies.common import (
 from calib.oracle.strategies.halos import TENSORS, JoinLoop, end_items, joins, paper_halos
 from calib.oracle.terms import Term
 
-# every rank has all weights
-WHOLE = Division("serial", 1, 1)
 LEADER_RINGS = 1.0
 NO_CONCAT = (
     "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
@@ -103,45 +100,16 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     """The formula, with alpha and beta of a group inside it and of all p ranks between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
     rings, share = (float(p2), p2) if division.gradients == "all" else (LEADER_RINGS, 1)
-    phi = costs.contention(rings, p) if p1 > 1 else ALONE
+    phi = costs.contention(rings, p) if p1 > 1 else None
+    nbytes = model_weights(model).nbytes
     inside = "allreduce of gradients" + " in a group" * division.traits.hybrid
     return [
         *paper_compute(workload(model, division), costs, division.batch / p, division.batch / p1),
         *_paper_halos(model, division, costs),
         *_paper_end(model, division, costs),
         paper_update(costs),
-        *paper_allreduce(model, costs, p2, p2, inside, groups=p1),
-        *paper_allreduce(model, costs, p1, p, "allreduce between groups", phi, share=share),
-    ]
-
-
-def paper_allreduce(
-    model: ModelSpec,
-    costs: PaperCosts,
-    p: int,
-    span: int,
-    what: str,
-    contention: Phi = ALONE,
-    groups: int = 1,
-    share: int = 1,
-) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent ranks; empty if p = 1.
-
-    `groups`: how many such groups there are; `share`: each ring carries a `share`-th of W.
-    """
-    if p == 1:
-        return []
-    link = costs.link(span, "allreduce", groups)
-    nbytes = workload(model, WHOLE).weights.nbytes / share
-    return [
-        Term(
-            "exchange",
-            "gradient exchange",
-            what,
-            link.allreduce(p, nbytes, contention),
-            "2 (p-1) (alpha + W phi beta / p)",
-            {"p": p, "W": nbytes, "phi": contention.factor.value, **link.values},
-        )
+        *paper_allreduce(costs, p2, nbytes, inside, groups=p1),
+        *paper_allreduce(costs, p1, nbytes / share, "allreduce between groups", p, phi),
     ]
 
 
