@@ -53,11 +53,7 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
     for law in parameters.structural:
         yield from about("structural", label_of("structural", law), _structural(law))
     for contended in parameters.contention:
-        subject = (
-            f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "
-            f"p={contended.ranks}, stride {contended.stride})"
-        )
-        yield from about("contention", subject, _contention(contended))
+        yield from about("contention", label_of("contention", contended), _contention(contended))
 
 
 def _thin(fit: CollectiveFit) -> Iterator[Remark]:
