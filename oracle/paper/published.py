@@ -15,14 +15,13 @@ from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.shards import WEIGHTED
-from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import sum_of
+from calib.oracle.paper.form import PaperCosts
 
 NOTE = "the published time of one GPU is shared out over weighted layers by their operations"
 
 
-class PublishedCosts:
+class PublishedCosts(PaperCosts):
     """PaperCosts of one model: `seconds` per sample on one GPU, and the links that were used.
 
     `links` returns the Link of (span, operation), whose beta already includes phi.
@@ -44,17 +43,9 @@ class PublishedCosts:
         """Seconds per sample of every layer."""
         return self._each[direction]
 
-    def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        """The sum of `each` over the layers that `select` names."""
-        return sum_of(self._each[direction], work, select)
-
     def update(self) -> Sequence[Cost]:
         """Nothing, as the published time includes the update."""
         return [NOTHING] * len(self._each["forward"])
-
-    def update_total(self) -> Cost:
-        """Nothing."""
-        return NOTHING
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """The alpha and beta of the publication."""
