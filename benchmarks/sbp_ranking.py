@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 from tests.cluster.namespaces import HOSTS, CannotBuild
 
-from benchmarks.sbp.operations import operations
-from benchmarks.sbp.placement import Degrees
-from benchmarks.sbp.worker import ChainJob, Rounds
 from benchmarks.sbp_calibration import calibrate, cluster, fit_oversubscribed, start
 from calib.foundation.errors import MeasurementError
 from calib.foundation.statistics import median
 from calib.oracle.costs.machine import Machine
 from calib.search.links import LinkGroup, Links
 from calib.search.request import Devices
+from calib.training.sbp.operations import operations
+from calib.training.sbp.placement import Degrees
+from calib.training.sbp.worker import ChainJob, Rounds
 
 Strategy = tuple[Degrees, ...]
 
@@ -165,7 +165,12 @@ def ranking(folder: Path, seconds: float = SECONDS) -> list[str]:
         (folder / "job.json").write_text(job.model_dump_json())
         start(
             built,
-            ["-m", "benchmarks.sbp.worker", str(folder / "job.json"), str(folder / "rounds.json")],
+            [
+                "-m",
+                "calib.training.sbp.worker",
+                str(folder / "job.json"),
+                str(folder / "rounds.json"),
+            ],
         )
     return report(
         job,

@@ -14,9 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
-from benchmarks.sbp.engine import Array, ChainTeams, Problem, RankChain, block, problem
 
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.sbp.engine import Array, ChainTeams, Problem, RankChain, block, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
 

@@ -1,4 +1,4 @@
-"""What a launcher starts on every rank: python -m benchmarks.sbp.worker JOB RESULT (both JSON).
+"""What a launcher starts on every rank: python -m calib.training.sbp.worker JOB RESULT (both JSON).
 
 Times strategies of one chain in turn, in another order every round, for as long as the job says. A
 time is that of the slowest rank, from a barrier on.
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from benchmarks.sbp.engine import ChainTeams, RankChain, problem
-from benchmarks.sbp.operations import DoneCollective
-from benchmarks.sbp.placement import Degrees
 from calib.foundation.errors import CalibError
 from calib.foundation.files import write_json
 from calib.foundation.statistics import median
 from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.sbp.engine import ChainTeams, RankChain, problem
+from calib.training.sbp.operations import DoneCollective
+from calib.training.sbp.placement import Degrees
 
 PRODUCTS = 8
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from benchmarks.sbp.placement import Degrees
+from calib.training.sbp.placement import Degrees
 
 CollectiveKind = Literal["allreduce", "allgather", "reduce_scatter", "all_to_all"]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.sbp.operations import CollectiveKind, DoneCollective
-from benchmarks.sbp.placement import Degrees, PlacedLayer, RankGroups, place
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator
+from calib.training.sbp.operations import CollectiveKind, DoneCollective
+from calib.training.sbp.placement import Degrees, PlacedLayer, RankGroups, place
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -6,13 +6,13 @@ import itertools
 from collections import Counter
 
 import pytest
-from benchmarks.sbp.operations import DoneCollective, operations
-from benchmarks.sbp.placement import place
 from tests.helpers.sbp import collectives_of
 
 from calib.foundation.errors import InputError
 from calib.search.links import LinkGroup
 from calib.search.sbp.states import ProductLayer, State
+from calib.training.sbp.operations import DoneCollective, operations
+from calib.training.sbp.placement import place
 
 M, K, N = 1024, 512, 256
 
