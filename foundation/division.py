@@ -20,8 +20,7 @@ CutWhat = Literal["", "image", "filters", "channels", "regions", "tokens"]
 class StrategyTraits:
     """How a strategy divides training.
 
-    `module` is its file in oracle/strategies and in training/strategies, one for those that divide in
-    the same way. `cuts`: what the ranks that
+    `module` is its file in oracle/strategies and in training/strategies. `cuts`: what the ranks that
     share samples split. `replicas`: groups of ranks have different samples. `stages`: each rank has a
     run of layers. `shards`: each rank keeps 1/p of weights, gradients and optimizer state, and gathers
     weights for their layers. `options`: fields of Division that it takes beside p and the batch.
@@ -67,13 +66,13 @@ STRATEGIES = {
     "pipeline": StrategyTraits(
         "pipeline", stages=True, options=("segments", "schedule", "boundaries")
     ),
-    "filter": StrategyTraits("shared_layers", "filters"),
-    "channel": StrategyTraits("shared_layers", "channels"),
+    "filter": StrategyTraits("filter", "filters"),
+    "channel": StrategyTraits("channel", "channels"),
     "tensor": StrategyTraits("tensor", "regions", options=("sequence_parallel",)),
     "sequence": StrategyTraits("sequence", "tokens"),
-    "data+filter": StrategyTraits("shared_layers", "filters", replicas=True, options=("inner",)),
+    "data+filter": StrategyTraits("data_filter", "filters", replicas=True, options=("inner",)),
     "data+spatial": StrategyTraits(
-        "spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
+        "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
     ),
 }
 CALIBRATED = ("serial", "data")  # by default

@@ -1,6 +1,6 @@
-"""Parallel strategies: terms, memory and limit of one iteration.
+"""Parallel strategies, one file each: terms, memory and limit of one iteration.
 
-The registry, with the file of each, is STRATEGIES of foundation/division.py.
+The registry is STRATEGIES of foundation/division.py.
 """
 
 from __future__ import annotations

@@ -3,23 +3,6 @@
 Every rank of a group has all of its samples. Around a split layer the ranks join or sum tensors
 (layer_flows in oracle/layout/traffic.py), and each of them splits and concats its own memory, for which
 calib/planning/tensors.py measures the tensors listed here.
-
-Filter (formulas.md; ParaDL A.1.4, equations 15 and 16): every rank has 1/p of the filters of each
-convolution and fully connected layer. (B/p) sum_split(FW + BW) + B sum_rest(FW + BW) + sum(WU)/p, and
-between layers the allgather of y in the forward (except the last) and the allreduce of dL/dx in the
-backward (except the first). The measured form gathers the last y too, as training does: the loss needs
-all logits. BN, ReLU, pooling and grouped convolutions are replicated and send nothing.
-
-Channel (A.1.5, equations 17 to 19): every rank has 1/p of the input channels of each weighted layer but
-the first, which stays whole, as an image has C = 3. The terms are filter's, but the forward sums y
-(allreduce, also for the last layer) and the backward joins dL/dx (allgather, except for the first split
-layer). The measured form joins that dL/dx too, as training does: the layer before has weights, whose
-gradients need all of it. Biases are added after the sum, so every rank has them whole.
-
-Data+filter (A.1.6, equations 20 to 22): p1 groups with B/p1 samples each, whose p2 ranks share the
-filters; p = p1 p2. (B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + filter's messages
-in a group + 2 (p1-1) (alpha + W phi beta / p): each rank reduces its W/p2 with its counterparts in the
-other groups. p2 rings share the links of a node, so phi = rings per link.
 """
 
 from __future__ import annotations
@@ -46,7 +29,7 @@ from calib.oracle.layout.shards import (
 from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.tokens import moves_again
 from calib.oracle.layout.traffic import grouped_flows
-from calib.oracle.layout.workload import model_weights, workload
+from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.recomputed import read_again, run_again
@@ -58,7 +41,6 @@ from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
     flow_terms,
-    paper_allreduce,
     paper_compute,
     paper_update,
     update_terms,
@@ -195,18 +177,13 @@ def _moved_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """(B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + joining and summing.
 
-    p1 = 1 and p2 = p except in data+filter, which also has an exchange, with alpha and beta of a group
-    inside it and of all p ranks between groups.
+    p1 = 1 and p2 = p except in data+filter, whose exchange between groups is not included.
     """
-    p1, p2 = division.replicas, division.parts
-    phi = costs.contention(p2, division.p) if p1 > 1 else None
-    nbytes = model_weights(model).nbytes / p2
-    work, samples = workload(model, division), division.batch / p1
+    work, samples = workload(model, division), division.batch / division.replicas
     return [
         *paper_compute(work, costs, division.batch / division.p, samples),
         *paper_flows(model, division, costs),
-        paper_update(costs, p2),
-        *paper_allreduce(costs, p1, nbytes, "segmented allreduce of gradients", division.p, phi),
+        paper_update(costs, division.parts),
     ]
 
 

@@ -1,6 +1,4 @@
-"""Spatial and data+spatial: parts of every image (formulas.md; ParaDL section 3.2, eq 8-10).
-
-Spatial: p parts, in a 1-D, 2-D or 3-D grid.
+"""Spatial: p parts of every image, in a 1-D, 2-D or 3-D grid (formulas.md; ParaDL section 3.2, eq 8-10).
 
 B [ sum_split(FW + BW)/p + sum_rest(FW + BW) ] + sum(WU) + AR(p, W)
 + sum over split layers with K > 1 of 2 [ 2 alpha + B delta beta (halo(x) + halo(dy)) ]
@@ -11,12 +9,6 @@ a halo costs what an exchange with all neighbours at once took, joining it to th
 there is no scatter: every rank has the whole gradient at the end of the split and takes its own part.
 Neither form has the corners that a 2-D or 3-D grid gets from diagonal neighbours: floor(K/2)^2 items
 per channel, against floor(K/2) times the length of a part.
-
-Data+spatial: p1 groups with B/p1 samples each, whose p2 ranks share the images; p = p1 p2. The terms
-above with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W) between the
-leaders (ParaDL sections 3.6 and 4.5). The leaders form one ring, so phi is that of one flow. If all
-ranks take part (Division.gradients), a reduce-scatter and an allgather in the group make up AR(p2, W),
-and p2 concurrent rings carry W/p2 each.
 """
 
 from __future__ import annotations
@@ -48,7 +40,6 @@ from calib.oracle.strategies.common import (
 from calib.oracle.strategies.halos import TENSORS, JoinLoop, end_items, joins, paper_halos
 from calib.oracle.terms import Term
 
-LEADER_RINGS = 1.0
 NO_CONCAT = (
     "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
 )
@@ -97,19 +88,19 @@ def _joining(found: list[JoinLoop], item_bytes: int, costs: Costs) -> Cost:
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """The formula, with alpha and beta of a group inside it and of all p ranks between leaders."""
-    p, p1, p2 = division.p, division.replicas, division.parts
-    rings, share = (float(p2), p2) if division.gradients == "all" else (LEADER_RINGS, 1)
-    phi = costs.contention(rings, p) if p1 > 1 else None
+    """The formula: one group of p ranks, and AR(p, W)."""
     nbytes = model_weights(model).nbytes
-    inside = "allreduce of gradients" + " in a group" * division.traits.hybrid
+    return [*paper_group(model, division, costs), *paper_allreduce(costs, division.p, nbytes)]
+
+
+def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """A group of p2 ranks on B/p1 samples: compute, halos, the end of the split, the update."""
+    samples = division.batch / division.replicas
     return [
-        *paper_compute(workload(model, division), costs, division.batch / p, division.batch / p1),
+        *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
         *_paper_halos(model, division, costs),
         *_paper_end(model, division, costs),
         paper_update(costs),
-        *paper_allreduce(costs, p2, nbytes, inside, groups=p1),
-        *paper_allreduce(costs, p1, nbytes / share, "allreduce between groups", p, phi),
     ]
 
 
@@ -172,21 +163,17 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     """The product of the most parts along every dimension, in all layers that must be split.
 
     Those are the first layer, or all up to `split_until`. formulas.md: p <= min prod(spatial
-    dimensions), and every part as long as the halo. For a hybrid it limits p2, and p1 <= B.
+    dimensions), and every part as long as the halo. For a hybrid it limits p2.
     """
-    hybrid = division.traits.hybrid
-    p = "p2" if hybrid else "p"
-    samples = division.batch if hybrid else 1
-    also = f"; and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
+    p = "p2" if division.traits.hybrid else "p"
     cuts = most_cuts(model, division.split_until)
     if not cuts:
-        why = f"{p} <= 1: the layers to split are not all of images"
-        return Limit(ranks=samples, why=f"{why}{also}")
+        return Limit(ranks=1, why=f"{p} <= 1: the layers to split are not all of images")
     most = " x ".join(str(parts) for parts, _ in cuts)
     of = ", ".join(
         f"{along} {n} ({name})" for along, (n, name) in zip(DIMENSIONS, cuts, strict=False)
     )
     return Limit(
-        ranks=samples * math.prod(parts for parts, _ in cuts),
-        why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}{also}",
+        ranks=math.prod(parts for parts, _ in cuts),
+        why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}",
     )

@@ -23,7 +23,8 @@ from tests.oracle.simulated import (
 from calib.foundation.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.predict import project
-from calib.oracle.strategies import shared_layers as strategy
+from calib.oracle.strategies import data_filter as strategy
+from calib.oracle.strategies import filter as filter_strategy
 from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
@@ -82,7 +83,7 @@ def test_by_hand() -> None:
 def test_memory() -> None:
     """Filter's bytes of B/p1 samples, and a buffer of the rank's gradients between groups."""
     net = network([5], 2, [4])
-    within = strategy.memory(net.model, Division("filter", 2, 4), "momentum")
+    within = filter_strategy.memory(net.model, Division("filter", 2, 4), "momentum")
     hybrid = Division("data+filter", 6, 12, inner=2)
     weights = 4 * (3 * 27 + 3 + 2 * 20 + 2)
     assert strategy.memory(net.model, hybrid, "momentum") == {**within, "exchange": weights}

@@ -23,7 +23,7 @@ from calib.oracle.layout.traffic import gradient_messages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection
-from calib.oracle.strategies import data, spatial
+from calib.oracle.strategies import data, data_spatial, spatial
 from calib.oracle.strategies.common import exchange_terms
 from calib.oracle.terms import Term
 
@@ -42,7 +42,7 @@ def test_paper_form_is_the_simulation(
     )
     assume(not why_impossible(model, division))
     costs = tables(model, node)
-    found = seconds(spatial.paper(model, division, costs))
+    found = seconds(data_spatial.paper(model, division, costs))
 
     inside, outside = ("node" if n <= node else "rack" for n in (inner, p))
     p2p, gather = wire(*WIRES[inside, "p2p"]), wire(*WIRES[inside, "allgather"])
@@ -71,7 +71,7 @@ def test_one_ring_of_leaders_shares_no_link() -> None:
     """phi = 1 however few links a node has: with twice the links nothing changes."""
     model = small()
     division = Division("data+spatial", 8, 8, inner=2)
-    one, two = (spatial.paper(model, division, tables(model, 4, n)) for n in (1, 2))
+    one, two = (data_spatial.paper(model, division, tables(model, 4, n)) for n in (1, 2))
     assert one == two
     assert [t.values.get("phi", 1.0) for t in one if t.phase == "exchange"] == [1.0, 1.0]
 
@@ -114,9 +114,9 @@ def test_terms_of_the_limits_are_theirs() -> None:
 
     model = small()
     costs = tables(model)
-    group = spatial.paper(model, Division("data+spatial", 4, 12, 4), costs)
+    group = data_spatial.paper(model, Division("data+spatial", 4, 12, 4), costs)
     assert costs_of(group) == costs_of(spatial.paper(model, Division("spatial", 4, 12), costs))
-    replicas = spatial.paper(model, Division("data+spatial", 4, 12, 1), costs)
+    replicas = data_spatial.paper(model, Division("data+spatial", 4, 12, 1), costs)
     assert costs_of(replicas) == costs_of(data.paper(model, Division("data", 4, 12), costs))
 
 
@@ -158,7 +158,7 @@ def test_paper_form_of_all_ranks() -> None:
     model, weights = small(), 1624
     division = Division("data+spatial", 8, 8, 2, gradients="all")
     costs = tables(model, 2, 1)
-    found = [t for t in spatial.paper(model, division, costs) if t.phase == "exchange"]
+    found = [t for t in data_spatial.paper(model, division, costs) if t.phase == "exchange"]
     inside, outside = WIRES["node", "allreduce"], WIRES["rack", "allreduce"]
     assert [t.cost.seconds for t in found] == pytest.approx(
         [
@@ -200,7 +200,7 @@ def test_gradients_are_exchanged_as_by_the_kind_that_is_left() -> None:
 def test_memory_and_limit() -> None:
     """2 B / (p1 p2) of split layers, 2 B / p1 of whole ones, all weights; B times spatial's limit."""
     model, division = small(), Division("data+spatial", 8, 12, inner=2)
-    parts = spatial.memory(model, division, "momentum")
+    parts = data_spatial.memory(model, division, "momentum")
     assert parts == {
         "activations": 2 * 4 * (12 * 960 // 8 + 12 * 61 // 4),
         "weights": 4 * 406,
@@ -208,7 +208,7 @@ def test_memory_and_limit() -> None:
         "optimizer": 4 * 406,
         "exchange": 4 * 406,
     }
-    limit = spatial.limit(model, division)
+    limit = data_spatial.limit(model, division)
     assert limit.ranks == 12 * 48
     assert limit.why.startswith("p2 <= 8 x 6 parts")
     assert limit.why.endswith("one sample for each of p1 <= B = 12 groups")

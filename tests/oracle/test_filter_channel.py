@@ -16,11 +16,12 @@ from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.predict import project
-from calib.oracle.strategies import shared_layers
+from calib.oracle.strategies import channel, filter
 from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
-EITHER = pytest.mark.parametrize("name", ["filter", "channel"])
+MODULES = {"filter": filter, "channel": channel}
+EITHER = pytest.mark.parametrize("name", MODULES)
 
 
 @EITHER
@@ -31,7 +32,7 @@ def test_communication_is_that_of_rings(
 ) -> None:
     p = data.draw(st.integers(1, largest_p(name, net)))
     costs = tables(net)
-    terms = shared_layers.paper(net.model, Division(name, p, batch), costs)
+    terms = MODULES[name].paper(net.model, Division(name, p, batch), costs)
     expected = simulated(name, net, p, batch, costs)
     assert seconds(terms)["layerwise"] == pytest.approx(expected, rel=1e-9)
     assert seconds(terms)["exchange"] == seconds(terms)["halo"] == seconds(terms)["pack"] == 0.0
@@ -44,7 +45,7 @@ def test_compute(name: str, net: Network, batch: int, data: st.DataObject) -> No
     """Split layers by 1/p, the others, ReLU and the loss whole, all updates by 1/p."""
     p = data.draw(st.integers(1, largest_p(name, net)))
     costs = tables(net)
-    terms = shared_layers.paper(net.model, Division(name, p, batch), costs)
+    terms = MODULES[name].paper(net.model, Division(name, p, batch), costs)
     split = {layer.name for layer in split_of(name, net)}
     for phase, each in (("forward", costs.forward), ("backward", costs.backward)):
         parts = [batch * t / (p if name in split else 1) for name, t in each.items()]
@@ -66,7 +67,7 @@ def test_by_hand(
     net = network([4], 2, [6, 2])
     costs = tables(net)
     costs.wires = {("node", "allgather"): (1.0, 0.01), ("node", "allreduce"): (100.0, 1.0)}
-    terms = shared_layers.paper(net.model, Division(name, p, 5), costs)
+    terms = MODULES[name].paper(net.model, Division(name, p, 5), costs)
     expected = math.fsum(2 * steps * (100.0 + 4 * 5 * items / p * 1.0) for items in summed)
     expected += math.fsum(steps * (1.0 + 4 * 5 * items / p * 0.01) for items in gathered)
     assert seconds(terms)["layerwise"] == pytest.approx(expected, rel=1e-12)
@@ -80,7 +81,7 @@ def test_rounding_of_the_paper_is_not_ours() -> None:
     net = network([], 1, [8, 8, 8, 8], channels=8)
     costs = tables(net)
     costs.wires = dict.fromkeys(costs.wires, (1e-6, 1e-9))
-    terms = shared_layers.paper(net.model, Division("filter", 4, 12), costs)
+    terms = filter.paper(net.model, Division("filter", 4, 12), costs)
     paper = 3 * 3 * sum([1e-6 + 12 * 8 * 4 * 1e-9 / 4] * 3)
     assert seconds(terms)["layerwise"] == pytest.approx(paper, rel=1e-12)
 
@@ -88,7 +89,7 @@ def test_rounding_of_the_paper_is_not_ours() -> None:
 def test_explanation_has_the_numbers_of_the_result() -> None:
     """Putting a term's values into its formula gives its seconds."""
     net = network([4, 8], 3, [6])
-    for term in shared_layers.paper(net.model, Division("filter", 3, 7), tables(net)):
+    for term in filter.paper(net.model, Division("filter", 3, 7), tables(net)):
         v = {name: float(value) for name, value in term.values.items()}
         if term.phase == "layerwise":
             (name,) = [name for name in v if name.startswith("sum|")]
@@ -109,7 +110,7 @@ def test_memory(name: str, p: int, weights: int) -> None:
     net, division = network([5], 2, [4]), Division(name, p, 10)
     items = (12 + 20) + (20 + 20) + (20 + 4) + (4 + 1)  # conv, ReLU, FC, loss
     for optimizer, times in (("sgd", 0), ("momentum", 1), ("adam", 2)):
-        assert shared_layers.memory(net.model, division, optimizer) == {
+        assert MODULES[name].memory(net.model, division, optimizer) == {
             "activations": 2 * 4 * 10 * items,
             "weights": 4 * weights,
             "gradients": 4 * weights,
@@ -122,7 +123,7 @@ def test_whole_layers_keep_their_weights() -> None:
     model = spec("resnet50")
     norms = sum(x.shape.parameter_items for x in model.layers if x.shape.kind == "batch_norm")
     half = 4 * ((model.parameter_items - norms) // 2 + norms)
-    assert shared_layers.memory(model, Division("filter", 2, 8), "sgd")["weights"] == half
+    assert filter.memory(model, Division("filter", 2, 8), "sgd")["weights"] == half
 
 
 @EITHER
@@ -134,7 +135,7 @@ def test_stops_at_64(name: str, model_name: str) -> None:
     """
     model = spec(model_name)
     assert model.input_shape[0] == 3
-    limit = shared_layers.limit(model, Division(name, 2, 64))
+    limit = MODULES[name].limit(model, Division(name, 2, 64))
     assert limit.ranks == 64 and ("64" if name == "filter" else "channels") in limit.why
     assert why_impossible(model, Division(name, 64, 64)) == []
     (why,) = why_impossible(model, Division(name, 65, 64))
@@ -144,14 +145,14 @@ def test_stops_at_64(name: str, model_name: str) -> None:
 def test_of_two_layers_nothing_is_gathered() -> None:
     """The second weighted layer is the first that is split: what is before it has its whole dL/dx."""
     net = network([4], 2, [6])
-    terms = shared_layers.paper(net.model, Division("channel", 4, 5), tables(net))
+    terms = channel.paper(net.model, Division("channel", 4, 5), tables(net))
     whats = [term.what for term in terms if term.phase == "layerwise"]
     assert whats == ["allreduce of y, of 1 layers"]
 
 
 def test_one_weighted_layer_cannot_be_split() -> None:
     net = network([], 1, [6], channels=8)
-    assert shared_layers.limit(net.model, Division("channel", 2, 4)).ranks == 1
+    assert channel.limit(net.model, Division("channel", 2, 4)).ranks == 1
     (why,) = why_impossible(net.model, Division("channel", 2, 4))
     assert "no layer that channel could split" in why
 

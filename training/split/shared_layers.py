@@ -18,8 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.oracle.layout.partitions import Range
+from calib.oracle.layout.shards import split_layers
+from calib.training.checkpoints import checkpoint_regions
 from calib.training.split.moves import Channels, GroupLink, cut, join, narrowed, share, summed
-from calib.training.worker import Held
+from calib.training.worker import Exchange, Held, Task, Worker, whole_parameters
 
 SharedFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 # by spatial dimensions
@@ -96,6 +98,31 @@ class ChannelLayer(SplitLayer):
         if self.bias is None:
             return y
         return y.add_(self.bias.to(y.dtype).view(-1, *[1] * (y.dim() - 2)))
+
+
+def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -> Worker:
+    """The worker of filter, channel or data+filter; `exchange` is made from what a rank holds."""
+    division, group = task.division, task.teams.group
+    if group is None:
+        held = whole_parameters(task.module)
+        return Worker(task, task.module, held, exchange(held))
+    program = task.program
+    make = ChannelLayer if division.traits.cuts == "channels" else FilterLayer
+    link = GroupLink(group, task.clock)
+    ranges: dict[str, tuple[Range, ...]] = {}
+    for layer in split_layers(program.spec, division):
+        name = str(program.node_of(layer.name).target)
+        part = make(program.graph.get_submodule(name), link, layer.needs_input_grad)
+        program.replace_module(layer.name, part)
+        of_layer = {f"{name}.{parameter}": of for parameter, of in part.ranges.items()}
+        ranges |= {program.names.get(known, known): of for known, of in of_layer.items()}
+    program.recompile()
+    held = [
+        Held(name, parameter, ranges[name], "own") if name in ranges else Held(name, parameter)
+        for name, parameter in program.trained()
+    ]
+    checkpoint_regions(program)
+    return Worker(task, program, held, exchange(held))
 
 
 def _compute_of(layer: nn.Module) -> SharedFunction:

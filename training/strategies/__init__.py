@@ -1,4 +1,4 @@
-"""What a rank runs under each strategy: a file as the oracle has it (StrategyTraits.module)."""
+"""What a rank runs under each strategy: one file each, under the oracle's names."""
 
 from __future__ import annotations
 

@@ -5,9 +5,6 @@ where the split ends y is gathered, and each rank takes its part of dL/dy. Batch
 (section 4.5.2) unless they are synchronised. All weights are on every rank; one allreduce sums their
 gradients. Which layers are split, and where: oracle/layout/shards.py and oracle/layout/spatial.py, as
 for a prediction.
-
-Data+spatial: p1 groups with B/p1 samples each, in which p2 ranks have parts of the images. The gradients
-travel by a leader of each group (ParaDL section 4.5), or all ranks take part (Division.gradients).
 """
 
 from __future__ import annotations
