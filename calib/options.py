@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -168,6 +169,11 @@ GradientsOption = Annotated[
 ]
 
 MOST_NUMBERS = 100_000
+SIZE_UNITS = {"": 1, "B": 1}
+SIZE_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+SIZE_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+MOST_SIZE = 1e21
+A_SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([A-Za-z]*)")
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
@@ -244,6 +250,15 @@ def share_of(text: str | None, option: str) -> float | None:
     if not 0.0 < value < 1.0:
         raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
     return value
+
+
+def bytes_of(text: str, option: str) -> int:
+    """The bytes in a size such as 16GiB, 40GB, 1.5TiB, 1000. Raises InputError."""
+    found = A_SIZE.fullmatch(text.strip())
+    nbytes = float(found[1]) * SIZE_UNITS.get(found[2], math.inf) if found else math.inf
+    if not nbytes <= MOST_SIZE:  # nor NaN
+        raise InputError(f"{option} {text!r} is not a size such as 16GiB or 40GB")
+    return round(nbytes)
 
 
 def sample_shape(text: str) -> Shape:

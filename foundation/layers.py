@@ -13,10 +13,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from calib.foundation import operators
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.operators import FLOATS, Operator, family_of
 
-Shape = tuple[int, ...]
+Shape = operators.Shape
 Direction = Literal["forward", "backward"]
 Attribute = bool | int | float | tuple[int, ...]
 

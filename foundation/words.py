@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from calib.foundation.records import Estimate
 
@@ -101,3 +102,9 @@ def signed_percent(share: float) -> str:
 def counted(n: int, one: str) -> str:
     """`1 point`, `2 points`."""
     return f"{n} {one}" if n == 1 else f"{n} {one}s"
+
+
+def several(words: Sequence[str], most: int = 3, between: str = ", ") -> str:
+    """The first of many: `a, b, c and 4 more`."""
+    more = len(words) - most
+    return between.join(words[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Live bytes of one iteration, by what they are for.
+"""Bytes of live tensors.
 
 On a CPU a dispatch mode sees every tensor that an operation returns and counts its storage until it is
 freed; temporaries inside an operation are not seen (peak RSS has them).
@@ -10,15 +10,13 @@ from __future__ import annotations
 import resource
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from calib.microbench.device import Device
 
 Storages = dict[int, torch.UntypedStorage]
 
@@ -114,53 +112,3 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for storage in storages(tree_leaves(result)).values():
             self._count(storage)
         return result
-
-
-def account(
-    held: Mapping[str, Sequence[torch.Tensor]],
-    forward: Callable[[], torch.Tensor],
-    backward: Callable[[torch.Tensor], None],
-    receivers: Sequence[torch.Tensor],
-    device: Device,
-    finish: Callable[[], None] | None = None,
-) -> dict[str, int]:
-    """Account for the bytes of one iteration. Run it warm, so that the optimizer has its state.
-
-    Parameters
-    ----------
-    held
-        Tensors that are there before and after, by what they are (weights, optimizer, inputs, ...).
-    forward, backward
-        The iteration; the backward takes the loss.
-    receivers
-        Tensors that get gradients and have none yet.
-    device
-        Where all this is.
-    finish
-        What follows the backward: exchange and update.
-
-    Returns
-    -------
-    dict
-        Bytes by the names of `held`, and: "gradients"; "activations", live after the forward beyond
-        what was there before; "parts", the sum of all these (what the naive sum predicts);
-        "peak_live"; "workspace", the peak beyond the parts; "peak_rss", of the process so far. On a
-        GPU also "peak_reserved" by the caching allocator and, by NVML, "device_used", all that the
-        device holds, and "outside", what of it is not the allocator's.
-    """
-    watch = device.watch(tensor for tensors in held.values() for tensor in tensors)
-    parts = {name: bytes_of(tensors) for name, tensors in held.items()}
-    with watch:
-        before = watch.live
-        output = forward()
-        parts["activations"] = watch.live - before
-        if output.requires_grad:
-            backward(output)
-        parts["gradients"] = bytes_of(tensor.grad for tensor in receivers)
-        del output
-        if finish is not None:
-            finish()
-        peak = watch.peak
-    total = sum(parts.values())
-    found = {**parts, "parts": total, "peak_live": peak, "workspace": max(0, peak - total)}
-    return {**found, **device.memory_bytes(), "peak_rss": peak_rss_bytes()}

@@ -34,9 +34,8 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator
 from calib.microbench.communicators import make_communicator
 from calib.microbench.control import Control
-from calib.microbench.device import Device, DeviceLost
+from calib.microbench.device import CPU, Device, DeviceLost
 from calib.microbench.devices import take_device
-from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s

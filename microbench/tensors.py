@@ -18,8 +18,7 @@ from calib.foundation.layers import Shape, split_sizes
 from calib.microbench.calls import measure_calls
 from calib.microbench.cases import TensorsCase
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 from calib.microbench.item_types import activation_type, laid_out, weight_type
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from calib.foundation.layer_keys import parse
 from calib.foundation.records import Estimate
 from calib.foundation.text import plain
-from calib.foundation.words import estimate_words, number
+from calib.foundation.words import estimate_words, number, several
 from calib.oracle.projection import Basis, PhaseTime
 
 BASIS_MARKS: dict[Basis, str] = {
@@ -80,9 +80,7 @@ def dims(shape: Sequence[int]) -> str:
 
 def kernels_words(names: Sequence[str]) -> str:
     """The first kernels without namespaces and arguments, and how many more ran; not yet `plain`."""
-    shown = [_kernel(name) for name in names[:MOST_KERNELS]]
-    more = len(names) - MOST_KERNELS
-    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
+    return several([_kernel(name) for name in names], MOST_KERNELS)
 
 
 def _kernel(name: str) -> str:

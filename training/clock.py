@@ -17,8 +17,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 from calib.training.run.lines import RUN_PHASES
 
 DROPPED = ""

@@ -29,6 +29,7 @@ from calib.options import (
     Output,
     ParameterFile,
     SettingsOption,
+    bytes_of,
 )
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
@@ -47,9 +48,6 @@ from calib.training.models import model_names
 from calib.training.models.specs import entry_of, spec
 
 DEFAULT_SECONDS = 60.0
-UNITS = {"": 1, "B": 1}
-UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
-UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 PARTS = 1000  # of the progress bar
 BAR_AFTER_S = 1.0
 
@@ -197,22 +195,8 @@ def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Dev
         if len(words) != 2 or not all(w.isascii() and w.isdecimal() and len(w) < 8 for w in words):
             raise InputError(f"--cluster {cluster!r} is not nodes x devices per node, as 4x8")
         nodes, each = map(int, words)
-    room = of.device_memory_bytes if memory is None else bytes_of(memory)
+    room = of.device_memory_bytes if memory is None else bytes_of(memory, "--memory")
     return Devices(nodes, each, room)
-
-
-def bytes_of(text: str) -> int:
-    """Parse a size: 16GiB, 40GB, 1.5TiB, 1000. Raises InputError."""
-    word = text.strip()
-    unit = next((u for u in sorted(UNITS, key=len, reverse=True) if word.endswith(u)), "")
-    digits = word[: len(word) - len(unit)].strip()
-    try:
-        value = float(digits)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9 * (1 if unit not in ("", "B") else 1e9):
-        raise InputError(f"--memory {text!r} is not a size such as 16GiB or 40GB")
-    return round(value * UNITS[unit])
 
 
 def options_of(words: list[str]) -> dict[str, str]:

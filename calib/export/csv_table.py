@@ -159,28 +159,37 @@ def possible(number: Number | None) -> Number | None:
     return number if number is not None and math.isfinite(number) and number >= 0 else None
 
 
-def export(request: ExportRequest) -> Exported:
-    """One table; nothing is collapsed."""
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream)
-    writer.writerow([RENAMED.get(name, name) for name in CsvRow._fields])
-    below = rows = 0
-    for row in every_row(request.parameters):
+def possible_rows(of: Parameters) -> tuple[list[CsvRow], int]:
+    """The rows of a file with the numbers that are `possible`, and how many numbers were not.
+
+    Rows without any number are left out, but for those of "provenance".
+    """
+    rows, below = [], 0
+    for row in every_row(of):
         numbers: dict[str, Any] = {name: possible(getattr(row, name)) for name in NUMBERS}
         kept = row._replace(**numbers)
         below += sum(getattr(kept, name) != getattr(row, name) for name in NUMBERS)
         known = (kept.value, kept.low95, kept.high95) != (None, None, None)
         if known or row.section == "provenance":
-            rows += 1
-            writer.writerow([_cell(cell) for cell in kept])
+            rows.append(kept)
+    return rows, below
+
+
+def export(request: ExportRequest) -> Exported:
+    """One table; nothing is collapsed."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    writer.writerow([RENAMED.get(name, name) for name in CsvRow._fields])
+    rows, below = possible_rows(request.parameters)
+    writer.writerows([_cell(cell) for cell in row] for row in rows)
     return Exported(
         files={"": stream.getvalue()},
-        holds_for=(f"all that was measured; each of {rows} rows says its ranks and sizes",),
-        lost=tuple(_lost(request.parameters, below)),
+        holds_for=(f"all that was measured; each of {len(rows)} rows says its ranks and sizes",),
+        lost=tuple(lost(request.parameters, below)),
     )
 
 
-def _lost(of: Parameters, below: int) -> Iterator[str]:
+def lost(of: Parameters, below: int) -> Iterator[str]:
     """What this file has and the table lacks; `below` of its numbers have an empty cell."""
     bands = [band for law in of.structural for band in law.bands]
     others = (

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from calib.export.about import SIDE_SUFFIX, about
-from calib.export.reference import of_library
 from calib.export.target import Exported, ExportRequest, Source, Target
 from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError, MissingParameter
@@ -18,22 +16,9 @@ from calib.foundation.execution import execution_of
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.options import numbers
+from calib.options import bytes_of, numbers
 from calib.terminal.printing import say
 
-UNITS = {
-    "": 1,
-    "B": 1,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-}
-A_SIZE = re.compile(r"([0-9]{1,19})\s*([A-Za-z]*)")
 MOST_BYTES = 2**50
 MOST_RANKS_NAMED = 64  # of one export: each has a row for every size in a linear program
 OPTION_NAMES = {
@@ -84,7 +69,7 @@ def request_of(
 ) -> ExportRequest:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
     signed = read_signed(path)
-    parameters = signed.parameters if library is None else of_library(signed.parameters, library)
+    parameters = signed.parameters if library is None else signed.parameters.sent_by(library)
     chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
     if len(chosen) > MOST_RANKS_NAMED:
         raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")
@@ -125,15 +110,12 @@ def inputs_of(path: Path, cluster: Path | None, calls: Path | None) -> list[Path
 
 def sizes(text: str, option: str) -> tuple[int, int]:
     """Two ends in bytes from 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
-    words = [word.strip() for word in text.split(":")]
-    found = [A_SIZE.fullmatch(word) for word in words]
-    values = [int(m[1]) * UNITS[m[2]] for m in found if m is not None and m[2] in UNITS]
-    if len(values) != len(words) or len(words) > 2:
-        raise InputError(f"{option} {text!r} is not like 64KiB:64MiB or 65536:67108864")
+    values = [bytes_of(word, option) for word in text.split(":")]
     low, high = values[0], values[-1]
-    if not 1 <= low <= high <= MOST_BYTES:
+    if len(values) > 2 or not 1 <= low <= high <= MOST_BYTES:
         raise InputError(
-            f"{option} {text!r}: from 1 B to {MOST_BYTES >> 40} TiB, the smaller first"
+            f"{option} {text!r} is not like 64KiB:64MiB: from 1 B to {MOST_BYTES >> 40} TiB, the "
+            "smaller first"
         )
     return low, high
 

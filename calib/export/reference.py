@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 
 from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.costs.collective_laws import library_of
@@ -23,22 +22,6 @@ from calib.oracle.layout.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
 POSSIBLE_S = (1e-12, 1e9)
-
-
-def of_library(parameters: Parameters, library: str) -> Parameters:
-    """The parameters with the network laws of one library alone. Raises InputError where it has none."""
-    known = sorted({fit.library for fit in parameters.collectives})
-    if library not in known:
-        raise InputError(
-            f"the parameters hold nothing of the library {library!r}; they hold: "
-            f"{', '.join(known) or 'no collective at all'}"
-        )
-    return parameters.model_copy(
-        update={
-            name: [law for law in getattr(parameters, name) if law.library == library]
-            for name in ("collectives", "structural", "contention")
-        }
-    )
 
 
 class Place(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.words import several
 from calib.training.importers import table as tables
 from calib.training.importers import torch_profiler
 from calib.training.importers.records import Circumstances, ImportedCase, division_of, run_of
@@ -69,7 +70,9 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     division_of(case, said.about.inner, said.about.segments)
     steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)
     found = torch_profiler.circumstances_of(traces, ranks) | said.words
-    about = replace(said.about, **found, source=f"imported from {names(paths)}")
+    about = replace(
+        said.about, **found, source=f"imported from {several([path.name for path in paths])}"
+    )
     return run_of(case, steps, about, notes)
 
 
@@ -98,12 +101,6 @@ def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
     for key, of_run in rows.items():
         steps, more = tables.iterations_of(of_run, said.warmup)
         more = [note for path in at[key] for note in notes[path]] + more
-        source = f"imported from {names(at[key])}"
+        source = f"imported from {several([path.name for path in at[key]])}"
         runs.append(run_of(key[0], steps, replace(about, source=source), more))
     return runs
-
-
-def names(paths: list[Path]) -> str:
-    """The names of files, the first three of many."""
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(path.name for path in paths[:3]) + more

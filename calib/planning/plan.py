@@ -9,6 +9,7 @@ from pathlib import Path
 from calib.foundation.errors import InputError
 from calib.foundation.files import ensure_directory, write_whole
 from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
+from calib.foundation.words import several
 from calib.microbench.cases import Case, Plan, SparseCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
@@ -105,10 +106,7 @@ def merged(cases: list[Case]) -> list[Case]:
 
 def joined(purposes: list[str]) -> str:
     """The first purposes, and how many more there are."""
-    different = list(dict.fromkeys(purposes))
-    more = len(different) - NAMED_PURPOSES
-    named = "; ".join(different[:NAMED_PURPOSES])
-    return f"{named}; and {more} more" if more > 0 else named
+    return several(list(dict.fromkeys(purposes)), NAMED_PURPOSES, "; ")
 
 
 def specs_of(request: Request) -> dict[str, ModelSpec]:

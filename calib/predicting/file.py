@@ -21,7 +21,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.execution import UNSAID, USUAL, unusual
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
-from calib.foundation.words import number, signed_percent
+from calib.foundation.words import number, several, signed_percent
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
@@ -35,7 +35,7 @@ from calib.training.models.specs import spec
 from calib.training.run.lines import RunHeader
 from calib.training.run.record import TrainingRun
 
-NAMED = 8  # points that one line names
+_named = partial(several, most=8, between="; ")  # points in one line
 DIGITS = len("sha256:") + 12  # of a digest, for people
 
 
@@ -131,7 +131,7 @@ def predictions_of(
         found.projections += kept.right
         found.missing += kept.wrong()
     if later:
-        line = f"predicted by this report, after the training: {_names(later)}"
+        line = f"predicted by this report, after the training: {_named(later)}"
         if nightly and kept is not None:
             found.missing.append(Missing(what=PREDICTIONS_FILE, why=line))
         else:
@@ -177,7 +177,7 @@ class _Kept:
         early = [name_of(run) for run in runs if _before(run.header.started, made)]
         if not early:
             return []
-        return [f"{PREDICTIONS_FILE} was written ({made}) after training began: {_names(early)}"]
+        return [f"{PREDICTIONS_FILE} was written ({made}) after training began: {_named(early)}"]
 
     def check(self, kept: Projection, name: str, machine: Machine) -> None:
         """Make a prediction of the file again, and choose which of the two is scored."""
@@ -234,16 +234,11 @@ class _Kept:
         unmade = [
             Missing(
                 what=PREDICTIONS_FILE,
-                why=f"could not be made again: {why}; {scored}: {_names(names)}",
+                why=f"could not be made again: {why}; {scored}: {_named(names)}",
             )
             for why, names in self._unmade.items()
         ]
         return [*self._changed, *unmade]
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return "; ".join(names[:NAMED]) + more
 
 
 def _before(started: str, made: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from calib.foundation.words import several
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.terminal.printing import say
 
@@ -40,5 +41,4 @@ def case_names(ends: list[CaseEnd]) -> str:
         f"{label} (launch {', '.join(map(str, sorted(numbers)))})"
         for label, numbers in launches.items()
     ]
-    more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    return "; ".join([*names[:MOST_NAMED], *more])
+    return several(names, MOST_NAMED, "; ")

@@ -23,11 +23,11 @@ from calib.fitting.parameters.file import (
     Provenance,
     Signed,
 )
-from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import SECTIONS, LawKey, key_of, label_of, laws_of
 from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.records import Record
+from calib.foundation.words import several
 
 Prefer = Literal["first", "last", "newest"]
 # what the machine has beside its laws

@@ -23,11 +23,11 @@ from calib.fitting.parameters.file import (
     TensorLoop,
     WorkModel,
 )
-from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import label_of
 from calib.foundation.execution import execution_of
 from calib.foundation.layer_keys import parse
 from calib.foundation.records import Record
+from calib.foundation.words import several
 
 # the notes of a merge begin so; `calib check` warns of the second
 MERGED, MIXED = "merged: ", "mixed: "

@@ -5,13 +5,14 @@ A check of one law yields remarks; `about` makes findings of them by adding whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median_ranks
+from calib.foundation.words import several
 
 Severity = Literal["warning", "note"]
 Kind = Literal[
@@ -76,7 +77,6 @@ MAX_FACTOR = 1.5
 MAX_ERROR = 0.10
 # under this many values a median has no 95% interval
 MIN_REPETITIONS = next(n for n in range(1, 100) if median_ranks(n, 0.95) is not None)
-NAMED = 3  # examples in a sentence
 QUIETER = "measure longer, fit several runs together, or measure while nothing else runs"
 
 
@@ -132,9 +132,3 @@ def large_error(factor: float | None, what: str, then: str) -> Iterator[Remark]:
             MISFIT,
             f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}",
         )
-
-
-def several(words: Sequence[str]) -> str:
-    """`a, b, c and 4 more`."""
-    more = len(words) - NAMED
-    return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")

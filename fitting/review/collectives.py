@@ -26,12 +26,11 @@ from calib.fitting.parameters.findings import (
     about,
     large_error,
     note,
-    several,
     warning,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
-from calib.foundation.words import bytes_words
+from calib.foundation.words import bytes_words, several
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6
@@ -54,11 +53,7 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
     for law in parameters.structural:
         yield from about("structural", label_of("structural", law), _structural(law))
     for contended in parameters.contention:
-        subject = (
-            f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "
-            f"p={contended.ranks}, stride {contended.stride})"
-        )
-        yield from about("contention", subject, _contention(contended))
+        yield from about("contention", label_of("contention", contended), _contention(contended))
 
 
 def _thin(fit: CollectiveFit) -> Iterator[Remark]:

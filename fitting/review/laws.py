@@ -23,12 +23,12 @@ from calib.fitting.parameters.findings import (
     about,
     large_error,
     note,
-    several,
     warning,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.foundation.words import several
 
 # layers, under which leaving one out says little of a law with several prices
 MIN_LAYERS = 6
@@ -51,12 +51,9 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
     for kind, models in groupby(laws, lambda law: law.kind):
         yield from about("work", kind, _work(list(models)))
     for loop in parameters.tensor_loops:
-        ranks = f"{loop.active_ranks} ranks at work"
-        subject = f"{loop.operation} ({loop.device}, {loop.execution}, {ranks})"
-        yield from about("tensor_loops", subject, _loop(loop))
+        yield from about("tensor_loops", label_of("tensor_loops", loop), _loop(loop))
     for term in parameters.composition:
-        subject = f"{term.phase} ({term.execution}, {term.active_ranks} ranks at work)"
-        yield from about("composition", subject, _composition(term))
+        yield from about("composition", label_of("composition", term), _composition(term))
     if parameters.layers and not parameters.composition:
         remark = note(
             GAPS,

@@ -22,11 +22,11 @@ from calib.fitting.parameters.findings import (
     Remark,
     about,
     note,
-    several,
     warning,
 )
 from calib.fitting.review.collectives import review_collectives
 from calib.fitting.review.laws import review_laws
+from calib.foundation.words import several
 
 MAX_AGE_DAYS = 30.0
 # clocks of two machines may differ by a time zone, not by more

@@ -59,7 +59,7 @@ def naive_bytes(case: InPlaceCase) -> Naive:
 
 
 class Peak(NamedTuple):
-    """One measured iteration: its model, bytes by either prediction, and by microbench/memory.py."""
+    """One measured iteration: its model, bytes by either prediction, and by training/footprint.py."""
 
     model: str
     naive: Naive

@@ -14,8 +14,7 @@ from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block, idle_block
 from calib.microbench.collectives.told import estimate_s, telling
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 from calib.microbench.groups import layout
 from calib.microbench.machine.nccl_log import NcclLog, log_file
 from calib.microbench.machine.placement import Placement

@@ -20,9 +20,9 @@ import numpy as np
 
 from calib.foundation.errors import InputError, MachineError
 from calib.microbench.agreement import agree
+from calib.microbench.communicators.buffers import TensorBuffers
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -230,7 +230,7 @@ def _when_idle(method: _Method) -> _Method:
     return cast("_Method", call)
 
 
-class CudaMpiCommunicator(MpiCommunicator):
+class CudaMpiCommunicator(TensorBuffers, MpiCommunicator):
     """Buffers of a GPU: PyTorch's tensors. A call waits for the device, then is MPI's.
 
     That waiting is part of what is timed: no caller can leave it out and be right.
@@ -239,28 +239,6 @@ class CudaMpiCommunicator(MpiCommunicator):
     def __init__(self, comm: MPI.Comm, owned: bool, device: Device) -> None:
         super().__init__(comm, owned)
         self.device = device
-
-    def buffer(self, items: int) -> Any:
-        """torch.empty."""
-        # late: ranks that time MPI on hosts alone load no PyTorch
-        import torch
-
-        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
-
-    def fill(self, buffer: Any, value: float) -> None:
-        """Write one value to every item."""
-        buffer.fill_(value)
-
-    def write(self, buffer: Any, values: np.ndarray) -> None:
-        """Copy from the host."""
-        import torch
-
-        buffer.copy_(torch.from_numpy(values.astype("float32", copy=False)))
-
-    def read(self, buffer: Any) -> np.ndarray:
-        """Copy to the host."""
-        copied: np.ndarray = buffer.cpu().numpy().copy()
-        return copied
 
     def _of(self, comm: MPI.Comm) -> Self:
         return type(self)(comm, True, self.device)

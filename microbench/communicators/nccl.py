@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-import torch
-
 from calib.foundation.errors import InputError, MachineError
 from calib.foundation.nccl import CONFIG_VERSION, selection
 from calib.microbench.agreement import agree, together
+from calib.microbench.communicators.buffers import TensorBuffers
 from calib.microbench.control import Control
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ NO_NCCL4PY = "nccl4py, which is part of the gpu extra, cannot be imported"
 NO_NCCL = "nccl4py finds no NCCL library: install nvidia-nccl-cu13, or the one of your CUDA"
 
 
-class NcclCommunicator:
+class NcclCommunicator(TensorBuffers):
     """All ranks of `control`, each on its GPU; buffers are torch tensors of float32.
 
     Collective. The control is kept: groups tell their unique id by it. Raises MachineError on all
@@ -36,6 +34,7 @@ class NcclCommunicator:
 
     library = "nccl"
     queues = True
+    device: CudaDevice
 
     def __init__(self, control: Control, device: CudaDevice) -> None:
         # late: nccl4py is not everywhere
@@ -65,23 +64,6 @@ class NcclCommunicator:
     @property
     def _stream(self) -> int:
         return int(self.device.stream.cuda_stream)
-
-    def buffer(self, items: int) -> Any:
-        """torch.empty."""
-        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
-
-    def fill(self, buffer: Any, value: float) -> None:
-        """Write one value to every item."""
-        buffer.fill_(value)
-
-    def write(self, buffer: Any, values: np.ndarray) -> None:
-        """Copy from the host."""
-        buffer.copy_(torch.from_numpy(values.astype("float32", copy=False)))
-
-    def read(self, buffer: Any) -> np.ndarray:
-        """Copy to the host."""
-        copied: np.ndarray = buffer.cpu().numpy().copy()
-        return copied
 
     def meet(self) -> None:
         """An allreduce of one item, by NCCL's own choice whatever the calls are told."""

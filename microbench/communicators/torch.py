@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicators import torch_short  # noqa: F401 (registers its backend)
+from calib.microbench.communicators.buffers import TensorBuffers
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
 from calib.microbench.communicators.torch_groups import destroy_group, new_group
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 
 all_gather_single: Any
 reduce_scatter_single: Any
@@ -35,7 +34,7 @@ else:  # the names before torch 2.13
     )
 
 
-class TorchCommunicator:
+class TorchCommunicator(TensorBuffers):
     """A process group of one backend on tensors of `device`. Made by `make` and `group`.
 
     `members` is a control of the group's ranks alone, which this communicator owns.
@@ -50,23 +49,6 @@ class TorchCommunicator:
         self._members, self._meeting = members, meeting
         self.rank, self.size = members.rank, members.size
         self.process_group: Any = new_group(device.backends[library], members, meeting)
-
-    def buffer(self, items: int) -> Any:
-        """torch.empty."""
-        return torch.empty(items, dtype=torch.float32, device=self.device.tensors)
-
-    def fill(self, buffer: Any, value: float) -> None:
-        """Write one value to every item."""
-        buffer.fill_(value)
-
-    def write(self, buffer: Any, values: np.ndarray) -> None:
-        """Copy from the host."""
-        buffer.copy_(torch.from_numpy(values))
-
-    def read(self, buffer: Any) -> np.ndarray:
-        """A copy on the host."""
-        copied: np.ndarray = buffer.cpu().numpy().copy()
-        return copied
 
     def barrier(self) -> None:
         """torch.distributed.barrier."""

@@ -16,6 +16,7 @@ import torch
 
 from calib.microbench.agreement import agree, gpu_index
 from calib.microbench.control import Control
+from calib.microbench.device import Device
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import GpuIdentity
 from calib.microbench.timing.held import Lap, held_block, spin_cycles
@@ -30,10 +31,11 @@ RESOLUTION_EVENTS = 200
 STATED_RESOLUTION_S = 0.5e-6
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """GPU number `index` of those that PyTorch sees; its work is on the current stream."""
 
     kind = "cuda"
+    identity: GpuIdentity
     backends: Mapping[str, str] = {"torch_nccl": "calib_nccl"}
     cuda: Any = torch.cuda  # its events and its spin kernel have no annotations
 

@@ -7,8 +7,7 @@ from calib.foundation.execution import execution_of
 from calib.microbench.calls import measure_calls
 from calib.microbench.cases import LayerCase
 from calib.microbench.control import Control
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU, Device
 from calib.microbench.layers.work import check_case, start_work
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions

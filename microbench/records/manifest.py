@@ -58,7 +58,7 @@ class CaseEnd(BaseModel):
         default=None, description="of a call, as NCCL itself expects it; null: it says nothing"
     )
     memory: dict[str, WholeBytes] = Field(
-        default_factory=dict, description="bytes on the rank that needs most: microbench/memory.py"
+        default_factory=dict, description="bytes on the rank that needs most: training/footprint.py"
     )
     kernels: dict[str, list[str]] = Field(
         default_factory=dict, description="operation -> kernels that ran, on a GPU"

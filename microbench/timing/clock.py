@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,22 +29,6 @@ ROUNDS_KEPT = 32  # older ones go: no quartz keeps its rate while a machine warm
 MAX_DRIFT = 1e-3  # no clock differs in rate from another by more; Linux steers within 5e-4
 
 Now = Callable[[], float]
-
-
-class ClockLink(Protocol):
-    """What carries the questions: small float64 NumPy buffers, blocking, and what all ranks know."""
-
-    rank: int
-    size: int
-
-    def send(self, buffer: Any, to: int) -> None:
-        """Blocking send to a rank."""
-
-    def receive(self, buffer: Any, source: int) -> None:
-        """Blocking receive from a rank."""
-
-    def allgather_object(self, value: Any) -> list[Any]:
-        """The value of every rank, on every rank."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +124,7 @@ def _weights(readings: Sequence[Reading]) -> Floats:
     return 1.0 / np.maximum([reading.half_s for reading in readings], 1e-12) ** 2
 
 
-def ask(link: ClockLink, exchanges: int, now: Now = perf_counter) -> Reading | None:
+def ask(link: Control, exchanges: int, now: Now = perf_counter) -> Reading | None:
     """One round, collective: every rank asks rank 0 `exchanges` times; None on rank 0.
 
     The ranks take turns, so a round takes exchanges x (size - 1) round trips.
@@ -177,7 +160,7 @@ class Synchroniser:
 
     def __init__(
         self,
-        link: ClockLink,
+        link: Control,
         rounds: int = ROUNDS,
         spread_s: float = SPREAD_S,
         exchanges: int = EXCHANGES,

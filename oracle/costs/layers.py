@@ -25,6 +25,7 @@ from calib.foundation.layer_keys import but_batch
 from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.operators import family_of
 from calib.foundation.records import Estimate
+from calib.foundation.words import several
 from calib.oracle.cost import MACHINE, NOTHING, Cost, counted
 from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work, require_measured
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
@@ -276,9 +277,8 @@ def merged(notes: Sequence[str]) -> list[str]:
     names = sorted(note.removeprefix(BY_OTHERS) for note in notes if note.startswith(BY_OTHERS))
     if not names:
         return list(notes)
-    more = len(names) - MOST_NAMES
-    shown = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return [*[note for note in notes if not note.startswith(BY_OTHERS)], BY_OTHERS + shown]
+    others = [note for note in notes if not note.startswith(BY_OTHERS)]
+    return [*others, BY_OTHERS + several(names, MOST_NAMES)]
 
 
 def _words(shape: LayerShape) -> str:

@@ -1,6 +1,6 @@
 """The peak of a rank's live bytes: a walk through an iteration, tensor by tensor (liveness.py).
 
-It counts what training counts (microbench/memory.py): weights, gradients, the optimizer's state,
+It counts what training counts (training/footprint.py): weights, gradients, the optimizer's state,
 buffers, the batch, what autograd keeps, and the copies that a strategy makes. In-place ReLUs count
 like others.
 """

@@ -31,12 +31,15 @@ class PaperCosts(Protocol):
 
     def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
         """The sum of `each` over the layers that `select` names: split, whole or all."""
+        chosen = zip(self.each(direction), work.split, strict=True)
+        return total(cost for cost, is_split in chosen if is_split in SELECTED[select])
 
     def update(self) -> Sequence[Cost]:
         """WU_l: seconds of updating the weights of every layer once on one PE."""
 
     def update_total(self) -> Cost:
         """The sum of `update`."""
+        return total(self.update())
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """alpha and beta of an operation among `span` adjacent PEs.
@@ -46,9 +49,3 @@ class PaperCosts(Protocol):
 
     def contention(self, flows: float, span: int) -> Phi:
         """phi of so many concurrent rings that leave a node: flows over its links, at least 1."""
-
-
-def sum_of(costs: Sequence[Cost], work: Workload, select: Select) -> Cost:
-    """The sum over the layers that `select` names."""
-    chosen = zip(costs, work.split, strict=True)
-    return total(cost for cost, is_split in chosen if is_split in SELECTED[select])

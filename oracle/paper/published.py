@@ -15,28 +15,20 @@ from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.shards import WEIGHTED
-from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import sum_of
+from calib.oracle.paper.form import PaperCosts
 
 NOTE = "the published time of one GPU is shared out over weighted layers by their operations"
 
 
-class PublishedCosts:
+class PublishedCosts(PaperCosts):
     """PaperCosts of one model: `seconds` per sample on one GPU, and the links that were used.
 
-    `links` returns the Link of (span, operation). phi is flows over `links_per_node`; with 0 the
-    published beta already includes it.
+    `links` returns the Link of (span, operation), whose beta already includes phi.
     """
 
-    def __init__(
-        self,
-        model: ModelSpec,
-        seconds: float,
-        links: Callable[[int, str], Link],
-        links_per_node: int = 0,
-    ) -> None:
-        self._links, self._links_per_node = links, links_per_node
+    def __init__(self, model: ModelSpec, seconds: float, links: Callable[[int, str], Link]) -> None:
+        self._links = links
         weights = {
             d: [_operations(model, i, d) for i in range(len(model.layers))]
             for d in ("forward", "backward")
@@ -51,25 +43,17 @@ class PublishedCosts:
         """Seconds per sample of every layer."""
         return self._each[direction]
 
-    def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        """The sum of `each` over the layers that `select` names."""
-        return sum_of(self._each[direction], work, select)
-
     def update(self) -> Sequence[Cost]:
         """Nothing, as the published time includes the update."""
         return [NOTHING] * len(self._each["forward"])
-
-    def update_total(self) -> Cost:
-        """Nothing."""
-        return NOTHING
 
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """The alpha and beta of the publication."""
         return self._links(span, operation)
 
     def contention(self, flows: float, span: int) -> Phi:
-        """flows / links of a node, or 1 if the published beta includes it."""
-        return Phi.exactly(max(1.0, flows / (self._links_per_node or flows)))
+        """1: the published beta includes it."""
+        return Phi.exactly(1.0)
 
 
 def _operations(model: ModelSpec, index: int, direction: Direction) -> float:

@@ -7,7 +7,9 @@ from collections import Counter
 from calib.foundation.division import Division
 from calib.foundation.execution import ItemType
 from calib.foundation.layers import Direction
+from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.layers import LayerCosts
+from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.traffic import (
     Flow,
@@ -216,3 +218,25 @@ def paper_update(costs: PaperCosts, share: int = 1) -> Term:
         formula,
         {"sum(WU)": cost.seconds},
     )
+
+
+def paper_allreduce(
+    costs: PaperCosts,
+    p: int,
+    nbytes: float,
+    what: str = "allreduce of gradients",
+    span: int = 0,
+    phi: Phi | None = None,
+    groups: int = 1,
+) -> list[Term]:
+    """2 (p-1) (alpha + W phi beta / p) of the gradients that a ring carries; empty if p = 1.
+
+    The ring is of p ranks among `span` adjacent ones (0: next to each other), one of `groups`.
+    """
+    if p == 1:
+        return []
+    link = costs.link(span or p, "allreduce", groups)
+    cost = link.allreduce(p, nbytes, phi or ALONE)
+    formula = f"2 (p-1) (alpha + W {'phi ' if phi else ''}beta / p)"
+    values = {"p": p, "W": nbytes, **({"phi": phi.factor.value} if phi else {}), **link.values}
+    return [Term("exchange", "gradient exchange", what, cost, formula, values)]

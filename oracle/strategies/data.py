@@ -27,6 +27,7 @@ from calib.oracle.projection import Basis, Limit
 from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
+    paper_allreduce,
     paper_compute,
     paper_update,
     update_terms,
@@ -115,18 +116,13 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         *paper_compute(workload(model, division), costs, samples, samples),
         paper_update(costs, share),
     ]
-    if p == 1:
-        return terms
-    link = costs.link(p, "allreduce")
-    values = {"p": p, "W": nbytes, **link.values}
-    what, formula = "allreduce of gradients", "2 (p-1) (alpha + W beta / p)"
-    if division.sharded_optimizer:
-        what = "reduce-scatter of gradients, allgather of weights"
-    cost = link.allreduce(p, nbytes)
-    terms.append(Term("exchange", "gradient exchange", what, cost, formula, values))
-    if division.overlap:  # the paper's eta
+    sharded = "reduce-scatter of gradients, allgather of weights"
+    what = sharded if division.sharded_optimizer else "allreduce of gradients"
+    terms += paper_allreduce(costs, p, nbytes, what)
+    if division.overlap and p > 1:  # the paper's eta
         backward = by_phase(terms)["backward"].times(1.0 / division.accumulation)
-        terms.append(_hidden(cost, backward, Estimate(value=0, low=0, high=0), "interpolated"))
+        eta = Estimate(value=0, low=0, high=0)
+        terms.append(_hidden(terms[-1].cost, backward, eta, "interpolated"))
     return terms
 
 

@@ -13,6 +13,7 @@ from calib.oracle.layout.workload import model_weights
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.strategies import shared_layers
+from calib.oracle.strategies.common import paper_allreduce
 from calib.oracle.strategies.shared_layers import limit, measured, memory
 from calib.oracle.terms import Term
 
@@ -21,23 +22,11 @@ __all__ = ["limit", "measured", "memory", "paper"]
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula, with alpha and beta of a group inside it and of all p ranks between groups."""
-    terms = shared_layers.paper(model, division, costs)
-    return [*terms, *_paper_exchange(model, division, costs)]
-
-
-def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """2 (p1-1) (alpha + W phi beta / p); of one group nothing."""
-    p1, p2, nbytes = division.replicas, division.parts, model_weights(model).nbytes
-    if p1 == 1:
-        return []
-    link, phi = costs.link(division.p, "allreduce"), costs.contention(p2, division.p)
+    p1, p2 = division.replicas, division.parts
+    phi = costs.contention(p2, division.p) if p1 > 1 else None
+    nbytes = model_weights(model).nbytes / p2
+    what = "segmented allreduce of gradients"
     return [
-        Term(
-            "exchange",
-            "gradient exchange",
-            "segmented allreduce of gradients",
-            link.allreduce(p1, nbytes / p2, phi),
-            "2 (p1-1) (alpha + W phi beta / p)",
-            {"p1": p1, "p": division.p, "W": nbytes, "phi": phi.factor.value, **link.values},
-        )
+        *shared_layers.paper(model, division, costs),
+        *paper_allreduce(costs, p1, nbytes, what, division.p, phi),
     ]

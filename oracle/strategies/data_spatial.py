@@ -9,11 +9,12 @@ group make up AR(p2, W), and p2 concurrent rings carry W/p2 each.
 from __future__ import annotations
 
 from calib.foundation.division import Division
-from calib.oracle.costs.link import ALONE
+from calib.oracle.layout.workload import model_weights
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies import spatial
+from calib.oracle.strategies.common import paper_allreduce
 from calib.oracle.strategies.spatial import measured, memory
 from calib.oracle.terms import Term
 
@@ -25,15 +26,13 @@ LEADER_RINGS = 1.0
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula, with alpha and beta of a group inside it and of all p ranks between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
-    everyone = division.gradients == "all"
-    rings, share = (float(p2), p2) if everyone else (LEADER_RINGS, 1)
-    phi = costs.contention(rings, p) if p1 > 1 else ALONE
+    rings, share = (float(p2), p2) if division.gradients == "all" else (LEADER_RINGS, 1)
+    phi = costs.contention(rings, p) if p1 > 1 else None
+    nbytes, inside = model_weights(model).nbytes, "allreduce of gradients in a group"
     return [
         *spatial.paper_group(model, division, costs),
-        *spatial.paper_allreduce(
-            model, costs, p2, p2, "allreduce of gradients in a group", groups=p1
-        ),
-        *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi, share=share),
+        *paper_allreduce(costs, p2, nbytes, inside, groups=p1),
+        *paper_allreduce(costs, p1, nbytes / share, "allreduce between groups", p, phi),
     ]
 
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from calib.foundation.division import Division
 from calib.oracle.layout.sequence import sequence_limit
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import model_weights, workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
-from calib.oracle.strategies.common import paper_compute, paper_update
+from calib.oracle.strategies.common import paper_allreduce, paper_compute, paper_update
 from calib.oracle.strategies.shared_layers import measured, paper_flows
-from calib.oracle.strategies.spatial import paper_allreduce
 from calib.oracle.strategies.tensor import rank_items
 from calib.oracle.terms import Term
 
@@ -39,7 +38,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         *paper_compute(workload(model, division), costs, division.batch / p, division.batch),
         *paper_flows(model, division, costs),
         paper_update(costs),
-        *paper_allreduce(model, costs, p, p, "allreduce of gradients"),
+        *paper_allreduce(costs, p, model_weights(model).nbytes),
     ]
 
 

@@ -179,9 +179,9 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
 
     p1 = 1 and p2 = p except in data+filter, whose exchange between groups is not included.
     """
-    samples = division.batch / division.replicas
+    work, samples = workload(model, division), division.batch / division.replicas
     return [
-        *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
+        *paper_compute(work, costs, division.batch / division.p, samples),
         *paper_flows(model, division, costs),
         paper_update(costs, division.parts),
     ]

@@ -18,14 +18,12 @@ import math
 from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.oracle.costs.contention import Phi
-from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
 from calib.oracle.layout.grids import most_cuts
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import DIMENSIONS
 from calib.oracle.layout.stages import activations_before
-from calib.oracle.layout.workload import workload
+from calib.oracle.layout.workload import model_weights, workload
 from calib.oracle.memory.naive import activation_bytes, naive_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
@@ -34,6 +32,7 @@ from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
     flow_terms,
+    paper_allreduce,
     paper_compute,
     paper_update,
     update_terms,
@@ -41,8 +40,6 @@ from calib.oracle.strategies.common import (
 from calib.oracle.strategies.halos import TENSORS, JoinLoop, end_items, joins, paper_halos
 from calib.oracle.terms import Term
 
-# every rank has all weights
-WHOLE = Division("serial", 1, 1)
 NO_CONCAT = (
     "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
 )
@@ -92,52 +89,18 @@ def _joining(found: list[JoinLoop], item_bytes: int, costs: Costs) -> Cost:
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula: one group of p ranks, and AR(p, W)."""
-    p, what = division.p, "allreduce of gradients"
-    return [*paper_group(model, division, costs), *paper_allreduce(model, costs, p, p, what)]
+    nbytes = model_weights(model).nbytes
+    return [*paper_group(model, division, costs), *paper_allreduce(costs, division.p, nbytes)]
 
 
 def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """A group of p2 ranks on B/p1 samples: compute, halos, the end of the split, the update."""
+    samples = division.batch / division.replicas
     return [
-        *paper_compute(
-            workload(model, division),
-            costs,
-            division.batch / division.p,
-            division.batch / division.replicas,
-        ),
+        *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
         *_paper_halos(model, division, costs),
         *_paper_end(model, division, costs),
         paper_update(costs),
-    ]
-
-
-def paper_allreduce(
-    model: ModelSpec,
-    costs: PaperCosts,
-    p: int,
-    span: int,
-    what: str,
-    contention: Phi = ALONE,
-    groups: int = 1,
-    share: int = 1,
-) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent ranks; empty if p = 1.
-
-    `groups`: how many such groups there are; `share`: each ring carries a `share`-th of W.
-    """
-    if p == 1:
-        return []
-    link = costs.link(span, "allreduce", groups)
-    nbytes = workload(model, WHOLE).weights.nbytes / share
-    return [
-        Term(
-            "exchange",
-            "gradient exchange",
-            what,
-            link.allreduce(p, nbytes, contention),
-            "2 (p-1) (alpha + W phi beta / p)",
-            {"p": p, "W": nbytes, "phi": contention.factor.value, **link.values},
-        )
     ]
 
 

@@ -28,7 +28,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.once import once_per_geometry
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
-from calib.oracle.strategies.common import paper_compute
+from calib.oracle.strategies.common import paper_allreduce, paper_compute
 from calib.oracle.strategies.shared_layers import measured, paper_flows
 from calib.oracle.terms import Term
 
@@ -41,7 +41,8 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     ParaDL has no such strategy; these are its terms for it. WU is of the weights that a rank has.
     """
     share = workload(model, division).weights.nbytes / model_weights(model).nbytes
-    update = costs.update_total()
+    update, exchanged = costs.update_total(), _exchanged_bytes(model, division)
+    of_tokens = "allreduce of gradients, each of its tokens"
     return [
         *paper_compute(
             workload(model, division), costs, division.batch / division.p, division.batch
@@ -55,25 +56,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
             "sum(WU) |w_rank| / |w|",
             {"sum(WU)": update.seconds, "|w_rank| / |w|": share},
         ),
-        *_paper_exchange(model, division, costs),
-    ]
-
-
-def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
-    """Of gradients that each rank has of its tokens."""
-    p, nbytes = division.p, _exchanged_bytes(model, division)
-    if not nbytes:
-        return []
-    link = costs.link(p, "allreduce")
-    return [
-        Term(
-            "exchange",
-            "gradient exchange",
-            "allreduce of gradients, each of its tokens",
-            link.allreduce(p, nbytes),
-            "2 (p-1) (alpha + W_part beta / p)",
-            {"p": p, "W_part": nbytes, **link.values},
-        )
+        *(paper_allreduce(costs, division.p, exchanged, of_tokens) if exchanged else ()),
     ]
 
 

@@ -40,6 +40,7 @@ RAW_COLOUR = "#8a8a8a"
 MEDIAN_COLOUR = "#4c8dd6"
 LINE_COLOUR = "#e0662e"
 TOTAL_COLOUR = "#8a8a8a"
+LEGEND_ABOVE = {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"}
 
 Figure = dict[str, Any]
 
@@ -64,6 +65,43 @@ class Plot:
 def plot_text(text: str) -> str:
     """`text` as plotly shall show it: its tags are text, and it has no control characters."""
     return html.escape(plain(text), quote=False)
+
+
+def markers(
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    words: Sequence[str],
+    look: Figure,
+    hover: str = "%{text}",
+    **more: Any,
+) -> Figure:
+    """Points without a line, each with words of its own; `hover` is plotly's template of them."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plot_text(name),
+        "x": list(x),
+        "y": list(y),
+        "text": [plot_text(text) for text in words],
+        "hovertemplate": f"{hover}<extra></extra>",
+        "marker": look,
+        **more,
+    }
+
+
+def log_axis(
+    title: str, ticks: Sequence[float], labels: Sequence[str], low: float = 0, high: float = 0
+) -> Figure:
+    """A logarithmic axis with these ticks, from `low` to `high` where they are given."""
+    axis = {
+        "type": "log",
+        "title": {"text": title},
+        "tickvals": list(ticks),
+        "ticktext": list(labels),
+        "fixedrange": True,
+    }
+    return {**axis, "range": [math.log10(low), math.log10(high)]} if low else axis
 
 
 def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
@@ -155,23 +193,16 @@ def total_marks(
     places: Sequence[float], totals: Sequence[Estimate], words: Sequence[str]
 ) -> Figure:
     """A diamond in ms at each place, with its 95% interval and words for it."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "total, 95% interval",
-        "x": list(places),
-        "y": [significant(1e3 * time.value) for time in totals],
-        "text": list(words),
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
-        "error_y": {
-            "type": "data",
-            "array": [significant(1e3 * (time.high - time.value)) for time in totals],
-            "arrayminus": [significant(1e3 * (time.value - time.low)) for time in totals],
-            "color": TOTAL_COLOUR,
-            "thickness": 1.5,
-        },
+    bars = {
+        "type": "data",
+        "array": [significant(1e3 * (time.high - time.value)) for time in totals],
+        "arrayminus": [significant(1e3 * (time.value - time.low)) for time in totals],
+        "color": TOTAL_COLOUR,
+        "thickness": 1.5,
     }
+    y = [significant(1e3 * time.value) for time in totals]
+    look = {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR}
+    return markers("total, 95% interval", places, y, words, look, error_y=bars)
 
 
 def bars_words(accuracies: Sequence[Accuracy]) -> str:

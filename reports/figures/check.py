@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import seconds_words
-from calib.reports.figures.basics import Figure, plot_text, significant, wrapped
+from calib.reports.figures.basics import LEGEND_ABOVE, Figure, markers, significant, wrapped
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind
 
@@ -58,32 +58,24 @@ def check_figure(found: Sequence[CheckedCases]) -> Figure:
         mine = [of for of in found if of.kind == kind]
         cases = [(rows[id(of)], check) for of in mine for check in of.cases]
         data += [
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": kind,
-                "legendgroup": kind,
-                "x": [significant(100 * (ratio_of(check) - 1)) for _, check in cases],
-                "y": [row for row, _ in cases],
-                "text": [plot_text(_case_words(check)) for _, check in cases],
-                "hovertemplate": "%{text}: %{x:+.1f}%<extra></extra>",
-                "marker": {"size": 8, "symbol": SYMBOLS[kind] + "-open", "color": COLOURS[kind]},
-            },
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{kind}, median",
-                "legendgroup": kind,
-                "x": [significant(100 * (of.ratio - 1)) for of in mine],
-                "y": [rows[id(of)] for of in mine],
-                "text": [plot_text(f"{plain(of.what)}, median of {len(of.cases)}") for of in mine],
-                "hovertemplate": "%{text}: %{x:+.1f}%<extra></extra>",
-                "marker": {
-                    "size": 22,
-                    "symbol": "line-ns",
-                    "line": {"width": 4, "color": COLOURS[kind]},
-                },
-            },
+            markers(
+                kind,
+                [significant(100 * (ratio_of(check) - 1)) for _, check in cases],
+                [row for row, _ in cases],
+                [_case_words(check) for _, check in cases],
+                {"size": 8, "symbol": SYMBOLS[kind] + "-open", "color": COLOURS[kind]},
+                hover="%{text}: %{x:+.1f}%",
+                legendgroup=kind,
+            ),
+            markers(
+                f"{kind}, median",
+                [significant(100 * (of.ratio - 1)) for of in mine],
+                [rows[id(of)] for of in mine],
+                [f"{of.what}, median of {len(of.cases)}" for of in mine],
+                {"size": 22, "symbol": "line-ns", "line": {"width": 4, "color": COLOURS[kind]}},
+                hover="%{text}: %{x:+.1f}%",
+                legendgroup=kind,
+            ),
         ]
     every = [abs(ratio_of(check) - 1) for of in found for check in of.cases]
     reach = max(LEAST_REACH, 115 * max(every, default=0.0))
@@ -91,7 +83,7 @@ def check_figure(found: Sequence[CheckedCases]) -> Figure:
         "data": data,
         "layout": {
             "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+            "legend": LEGEND_ABOVE,
             "xaxis": {
                 "title": {"text": "more time (%)"},
                 "fixedrange": True,

@@ -12,14 +12,16 @@ from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words, counted, seconds_words
 from calib.reports.figures.basics import (
+    LEGEND_ABOVE,
     LINE_COLOUR,
     LINE_POINTS,
     MEDIAN_COLOUR,
     RAW_COLOUR,
     Figure,
     byte_ticks,
+    log_axis,
     log_spaced,
-    plot_text,
+    markers,
 )
 from calib.reports.tables.collectives import bandwidths
 
@@ -55,25 +57,14 @@ def error_bars(estimates: Sequence[Estimate], scale: float = 1.0) -> Figure:
 def byte_axis(low: float, high: float) -> Figure:
     """A logarithmic axis of message sizes."""
     ticks = byte_ticks(math.floor(low), math.ceil(high))
-    return {
-        "type": "log",
-        "title": {"text": "message size (bytes of the whole buffer)"},
-        "tickvals": ticks,
-        "ticktext": [bytes_words(tick) for tick in ticks],
-        "range": [math.log10(low) - 0.15, math.log10(high) + 0.15],
-        "fixedrange": True,
-    }
+    title = "message size (bytes of the whole buffer)"
+    margin = 10**0.15
+    return log_axis(title, ticks, list(map(bytes_words, ticks)), low / margin, high * margin)
 
 
-def seconds_axis() -> Figure:
+def seconds_axis(title: str = "time of one call", low: float = 0, high: float = 0) -> Figure:
     """A logarithmic axis of times."""
-    return {
-        "type": "log",
-        "title": {"text": "time of one call"},
-        "tickvals": SECONDS_TICKS,
-        "ticktext": [seconds_words(tick) for tick in SECONDS_TICKS],
-        "fixedrange": True,
-    }
+    return log_axis(title, SECONDS_TICKS, list(map(seconds_words, SECONDS_TICKS)), low, high)
 
 
 def collective_figure(fit: CollectiveFit, dots: Sequence[FitPoint] = ()) -> Figure:
@@ -86,7 +77,7 @@ def collective_figure(fit: CollectiveFit, dots: Sequence[FitPoint] = ()) -> Figu
     residuals = _residuals(fit)
     reach = 1.2 * max(LEAST_RESIDUAL, *(abs(off or 0.0) for off in residuals["y"]))
     return {
-        "data": [_dots(dots), *_laws(fit), *_points(fit), residuals],
+        "data": [_dots(dots), *_laws(fit), _points(fit), residuals],
         "layout": {
             "xaxis": bottom,
             "yaxis": {**seconds_axis(), "domain": [0.36, 1]},
@@ -159,27 +150,20 @@ def _line(
     }
 
 
-def _points(fit: CollectiveFit) -> list[Figure]:
+def _points(fit: CollectiveFit) -> Figure:
     """Medians with their intervals; outliers, which feed no law, as crosses."""
     outliers = set(fit.outliers_nbytes)
     points = fit.points
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "median, 95% interval",
-            "x": [point.nbytes for point in points],
-            "y": [point.seconds.value for point in points],
-            "text": [_hover(size) for size in measured_sizes(fit)],
-            "hovertemplate": "%{y:.3s}s at %{text}<extra></extra>",
-            "marker": {
-                "size": 6,
-                "color": MEDIAN_COLOUR,
-                "symbol": ["x" if point.nbytes in outliers else "circle" for point in points],
-            },
-            "error_y": {**error_bars([p.seconds for p in points]), "color": MEDIAN_COLOUR},
-        }
-    ]
+    symbols = ["x" if point.nbytes in outliers else "circle" for point in points]
+    return markers(
+        "median, 95% interval",
+        [point.nbytes for point in points],
+        [point.seconds.value for point in points],
+        [_hover(size) for size in measured_sizes(fit)],
+        {"size": 6, "color": MEDIAN_COLOUR, "symbol": symbols},
+        hover="%{y:.3s}s at %{text}",
+        error_y={**error_bars([p.seconds for p in points]), "color": MEDIAN_COLOUR},
+    )
 
 
 def _hover(size: MeasuredSize) -> str:
@@ -196,17 +180,15 @@ def _residuals(fit: CollectiveFit) -> Figure:
     outliers = set(fit.outliers_nbytes)
     points = [point for point in fit.points if point.nbytes not in outliers]
     off = [_off(point.seconds.value, fit.law_seconds(point.nbytes)) for point in points]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "off",
-        "yaxis": "y2",
-        "x": [point.nbytes for point in points],
-        "y": off,
-        "text": [bytes_words(point.nbytes) for point in points],
-        "hovertemplate": "%{text}: %{y:.1f}%<extra></extra>",
-        "marker": {"size": 6, "color": PIECES_COLOUR if fit.pieces else LINE_COLOUR},
-    }
+    return markers(
+        "off",
+        [point.nbytes for point in points],
+        off,
+        [bytes_words(point.nbytes) for point in points],
+        {"size": 6, "color": PIECES_COLOUR if fit.pieces else LINE_COLOUR},
+        hover="%{text}: %{y:.1f}%",
+        yaxis="y2",
+    )
 
 
 def _off(seconds: float, law: float) -> float | None:
@@ -249,18 +231,16 @@ def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figu
 def _medians(fit: CollectiveFit, colour: str) -> Figure:
     """The points of one p, shown and hidden with the line of that p."""
     p = fit.ranks
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"p = {p}",
-        "legendgroup": str(p),
-        "showlegend": False,
-        "x": [point.nbytes for point in fit.points],
-        "y": [point.seconds.value for point in fit.points],
-        "text": [bytes_words(point.nbytes) for point in fit.points],
-        "hovertemplate": f"p = {p}, %{{text}}: %{{y:.3s}}s<extra></extra>",
-        "marker": {"size": 6, "color": colour},
-    }
+    return markers(
+        f"p = {p}",
+        [point.nbytes for point in fit.points],
+        [point.seconds.value for point in fit.points],
+        [bytes_words(point.nbytes) for point in fit.points],
+        {"size": 6, "color": colour},
+        hover=f"p = {p}, %{{text}}: %{{y:.3s}}s",
+        legendgroup=str(p),
+        showlegend=False,
+    )
 
 
 def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
@@ -328,34 +308,25 @@ def work_figure(layers: Sequence[LayerPoint]) -> Figure:
     for index, kind in enumerate(sorted({kind for kind, _, _, _ in layers})):
         mine = [layer for layer in layers if layer[0] == kind]
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plot_text(kind),
-                "x": [measured for _, _, measured, _ in mine],
-                "y": [predicted / measured for _, _, measured, predicted in mine],
-                "text": [plot_text(f"{kind}, {direction}") for _, direction, _, _ in mine],
-                "hovertemplate": "%{text}: measured %{x:.3s}s, predicted / measured "
-                "%{y:.2f}<extra></extra>",
-                "marker": kind_marks(index, [direction for _, direction, _, _ in mine]),
-            }
+            markers(
+                kind,
+                [measured for _, _, measured, _ in mine],
+                [predicted / measured for _, _, measured, predicted in mine],
+                [f"{kind}, {direction}" for _, direction, _, _ in mine],
+                kind_marks(index, [direction for _, direction, _, _ in mine]),
+                hover="%{text}: measured %{x:.3s}s, predicted / measured %{y:.2f}",
+            )
         )
     ratios = [abs(math.log10(p) - math.log10(m)) for _, _, m, p in layers] or [0.0]
-    reach = max(math.log10(2.2), 1.1 * max(ratios))
+    reach = 10 ** max(math.log10(2.2), 1.1 * max(ratios))
     ticks = [0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10]
+    labels = [f"{tick:g}" for tick in ticks]
     return {
         "data": data,
         "layout": {
             "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-            "xaxis": {**seconds_axis(), "title": {"text": "measured time of the layer"}},
-            "yaxis": {
-                "type": "log",
-                "title": {"text": "predicted / measured"},
-                "tickvals": ticks,
-                "ticktext": [f"{tick:g}" for tick in ticks],
-                "range": [-reach, reach],
-                "fixedrange": True,
-            },
+            "legend": LEGEND_ABOVE,
+            "xaxis": seconds_axis("measured time of the layer"),
+            "yaxis": log_axis("predicted / measured", ticks, labels, 1 / reach, reach),
         },
     }

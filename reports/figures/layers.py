@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,10 +9,9 @@ from calib.foundation.execution import unusual
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import seconds_words
-from calib.reports.figures.basics import Figure, plot_text, significant
-from calib.reports.figures.fits import seconds_axis
+from calib.reports.figures.basics import LEGEND_ABOVE, Figure, markers, significant
+from calib.reports.figures.fits import kind_marks, seconds_axis
 from calib.reports.figures.memory import diagonal
-from calib.reports.figures.strategy_looks import COLOURS, MARKERS
 from calib.reports.scoring.layer_pairs import LayerPair
 
 
@@ -56,36 +54,24 @@ def layers_figure(times: Sequence[DirectionInPlace]) -> Figure:
     data: list[Figure] = []
     for index, kind in enumerate(sorted({one.pair.kind for one in times})):
         mine = [one for one in times if one.pair.kind == kind]
-        symbol = MARKERS[index % len(MARKERS)]
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plot_text(kind),
-                "x": [significant(one.measured_s, 4) for one in mine],
-                "y": [significant(one.predicted_s, 4) for one in mine],
-                "text": [plot_text(_words(one)) for one in mine],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {
-                    "size": 8,
-                    "color": COLOURS[index % len(COLOURS)],
-                    "symbol": [
-                        symbol + ("" if x.direction == "forward" else "-open") for x in mine
-                    ],
-                },
-            }
+            markers(
+                kind,
+                [significant(one.measured_s, 4) for one in mine],
+                [significant(one.predicted_s, 4) for one in mine],
+                [_words(one) for one in mine],
+                kind_marks(index, [one.direction for one in mine]),
+            )
         )
     ends = [seconds for one in times for seconds in (one.predicted_s, one.measured_s)]
     low, high = 0.7 * min(ends), 1.4 * max(ends)
-    reach = [math.log10(low), math.log10(high)]
-    axis = {**seconds_axis(), "range": reach}
     return {
         "data": [diagonal(low, high), *data],
         "layout": {
             "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-            "xaxis": {**axis, "title": {"text": "measured in place"}},
-            "yaxis": {**axis, "title": {"text": "predicted"}},
+            "legend": LEGEND_ABOVE,
+            "xaxis": seconds_axis("measured in place", low, high),
+            "yaxis": seconds_axis("predicted", low, high),
         },
     }
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from calib.foundation.words import bytes_words, percent
-from calib.reports.figures.basics import Figure, plot_text, significant
+from calib.reports.figures.basics import LEGEND_ABOVE, Figure, log_axis, markers, significant
 from calib.reports.figures.strategy_looks import COLOURS, MARKERS, look_of, rank_of
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
 from calib.reports.sentences import strategy_words
@@ -30,13 +30,18 @@ def memory_figure(pairs: Sequence[MemoryPair]) -> Figure:
         mine = [(of, memory) for of, memory in pairs if of.strategy == strategy]
         guesses = [memory.predicted for _, memory in mine]
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": plot_text(strategy),
-                "x": [memory.measured_bytes for _, memory in mine],
-                "y": [significant(guess.value) for guess in guesses],
-                "error_y": {
+            markers(
+                strategy,
+                [memory.measured_bytes for _, memory in mine],
+                [significant(guess.value) for guess in guesses],
+                [_words(of, memory) for of, memory in mine],
+                {
+                    "size": 9,
+                    "color": COLOURS[look % len(COLOURS)],
+                    "opacity": 0.8,
+                    "symbol": MARKERS[look % len(MARKERS)],
+                },
+                error_y={
                     "type": "data",
                     "thickness": 1,
                     "width": 0,
@@ -44,15 +49,7 @@ def memory_figure(pairs: Sequence[MemoryPair]) -> Figure:
                     "array": [significant(guess.high - guess.value) for guess in guesses],
                     "arrayminus": [significant(guess.value - guess.low) for guess in guesses],
                 },
-                "text": [plot_text(_words(of, memory)) for of, memory in mine],
-                "hovertemplate": "%{text}<extra></extra>",
-                "marker": {
-                    "size": 9,
-                    "color": COLOURS[look % len(COLOURS)],
-                    "opacity": 0.8,
-                    "symbol": MARKERS[look % len(MARKERS)],
-                },
-            }
+            )
         )
     measured = [float(m.measured_bytes) for _, m in pairs]
     predicted = [end for _, m in pairs for end in (m.predicted.low, m.predicted.high) if end > 0]
@@ -61,7 +58,7 @@ def memory_figure(pairs: Sequence[MemoryPair]) -> Figure:
         "data": [diagonal(0.5 * min(ends), 2 * max(ends)), *data],
         "layout": {
             "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+            "legend": LEGEND_ABOVE,
             "xaxis": _axis("measured", measured),
             "yaxis": _axis("predicted", predicted or measured),
         },
@@ -84,14 +81,7 @@ def diagonal(low: float, high: float) -> Figure:
 def _axis(what: str, values: Sequence[float]) -> Figure:
     low, high = min(values) / 1.1, max(values) * 1.1
     ticks = _byte_ticks(low, high)
-    return {
-        "type": "log",
-        "title": {"text": f"{what} peak of a rank"},
-        "fixedrange": True,
-        "tickvals": ticks,
-        "ticktext": [bytes_words(tick) for tick in ticks],
-        "range": [math.log10(low), math.log10(high)],
-    }
+    return log_axis(f"{what} peak of a rank", ticks, list(map(bytes_words, ticks)), low, high)
 
 
 def _byte_ticks(low: float, high: float) -> list[float]:

@@ -12,11 +12,13 @@ from calib.foundation.execution import execution_of, unusual
 from calib.foundation.statistics import median
 from calib.foundation.words import counted, number, percent
 from calib.reports.figures.basics import (
+    LEGEND_ABOVE,
     LINE_COLOUR,
     RAW_COLOUR,
     Figure,
     Plot,
-    plot_text,
+    log_axis,
+    markers,
     significant,
 )
 from calib.reports.figures.fits import kind_marks
@@ -86,27 +88,15 @@ def roofline_figure(peaks: Peaks, passes: Sequence[MeasuredPass]) -> Figure:
         "hoverinfo": "skip",
     }
     kinds = sorted({of.kind for of in passes})
+    across = [f"{tick:g}" for tick in INTENSITY_TICKS]
+    up = [rate_words(tick) for tick in RATE_TICKS]
     return {
         "data": [roof, *(_points(kind, i, passes) for i, kind in enumerate(kinds))],
         "layout": {
             "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-            "xaxis": {
-                "type": "log",
-                "title": {"text": "operations per byte (flop/B)"},
-                "tickvals": INTENSITY_TICKS,
-                "ticktext": [f"{tick:g}" for tick in INTENSITY_TICKS],
-                "range": [math.log10(left), math.log10(right)],
-                "fixedrange": True,
-            },
-            "yaxis": {
-                "type": "log",
-                "title": {"text": "achieved by a rank"},
-                "tickvals": RATE_TICKS,
-                "ticktext": [rate_words(tick) for tick in RATE_TICKS],
-                "range": [math.log10(bottom), math.log10(top)],
-                "fixedrange": True,
-            },
+            "legend": LEGEND_ABOVE,
+            "xaxis": log_axis("operations per byte (flop/B)", INTENSITY_TICKS, across, left, right),
+            "yaxis": log_axis("achieved by a rank", RATE_TICKS, up, bottom, top),
             "annotations": [
                 _label(ridge * 0.9, flops, rate_words(flops), "right"),
                 _label(ridge / 3, nbytes * ridge / 3, f"{number(nbytes * 1e-9)} GB/s ", "right"),
@@ -130,16 +120,13 @@ def _label(x: float, y: float, text: str, anchor: str) -> Figure:
 
 def _points(kind: str, index: int, passes: Sequence[MeasuredPass]) -> Figure:
     mine = [of for of in passes if of.kind == kind]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plot_text(kind),
-        "x": [significant(of.intensity) for of in mine if of.intensity],
-        "y": [significant(of.flops_per_s.value) for of in mine if of.flops_per_s],
-        "text": [plot_text(_words(of)) for of in mine],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": kind_marks(index, [of.direction for of in mine]),
-    }
+    return markers(
+        kind,
+        [significant(of.intensity) for of in mine if of.intensity],
+        [significant(of.flops_per_s.value) for of in mine if of.flops_per_s],
+        [_words(of) for of in mine],
+        kind_marks(index, [of.direction for of in mine]),
+    )
 
 
 def _words(of: MeasuredPass) -> str:

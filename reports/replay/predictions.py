@@ -14,6 +14,7 @@ from calib.reports.replay.forms import CandidateForm, PredictedRun, PublishedRun
 from calib.reports.replay.published_tables import PublishedPoint
 from calib.reports.replay.shapes import FIVE, Shapes
 from calib.reports.replay.validation import COVERAGE, Calibration, calibrate, largest
+from calib.reports.scoring.accuracy import score
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class Forecast:
     @property
     def accuracy(self) -> float | None:
         """1 - |predicted - measured| / measured; None where nothing was measured."""
-        if self.run.measured is None:
-            return None
-        return 1.0 - abs(self.predicted.seconds - self.run.measured) / self.run.measured
+        measured = self.run.measured
+        return None if measured is None else score(self.predicted.seconds, measured)
 
     @property
     def inside(self) -> bool | None:

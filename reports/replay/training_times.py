@@ -32,6 +32,7 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import PhaseTime
 from calib.reports.replay.published_tables import count_of, seconds_of
+from calib.reports.scoring.accuracy import score
 
 COLUMNS = ("nodes", "gpus", "batch_per_gpu")
 EPOCHS = re.compile(r"seconds_for_(\d{1,6})_epochs?")
@@ -64,16 +65,14 @@ class Expected:
     @property
     def accuracy(self) -> float | None:
         """1 - |predicted - measured| / measured."""
-        if self.trained.seconds is None:
-            return None
-        return 1.0 - abs(self.seconds.value - self.trained.seconds) / self.trained.seconds
+        measured = self.trained.seconds
+        return None if measured is None else score(self.seconds.value, measured)
 
     @property
     def inside(self) -> bool | None:
         """Whether the interval holds the measured time."""
-        if self.trained.seconds is None:
-            return None
-        return self.seconds.covers(self.trained.seconds)
+        measured = self.trained.seconds
+        return None if measured is None else self.seconds.covers(measured)
 
 
 ExchangeTime = Callable[[int], PhaseTime]  # p -> of an iteration

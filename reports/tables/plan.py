@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
+from calib.foundation.words import (
+    bytes_words,
+    counted,
+    estimate_words,
+    number,
+    percent,
+    seconds_words,
+)
 from calib.oracle.projection import PhaseTime
 from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import marked
@@ -129,7 +136,8 @@ def searched_line(plan: SearchedPlan) -> str:
     ended = "" if of.stopped == "complete" else "; the budget ended it"
     return (
         f"Searched: {counted(of.evaluated, 'cost')} of a space of {space_words(of.log10_space)} "
-        f"in {_seconds(of.seconds)}, tables of costs in {_seconds(of.tables_seconds)}{steps}{ended}."
+        f"in {seconds_words(of.seconds)}, tables of costs in "
+        f"{seconds_words(of.tables_seconds)}{steps}{ended}."
     )
 
 
@@ -149,10 +157,6 @@ def space_words(log10: float) -> str:
     if log10 <= MOST_SPACE:
         return counted(round(10**log10), "plan")
     return f"10^{log10:.1f} plans"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{number(seconds)} s" if seconds >= 1 else f"{number(1e3 * seconds)} ms"
 
 
 def _unit(seconds: float) -> tuple[str, float]:

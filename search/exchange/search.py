@@ -22,10 +22,11 @@ from calib.search.exchange.schedule import (
     without_overlap,
 )
 from calib.search.exchange.simulation import LayerCompute, Order, Sent, SimulatedIteration
-from calib.search.exchange.work import ExchangeWork, batch_of, work_of
+from calib.search.exchange.work import ExchangeWork, work_of
 from calib.search.links import Links
 from calib.search.nominal import NOTE
 from calib.search.pipelines.profile import profile_of
+from calib.search.pipelines.work import batch_of
 from calib.search.plan import Baseline, Certificate, Event, PlanLayer, SearchedPlan
 from calib.search.request import SearchRequest, Space, Spending
 
@@ -71,7 +72,7 @@ def find(request: SearchRequest) -> SearchedPlan:
     bound = min(lower_bound(work, network, [*sizes, found.slice_items]), shown.seconds)
     others = compared(work, network, compared_sizes, bandwidths, spending)
     complete = len(rows) == len(sizes) and len(others) == len(bandwidths)
-    batch, told = batch_of(request)
+    batch, told = batch_of(request, request.devices.p)
     phases = {
         "forward": work.forward,
         "backward": work.backward,

@@ -18,6 +18,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import DIRECTIONS, compute_terms
 from calib.oracle.terms import by_phase
 from calib.search.pipelines.profile import PipelineProfile
+from calib.search.pipelines.work import batch_of
 from calib.search.request import SearchRequest
 
 
@@ -71,16 +72,6 @@ class ExchangeWork:
         )
 
 
-def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
-    """The global mini-batch, None where it is not known, and notes on it.
-
-    Every device runs a mini-batch of a profile.
-    """
-    if isinstance(request.model, PipelineProfile):
-        return request.model.batch_on(request.devices.p, request.batch)
-    return request.samples, ()
-
-
 def work_of(request: SearchRequest) -> ExchangeWork:
     """Layers at B/p samples per device, with all devices of a node at work.
 
@@ -88,7 +79,8 @@ def work_of(request: SearchRequest) -> ExchangeWork:
     a profile's have its own times, without an update. Raises InputError where p does not divide B and
     where the memory is too small, MissingParameter.
     """
-    p, batch = request.devices.p, batch_of(request)[0]
+    p = request.devices.p
+    batch, _ = batch_of(request, p)
     if batch is not None and batch % p:
         raise InputError(f"p = {p} does not divide the batch of {batch} samples")
     if isinstance(request.model, PipelineProfile):

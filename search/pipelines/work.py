@@ -95,10 +95,13 @@ def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
     return inside[-1] == devices.p and devices.per_node in inside
 
 
-def batch_of(request: SearchRequest) -> tuple[int | None, tuple[str, ...]]:
-    """The mini-batch of a request's model, None where it is not known, and notes on it."""
+def batch_of(request: SearchRequest, devices: int = 1) -> tuple[int | None, tuple[str, ...]]:
+    """The mini-batch of a request's model, None where it is not known, and notes on it.
+
+    Of a profile each of so many devices runs one.
+    """
     if isinstance(request.model, PipelineProfile):
-        return request.model.batch_on(1, request.batch)
+        return request.model.batch_on(devices, request.batch)
     return request.samples, ()
 
 

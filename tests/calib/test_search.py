@@ -11,8 +11,9 @@ from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.oracle.handmade import mlp
 
-from calib.commands.search import bytes_of, options_of
+from calib.commands.search import options_of
 from calib.foundation.errors import InputError
+from calib.options import bytes_of
 from calib.search import SPACES, space_named
 from calib.search.nominal import NOMINAL
 from calib.search.plan import SearchedPlan
@@ -208,11 +209,11 @@ def test_the_list_has_everything(here: Path) -> None:
 
 
 def test_sizes_and_options() -> None:
-    assert bytes_of("16GiB") == 16 << 30 and bytes_of("40 GB") == 40 * 10**9 and bytes_of("0") == 0
-    assert bytes_of("1.5TiB") == 3 << 39
+    sizes = {"16GiB": 16 << 30, "40 GB": 40 * 10**9, "0": 0, "1.5TiB": 3 << 39}
+    assert {text: bytes_of(text, "--memory") for text in sizes} == sizes
     assert options_of(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     with pytest.raises(InputError, match="twice"):
         options_of(["a=1", "a=2"])
-    for wrong in ("-1", "nan", "GiB", "1e30", "16 gb"):
+    for wrong in ("-1", "nan", "GiB", "1e30", "16 gb", "0 gb", "9999999999TiB"):
         with pytest.raises(InputError, match="not a size"):
-            bytes_of(wrong)
+            bytes_of(wrong, "--memory")

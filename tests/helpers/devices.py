@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.device import Device
 from calib.microbench.devices.cuda import CudaDevice
 
 
-class NamedGpu(CpuDevice):
+class NamedGpu(Device):
     """Says that it is a GPU; its tensors are the CPU's."""
 
     kind = "cuda"

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from calib.microbench.device import Device
-from calib.microbench.devices.cpu import CPU
-from calib.microbench.memory import account
+from calib.microbench.device import CPU, Device
+from calib.training.footprint import account
 
 
 def layer_memory(

@@ -174,7 +174,7 @@ def in_place_s(case: InPlaceCase) -> dict[str, float]:
 
 
 def peaks(case: InPlaceCase) -> dict[str, int]:
-    """Bytes of an iteration as microbench/memory.py accounts for them."""
+    """Bytes of an iteration as training/footprint.py accounts for them."""
     if not case.division.traits.whole or case.division.shards or case.is_overlap:
         return {}
     naive = naive_bytes(case).total

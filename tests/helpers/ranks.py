@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 
 TIMEOUT_S = 60.0
 

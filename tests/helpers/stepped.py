@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.device import Device
 
 
-class SteppedDevice(CpuDevice):
+class SteppedDevice(Device):
     """A CPU that reads `now`."""
 
     def __init__(self, now: Callable[[], float]) -> None:

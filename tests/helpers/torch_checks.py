@@ -15,7 +15,7 @@ from calib.microbench.communicators.torch import all_gather_single, reduce_scatt
 from calib.microbench.communicators.torch_mpi import BACKEND
 from calib.microbench.communicators.torch_short import BACKEND as SHORT
 from calib.microbench.communicators.torch_short import COMMON, FILLED
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 
 mse_loss: Any = torch.nn.functional.mse_loss
 

@@ -16,7 +16,7 @@ from calib.microbench.collectives.measure import CollectiveSetting, measure_coll
 from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, exercise_block
-from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.device import Device
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
@@ -335,7 +335,7 @@ def test_times_are_per_call(monkeypatch: pytest.MonkeyPatch, calls: int) -> None
 GRAPH = case("allreduce", 2, library="torch_nccl", device="cuda", mode="graph")
 
 
-class Capturing(CpuDevice):
+class Capturing(Device):
     """Its graphs are calls one after another; it knows of how many each was."""
 
     def __init__(self) -> None:
@@ -365,7 +365,7 @@ class Refusing(Capturing):
         raise RuntimeError("operation not permitted when stream is capturing\nat line 7")
 
 
-def graph_on(devices: list[CpuDevice]) -> Any:
+def graph_on(devices: list[Device]) -> Any:
     class OnDevices(ThreadCommunicator):
         @property
         def device(self) -> Any:

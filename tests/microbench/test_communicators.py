@@ -22,8 +22,8 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import CudaMpiCommunicator, MpiCommunicator
 from calib.microbench.communicators.rendezvous import own_addresses
 from calib.microbench.communicators.torch_groups import as_they_are
+from calib.microbench.device import CPU
 from calib.microbench.devices import take_device
-from calib.microbench.devices.cpu import CPU
 from calib.microbench.machine.placement import machine_id
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")

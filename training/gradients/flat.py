@@ -41,24 +41,35 @@ class FlatAllreduce:
         unpack(self._flat, gradients, self._divisor)
 
 
-class PartialGradients:
-    """Those gradients that are a rank's part of a sum ("partial"): one allreduce; the others stay."""
+class GroupSums:
+    """Gradients that several ranks have terms of, summed over those ranks; the others stay.
 
-    def __init__(self, held: Sequence[Held], communicator: TorchGroup) -> None:
-        self._places = [at for at, of in enumerate(held) if of.gradient == "partial"]
-        self._sums = FlatAllreduce([held[at].parameter for at in self._places], communicator, 1)
+    `groups`: places among the rank's parameters with the communicator of the ranks that share them, in
+    the same order on every rank, so that no two groups wait for one another. One allreduce for each.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], groups: Sequence[tuple[Sequence[int], TorchGroup]]
+    ) -> None:
+        self._sums = [
+            (places, FlatAllreduce([parameters[i] for i in places], group, divisor=1))
+            for places, group in groups
+        ]
 
     def pack(self, gradients: Sequence[Tensor]) -> None:
-        """Copy them into the flat buffer."""
-        self._sums.pack([gradients[at] for at in self._places])
+        """Copy the gradients into the flat buffers."""
+        for places, flat in self._sums:
+            flat.pack([gradients[i] for i in places])
 
     def exchange(self) -> None:
-        """Sum the flat buffer over the ranks."""
-        self._sums.exchange()
+        """Sum them, group by group."""
+        for _, flat in self._sums:
+            flat.exchange()
 
     def unpack(self, gradients: Sequence[Tensor]) -> None:
         """Copy the sums back."""
-        self._sums.unpack([gradients[at] for at in self._places])
+        for places, flat in self._sums:
+            flat.unpack([gradients[i] for i in places])
 
 
 class GroupedGradients:

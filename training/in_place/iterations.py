@@ -20,7 +20,7 @@ from calib.foundation.execution import execution_of
 from calib.microbench.cases import EXCHANGED, InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.machine.heap import freed_in_sums, is_shared, largest_freed, own_heap
-from calib.microbench.memory import account, optimizer_tensors
+from calib.microbench.memory import optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
     FEWEST_REPETITIONS,
@@ -31,6 +31,7 @@ from calib.microbench.timing.repeat import (
 )
 from calib.microbench.timing.watchdog import beat
 from calib.training.clock import GRADIENTS
+from calib.training.footprint import account
 from calib.training.in_place.layers import LayerTimes
 from calib.training.in_place.overlap import measure_overlap
 from calib.training.layer_program import LayerProgram
@@ -255,7 +256,7 @@ def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn
 
 
 def step_memory(step: TrainingStep) -> dict[str, int]:
-    """Bytes of one iteration on this rank (microbench/memory.py); all ranks must call."""
+    """Bytes of one iteration on this rank (training/footprint.py); all ranks must call."""
     exchange = step.worker.exchange
     held: dict[str, list[torch.Tensor]] = {
         "weights": list(step.parameters),

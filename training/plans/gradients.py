@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from calib.microbench.communicator import TorchGroup
-from calib.training.gradients.flat import FlatAllreduce
+from calib.training.gradients.flat import GroupSums
 from calib.training.plans.division import RankTuple
 
 
@@ -50,31 +50,12 @@ class PlanGroups:
         self._made.clear()
 
 
-class SharedGradients:
-    """Gradients of all parameters of this rank, in their order; `sharers` has the group of each."""
-
-    def __init__(
-        self, parameters: Sequence[Tensor], sharers: Sequence[RankTuple], groups: PlanGroups
-    ) -> None:
-        self._flat: list[tuple[list[int], FlatAllreduce]] = []
-        # in the same order on every rank, so that no two groups wait for one another
-        for ranks in sorted(set(sharers)):
-            if len(ranks) > 1:
-                places = [i for i, of in enumerate(sharers) if of == ranks]
-                own = [parameters[i] for i in places]
-                self._flat.append((places, FlatAllreduce(own, groups.of(ranks), divisor=1)))
-
-    def pack(self, gradients: Sequence[Tensor]) -> None:
-        """Copy the gradients into the flat buffers."""
-        for places, flat in self._flat:
-            flat.pack([gradients[i] for i in places])
-
-    def exchange(self) -> None:
-        """Sum them, group by group."""
-        for _, flat in self._flat:
-            flat.exchange()
-
-    def unpack(self, gradients: Sequence[Tensor]) -> None:
-        """Copy the sums back."""
-        for places, flat in self._flat:
-            flat.unpack([gradients[i] for i in places])
+def shared_gradients(
+    parameters: Sequence[Tensor], sharers: Sequence[RankTuple], groups: PlanGroups
+) -> GroupSums:
+    """The exchange of a rank's parameters, in their order; `sharers` has the group of each."""
+    places: dict[RankTuple, list[int]] = {}
+    for place, ranks in enumerate(sharers):
+        if len(ranks) > 1:
+            places.setdefault(ranks, []).append(place)
+    return GroupSums(parameters, [(places[ranks], groups.of(ranks)) for ranks in sorted(places)])

@@ -23,7 +23,7 @@ from calib.oracle.model.layer import Layer
 from calib.training.exported_graph import writes
 from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, sharers, summers
 from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
-from calib.training.plans.gradients import PlanGroups, SharedGradients
+from calib.training.plans.gradients import PlanGroups, shared_gradients
 from calib.training.plans.layers import PartLayer, part_layer
 from calib.training.plans.routes import InputRoute, input_route, route
 from calib.training.split.spatial_layers import fill_of
@@ -147,7 +147,7 @@ class LayerwiseWorker(Worker):
         exchange = None
         if any_shared(division.configurations):
             parameters = [held.parameter for held in made.held]
-            exchange = SharedGradients(parameters, made.sharers, made.groups)
+            exchange = shared_gradients(parameters, made.sharers, made.groups)
         parts = nn.ModuleList(step.part for step in made.steps if step.part is not None)
         super().__init__(task, parts, made.held, exchange)
         self.masks = made.rank

@@ -12,7 +12,7 @@ pickles. torch posts sends without waiting, and waits for them later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +24,7 @@ from calib.microbench.communicator import TorchGroup
 from calib.microbench.timing.watchdog import beat
 from calib.training.checkpoints import checkpoint_regions
 from calib.training.clock import PhaseClock
-from calib.training.gradients.flat import FlatAllreduce
+from calib.training.gradients.flat import GroupSums
 from calib.training.layer_program import LayerProgram
 from calib.training.stages import border_tensors, cut
 from calib.training.strategies import serial
@@ -77,8 +77,9 @@ class PipelineWorker(Worker):
         stage = cut(program, division.boundaries, number)
         held = [Held(name, p, gradient="own") for name, p in stage.program.trained()]
         checkpoint_regions(stage.program)
-        self._tied = _tied_gradients(task, held)
-        super().__init__(task, stage.program, held, self._tied)
+        self._tied = _tied(task, held)
+        sums = GroupSums([of.parameter for of in held], self._tied) if self._tied else None
+        super().__init__(task, stage.program, held, sums)
         self._reads_input = stage.reads_input
         first = next(task.module.parameters())
         kind = torch.int64 if task.about.rows else first.dtype
@@ -135,62 +136,27 @@ class PipelineWorker(Worker):
 
     def close(self) -> None:
         """Release the process groups."""
-        if self._tied is not None:
-            self._tied.close()
+        for _, group in self._tied:
+            group.close()
         self._stage.group = None
         self._stage = self._schedule = None
 
 
-class TiedGradients:
-    """The gradients of weights that several stages hold, each summed by those stages.
-
-    `groups`, by the number of each weight in the order of the rank's weights.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], groups: dict[int, TorchGroup]) -> None:
-        self._groups = groups
-        self._sums = {
-            place: FlatAllreduce([parameters[place]], group, divisor=1)
-            for place, group in groups.items()
-        }
-
-    def pack(self, gradients: Sequence[Tensor]) -> None:
-        """Copy them into the buffers that are sent."""
-        for place, of in self._sums.items():
-            of.pack([gradients[place]])
-
-    def exchange(self) -> None:
-        """Sum each over its stages."""
-        for of in self._sums.values():
-            of.exchange()
-
-    def unpack(self, gradients: Sequence[Tensor]) -> None:
-        """Copy the sums back."""
-        for place, of in self._sums.items():
-            of.unpack([gradients[place]])
-
-    def close(self) -> None:
-        """Free the groups; collective over each."""
-        for group in self._groups.values():
-            group.close()
-
-
-def _tied_gradients(task: Task, held: list[Held]) -> TiedGradients | None:
-    """The exchange of tied weights; collective over all stages. None where this one holds none."""
+def _tied(task: Task, held: list[Held]) -> list[tuple[list[int], TorchGroup]]:
+    """Places of weights that several stages hold, and those stages; collective over all stages."""
     program, boundaries, world = task.program, task.division.boundaries, task.teams.world
-    if not program.spec.tied_layers:
-        return None
     stages: dict[str, list[int]] = {}
-    for stage in range(task.division.p):
-        for name, _ in cut(program, boundaries, stage).program.trained():
-            stages.setdefault(name, []).append(stage)
-    names, groups = [of.name for of in held], dict[int, TorchGroup]()
+    if program.spec.tied_layers:
+        for stage in range(task.division.p):
+            for name, _ in cut(program, boundaries, stage).program.trained():
+                stages.setdefault(name, []).append(stage)
+    names, groups = [of.name for of in held], list[tuple[list[int], TorchGroup]]()
     for name, holders in stages.items():
         if len(holders) > 1:
             group = world.group(holders if world.rank in holders else None)
             if group is not None:
-                groups[names.index(name)] = group
-    return TiedGradients([of.parameter for of in held], groups) if groups else None
+                groups.append(([names.index(name)], group))
+    return groups
 
 
 def make(task: Task) -> Worker:

@@ -12,7 +12,7 @@ from torch import nn
 from calib.oracle.layout.regions import regions
 from calib.oracle.layout.shards import largest_parts, parts_of_tokens
 from calib.training.checkpoints import checkpoint_regions
-from calib.training.gradients.flat import PartialGradients
+from calib.training.gradients.flat import GroupSums
 from calib.training.split.moves import GroupLink
 from calib.training.split.regions import RegionParts
 from calib.training.worker import Gradient, Held, Task, Worker, whole_parameters
@@ -46,6 +46,6 @@ def make(task: Task) -> Worker:
         if parameter.requires_grad
     ]
     checkpoint_regions(program)
-    partial = any(of.gradient == "partial" for of in held)
-    exchange = PartialGradients(held, group) if partial else None
+    partial = [place for place, of in enumerate(held) if of.gradient == "partial"]
+    exchange = GroupSums([of.parameter for of in held], [(partial, group)]) if partial else None
     return Worker(task, program, held, exchange, parts.region)

@@ -12,8 +12,7 @@ from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 from calib.export.about import in_words, times_in_words
 from calib.export.collapse import collapse_of
 from calib.export.csv_table import CsvRow
-from calib.export.numbers_json import leaf
-from calib.export.reference import Reference, of_library, steps, whole_machine
+from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
@@ -112,15 +111,6 @@ def zero() -> dict[str, object]:
     return {"pieces": [], "points": points, "intercept_s": none, "slope_s_per_byte": none}
 
 
-def test_of_one_library() -> None:
-    both = filled(collectives=[collective(2), collective(2, library="nccl", device="cuda")])
-    only = of_library(both, "nccl")
-    assert [fit.library for fit in only.collectives] == ["nccl"]
-    assert (only.structural, only.contention) == ([], []) and only.layers == both.layers
-    with pytest.raises(InputError, match=r"'x'; they hold: mpi, nccl"):
-        of_library(both, "x")
-
-
 def test_the_machine_of_the_target() -> None:
     assert whole_machine(ExportRequest(filled(), SOURCE)) == (1, 8)
     assert whole_machine(ExportRequest(filled(nodes=4), SOURCE)) == (4, 8)
@@ -159,8 +149,6 @@ def test_a_run_says_nothing_of_its_own_error() -> None:
 
 
 def test_no_ends_of_one_run_in_what_programs_read() -> None:
-    assert leaf(once(2.0)) == {"value": 2.0, "unit": "1"}
-    assert leaf(once(0.0)) == {"value": 0.0, "low": 0.0, "high": 0.0, "unit": "1"}
     row = CsvRow("collectives").of("seconds", once(2.0), "s")
     assert (row.value, row.low95, row.high95) == (2.0, None, None)
     row = CsvRow("collectives").of("seconds", Estimate(value=2.0, low=1.0, high=2.0), "s")

@@ -1,4 +1,4 @@
-"""The targets csv and python: every number of the file in a table, and the laws in a dict."""
+"""The targets csv and python: every number of the file, in a table and in a dict."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ SECTIONS = tuple(
         "partitions"
     )
 )
-# what allreduce on 2 ranks takes of alpha and m beta: a ring of two messages of m / 2 each
-RING_OF_TWO = (2.0, 1.0)
 
 
 def exported(parameters: Parameters, target: Any = csv_table) -> Exported:
@@ -279,128 +277,76 @@ def read(parameters: Parameters) -> dict[str, Any]:
     return found
 
 
-def leaves(
-    tree: dict[str, Any], where: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def law_of(parameters: Parameters) -> dict[str, Any]:
+    """The only allreduce."""
+    [law] = read(parameters)["collectives"]["allreduce"].values()
+    assert isinstance(law, dict)
+    return law
+
+
+def leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every number with its unit, by its place."""
     for name, of in tree.items():
-        assert isinstance(of, dict), (where, name)
-        if "value" in of:
-            yield (*where, name), of
-        else:
-            yield from leaves(of, (*where, name))
+        for each in of if isinstance(of, list) else [of]:
+            if isinstance(each.get("unit"), str):
+                yield (*where, name), each
+            else:
+                yield from leaves(each, (*where, name))
 
 
-def test_every_leaf_is_a_number_with_its_unit() -> None:
+def test_every_row_is_in_the_dict() -> None:
+    """In its order under its section: its quantity, and all cells that tell of the number."""
     whole = falling()
-    known = [value for _, value in numbers(json.loads(whole.model_dump_json()))]
-    derived = {"time at from", "time at to", "steps", "volume"}
-    units = {"s", "B", "s/B", "1", "s/flop", "flop", "s/tensor", "s/layer", "flop/s", "B/s"}
-    found = dict(leaves(read(whole)))
-    assert len(found) > 60 and {place[0] for place in found} == {
-        "machine",
-        "collectives",
-        "collectives on any ranks",
-        "contention",
-        "peaks",
-        "layers",
-        "tensor lists",
-        "in place",
-        "memory",
-        "overlap",
-        "partitions",
-    }
-    for place, leaf in found.items():
-        assert leaf["unit"] in units and set(leaf) <= {"value", "low", "high", "unit"}
-        for key in set(leaf) - {"unit"}:
-            assert leaf[key] >= 0 and (place[-1] in derived or leaf[key] in known), (place, key)
+    held = ("value", "low95", "high95", "unit", "from", "to", "range_unit", "n", "error")
+    for section in (*SECTIONS, "cluster"):
+        table = rows(whole, section=section)
+        found = [(place, leaf) for place, leaf in leaves(read(whole)) if place[0] == section]
+        assert len(found) == len(table) > 0
 
+        def of_row(row: dict[str, str]) -> tuple[str, ...]:
+            return (row["quantity"], *(row[name] for name in held))
 
-UNITS = {
-    "operations": "flop/s",
-    "bytes": "B/s",
-    "alpha": "s",
-    "beta": "s/B",
-    "base": "s",
-    "base per byte": "s/B",
-    "size": "B",
-    "intercept": "s",
-    "slope": "s/B",
-    "call": "s",
-    "per flop": "s/flop",
-    "per byte": "s/B",
-    "per tensor": "s/tensor",
-    "per layer": "s/layer",
-    "per byte of weights": "s/B",
-    "per byte of patches": "s/B",
-    "per fresh byte": "s/B",
-    "smallest size": "B",
-    "largest size": "B",
-    "most flops": "flop",
-    "most bytes": "B",
-    "fewest bytes": "B",
-    "from": "B",
-    "to": "B",
-    "time at from": "s",
-    "time at to": "s",
-    "memory of a rank": "B",
-    "parallel": "s",
-    "per partition": "s",
-    "server": "s",
-    "allgatherv": "s",
-    "allreduce": "s",
-}
+        def of_leaf(place: tuple[str, ...], leaf: dict[str, Any]) -> tuple[str, ...]:
+            return (place[-1], *(str(leaf.get(name, "")) for name in held))
 
-
-def test_units() -> None:
-    """A constant is seconds of partitions, and bytes of memory; what is not above has none."""
-    found = dict(leaves(read(falling())))
-    assert {place[-1] for place in found} >= set(UNITS) - {"per byte of patches", "per fresh byte"}
-    for place, leaf in found.items():
-        of = "s" if place[0] == "partitions" else "B"
-        expected = of if place[-1] == "constant" else UNITS.get(place[-1], "1")
-        assert leaf["unit"] == expected, place
+        assert sorted(of_leaf(*one) for one in found) == sorted(map(of_row, table))
+        for place, _ in found:
+            assert any(
+                all(row[name] in place for name in ("operation", "kind", "name") if row[name])
+                for row in table
+            )
 
 
 def test_the_dict_says_what_it_leaves_out_of_this_file() -> None:
-    bare: dict[str, Any] = {name: [] for name in SECTIONS}
-    assert exported(filled.filled(**bare), numbers_json).lost == ()
-    one = filled.filled(**(bare | {"layers": [filled.layer()]}))
-    assert exported(one, numbers_json).lost == ("measured times of layers (2)",)
+    assert exported(falling(), numbers_json).lost == exported(falling()).lost != ()
 
 
 def test_an_operation_that_is_called_as_a_key_of_a_leaf() -> None:
     """Its branch was taken for a number: what is not known was null in it, all in one line."""
     fit = filled.collective(operation="unit", pieces=[], pieces_mean_relative_error=None)
-    found = dict(leaves(read(filled.filled(collectives=[fit]))))
-    assert found["collectives", "unit", "mpi, node, 2 ranks", "alpha"]["value"] == 4e-6
+    [law] = read(filled.filled(collectives=[fit]))["collectives"]["unit"].values()
+    assert law["line"]["alpha"]["value"] == 4e-6
 
 
-def test_a_time_follows_from_alpha_and_beta() -> None:
-    """steps alpha + volume m beta is the line of the file, whose alpha and beta it was made of."""
-    steps, volume = RING_OF_TWO
-    fit = filled.collective(
-        intercept_s=filled.near(steps * 3e-6), slope_s_per_byte=filled.near(volume * 7e-10)
-    )
-    law = read(filled.filled(collectives=[fit]))["collectives"]["allreduce"]["mpi, node, 2 ranks"]
-    of = {name: leaf["value"] for name, leaf in law.items() if "value" in leaf}
+def test_a_time_follows_from_the_line() -> None:
+    fit = filled.collective()
+    line = law_of(filled.filled(collectives=[fit]))["line"]
     for m in filled.SIZES:
-        line = fit.intercept_s.value + fit.slope_s_per_byte.value * m
-        assert of["steps"] * of["alpha"] + of["volume"] * m * of["beta"] == pytest.approx(line)
-    assert (law["alpha"]["low"], law["alpha"]["unit"], law["beta"]["unit"]) == (
-        pytest.approx(2.85e-6),
-        "s",
-        "s/B",
-    )
+        expected = fit.intercept_s.value + fit.slope_s_per_byte.value * m
+        assert line["intercept"]["value"] + m * line["slope"]["value"] == expected
+    assert (line["intercept"]["unit"], line["slope"]["unit"]) == ("s", "s/B")
 
 
 def test_a_time_follows_from_the_ends_of_a_piece() -> None:
     whole = falling()
-    pieces = read(whole)["collectives"]["allreduce"]["mpi, node, 2 ranks"]["pieces"]
-    for piece in pieces.values():
-        at = {name: leaf["value"] for name, leaf in piece.items()}
+    pieces = law_of(whole)["pieces"]
+    parts = [of for name, of in pieces.items() if name.startswith("part ")]
+    assert len(parts) == 2
+    for part in parts:
+        first, last = part["seconds"]
         for share in (1e-3, 0.3, 0.999):  # two pieces share a border
-            m = at["from"] + share * (at["to"] - at["from"])
-            time = at["time at from"] + share * (at["time at to"] - at["time at from"])
+            m = first["from"] + share * (last["from"] - first["from"])
+            time = first["value"] + share * (last["value"] - first["value"])
             assert time == pytest.approx(whole.collectives[0].seconds(m), rel=1e-9)
 
 
@@ -408,11 +354,9 @@ def test_laws_that_are_called_the_same_are_all_there() -> None:
     """A file may have a law twice, as a network's plain and accelerated device."""
     fits = [filled.collective(n=1), filled.collective(n=2), filled.collective(device="cuda")]
     tree = read(filled.filled(collectives=fits))["collectives"]["allreduce"]
-    assert list(tree) == [
-        "mpi, node, 2 ranks",
-        "mpi, node, 2 ranks (2)",
-        "mpi on cuda, node, 2 ranks",
-    ]
+    twice, once = tree.values()
+    assert list(tree) == [f"mpi, {device}, node, ranks 2, nodes 1" for device in ("cpu", "cuda")]
+    assert len(twice["line"]["alpha"]) == 2 and isinstance(once["line"]["alpha"], dict)
 
 
 def test_a_file_with_next_to_nothing() -> None:
@@ -424,7 +368,7 @@ def test_a_file_with_next_to_nothing() -> None:
         "provenance",
         "provenance",
     ]
-    assert list(read(empty)) == ["machine"]
+    assert list(read(empty)) == ["cluster"]
     odd = filled.collective(
         operation="hierarchical_allreduce inner=0",
         ranks=10**9,
@@ -449,8 +393,8 @@ def test_a_file_with_next_to_nothing() -> None:
     assert not any(cell.startswith("-") or cell in ("inf", "nan") for cell in cells)
     assert "1e-300" in cells
     [tree] = read(whole)["collectives"]["hierarchical_allreduce inner=0"].values()
-    assert "steps" not in tree and tree["alpha"]["value"] == 4e-6
-    assert tree["pieces"]["1"]["time at to"]["value"] == pytest.approx(9e-282)
+    assert tree["line"]["alpha"]["value"] == 4e-6
+    assert tree["pieces"]["part 0"]["seconds"][1]["value"] == pytest.approx(9e-282)
 
 
 def test_two_layouts_of_one_p_have_two_names() -> None:
@@ -460,8 +404,8 @@ def test_two_layouts_of_one_p_have_two_names() -> None:
         for nodes in (2, 8)
     ]
     laws = read(filled.filled(collectives=[filled.collective(2), *fits]))["collectives"]
-    assert set(laws["allreduce"]) == {
-        "mpi, node, 2 ranks",
-        "mpi, system, 8 ranks on 2 nodes",
-        "mpi, system, 8 ranks on 8 nodes",
-    }
+    assert list(laws["allreduce"]) == [
+        "mpi, cpu, node, ranks 2, nodes 1",
+        "mpi, cpu, system, ranks 8, nodes 2",
+        "mpi, cpu, system, ranks 8, nodes 8",
+    ]

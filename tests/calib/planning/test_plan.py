@@ -113,7 +113,7 @@ def test_small_helpers() -> None:
     assert [groups(p, 4) for p in (2, 3, 4, 8)] == [(), (), (2,), (4, 2)]
     assert groups(24, 4) == (4, 2, 3, 6, 8, 12)
     assert joined(["a", "b", "a"]) == "a; b"
-    assert joined(["a", "b", "c", "d"]) == "a; b; and 2 more"
+    assert joined(["a", "b", "c", "d"]) == "a; b and 2 more"
 
 
 def test_every_layer_of_every_model_is_measured_at_every_size(

@@ -314,6 +314,7 @@ def test_operations_of_one_library() -> None:
     assert {fit.library for fit in found.collectives} == {"torch_gloo"}
     assert len(found.collectives) == len(whole.collectives)
     assert (found.layers, found.composition) == (both.layers, both.composition)
+    assert all(law.library == "torch_gloo" for law in (*found.structural, *found.contention))
     with pytest.raises(
         InputError, match=r"no operations of nccl, only those of torch_gloo, torch_mpi"
     ):

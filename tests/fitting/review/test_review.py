@@ -16,10 +16,9 @@ from calib.fitting.parameters.findings import (
     MISFIT,
     Finding,
     by_cause,
-    several,
 )
 from calib.fitting.review.review import review
-from calib.foundation.words import bytes_words
+from calib.foundation.words import bytes_words, several
 
 TODAY = datetime(2026, 11, 10, tzinfo=UTC)
 GRADIENTS = {"small": 2**20, "large": 10**7}

@@ -23,12 +23,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 from calib.microbench.item_types import casting, weight_type
-from calib.microbench.memory import account
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.live_layers import kept_by
 from calib.oracle.model.recomputed import regions, run_again, saves
+from calib.training.footprint import account
 from calib.training.step import in_type, loss_function, synthetic_batch
 
 BATCH = 5

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.devices.cpu import CPU
+from calib.microbench.device import CPU
 from calib.microbench.item_types import casting, weight_type
-from calib.microbench.memory import account
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.live_layers import kept_by
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
+from calib.training.footprint import account
 
 BATCH = 5
 # how far the count may be off: a user's own variables hold the scores longer than the graph does

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 import calib
 from calib.foundation.errors import FileError, InputError
+from calib.microbench.device import Device
 from calib.microbench.devices import device_of
-from calib.microbench.devices.cpu import CpuDevice
 from calib.training.recorder.recorder import Recorder, calib_recorder
 from calib.training.run.lines import RUN_PHASES, Iteration
 from calib.training.run.record import TrainingRun
@@ -132,7 +132,7 @@ def test_phases_and_rest_of_a_loop(path: Path) -> None:
 def test_the_clock_of_the_phases_is_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that is looked at, and so moves on, one unit a time: every piece is a unit."""
     ticks = iter(range(10**6))
-    monkeypatch.setattr(CpuDevice, "now", lambda self: float(next(ticks)))
+    monkeypatch.setattr(Device, "now", lambda self: float(next(ticks)))
     module, optimizer = pair()
 
     def step(_: int, record: Recorder) -> None:
