@@ -27,6 +27,12 @@ from calib.training.worker import WorkerOptions
 ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "unpack")
 
 
+@pytest.fixture(autouse=True)
+def _few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many iterations settle in a time depends on the machine."""
+    monkeypatch.setattr(in_place, "SETTLE_S", 0.0)
+
+
 def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
     """The fewest repetitions, on threads as ranks."""
     case = model_case(model, ranks, 2, **more)
