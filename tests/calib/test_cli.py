@@ -148,53 +148,43 @@ def test_no_arguments_shows_the_help(tmp_path: Path) -> None:
 # heavy imports
 
 
-EACH = """
-import os, sys
-from calib.cli import main
-for line in sys.argv[1:]:
-    if os.fork():
-        os.wait()
-        continue
-    sys.argv = ["calib", *line.split()]
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    try:
-        main()
-    except SystemExit as end:
-        os.write(2, f"exit {end.code} {' '.join(sorted(sys.modules))}\\n".encode())
-    os._exit(0)
-"""
-
-
-def imported(cwd: Path, *lines: str) -> list[set[str]]:
-    """Top-level modules that each call of the CLI has loaded at its end."""
-    done = python(cwd, "-c", EACH, *lines)
+def imported(cwd: Path, *arguments: str) -> set[str]:
+    """Top-level modules that a call of the CLI has loaded at its end."""
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('|'.join(sorted(sys.modules)), file=sys.stderr))\n"
+        f"sys.argv = ['calib', *{list(arguments)!r}]\n"
+        "from calib.cli import main\n"
+        "main()\n"
+    )
+    done = python(cwd, "-c", code)
     assert done.returncode == 0, done.stderr
-    found = [line.split() for line in done.stderr.splitlines() if line.startswith("exit ")]
-    assert [code for _, code, *_ in found] == ["0"] * len(lines), done.stderr
-    loaded = [{name.partition(".")[0] for name in names} for _, _, *names in found]
-    assert all("typer" in names for names in loaded), "the list of modules is not one"
+    loaded = {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split("|")}
+    assert "typer" in loaded, "the list of modules is not one"
     return loaded
 
 
-def test_help_imports_no_verb(tmp_path: Path) -> None:
-    for names in imported(tmp_path, "--help", "--version"):
-        assert names & (HEAVY | {"pydantic"}) == set()
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_no_verb(tmp_path: Path, option: str) -> None:
+    assert imported(tmp_path, option) & (HEAVY | {"pydantic"}) == set()
 
 
-def test_help_of_a_verb_imports_none_of_what_takes_seconds(tmp_path: Path) -> None:
-    loaded = imported(tmp_path, *(f"{verb} --help" for verb in VERBS))
-    for verb, names in zip(VERBS, loaded, strict=True):
-        assert names & HEAVY <= (set() if verb in LIGHT else NUMERIC), verb
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_imports_none_of_what_takes_seconds(tmp_path: Path, verb: str) -> None:
+    assert imported(tmp_path, verb, "--help") & HEAVY <= (set() if verb in LIGHT else NUMERIC)
 
 
-def test_predict_imports_nothing_heavy(here: Path) -> None:
-    """Of a model file, or of a registered model that is in the cache."""
-    line = f"{' '.join(PREDICT)} --batch-per-rank 4"
-    registered = " ".join(PREDICT).replace("model.json", "vgg16-mini")
-    first = calib(here, registered)  # fills the cache
+@pytest.mark.parametrize("as_json", [True, False])
+def test_predict_imports_nothing_heavy(here: Path, as_json: bool) -> None:
+    flags = ("--batch-per-rank", "4", *(["--json"] if as_json else []))
+    assert imported(here, *PREDICT, *flags) & HEAVY == set()
+
+
+def test_predict_of_a_registered_model_in_the_cache_imports_nothing_heavy(here: Path) -> None:
+    arguments = [word if word != "model.json" else "vgg16-mini" for word in PREDICT]
+    first = calib(here, *arguments)  # fills the cache
     assert first.returncode == 0, first.stderr
-    for names in imported(here, line, f"{line} --json", registered):
-        assert names & HEAVY == set()
+    assert imported(here, *arguments) & HEAVY == set()
 
 
 # predict (more in test_predict.py)
