@@ -16,7 +16,8 @@ def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProces
 
 
 VERBS = """
-import json, sys
+import gc, json, sys
+gc.set_threshold(100_000, 50, 100)
 from pathlib import Path
 from tests.calib import inside
 done = [inside.calib(Path.cwd(), line) for line in sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""Models as ranks build them, and registered ones traced once for many tests."""
+"""Models as ranks build them, and registered ones with their traces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.trace.tracing import trace
 from calib.training.models import built, entry
+from calib.training.models.specs import spec
 
 
 def build(name: str, seed: int) -> nn.Module:
@@ -27,8 +27,7 @@ def quiet(module: nn.Module) -> nn.Module:
 
 @cache
 def registered(name: str) -> tuple[ModelSpec, nn.Module]:
-    """A registered model on the meta device, and its trace; made once for all tests."""
-    found = entry(name)
+    """A registered model on the meta device, and its trace, from the cache of traces."""
     with torch.device("meta"):
-        module = found.build()
-    return trace(module, found.input_shape, name, found.loss, found.auxiliary_weight), module
+        module = entry(name).build()
+    return spec(name), module

@@ -100,6 +100,7 @@ def main() -> None:
         gc.collect()
         if control.rank == 0:
             print(job, max(peaks), counted(model, division), flush=True)
+        control.quiet_barrier()  # the others leave the cores to rank 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What ranks under mpiexec run for test_plans.py: python plan_ranks.py FILE.
+"""What ranks under mpiexec run for test_four_ranks.py: python plan_ranks.py FOLDER SIZE ...
 
 Every rank trains plans of Branches one iteration in float64, and compares what it has with plain torch's
-serial training of the same batch; rank 0 writes the worst differences, case by case, to FILE.
+serial training of the same batch; rank 0 writes the worst differences, case by case, to FOLDER.
 """
 
 from __future__ import annotations

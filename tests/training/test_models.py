@@ -27,9 +27,9 @@ from calib.training.models.pooling import skip_identities
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of traces for each test."""
+    """An empty cache of traces."""
     monkeypatch.setenv("CALIB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -186,6 +186,7 @@ def test_registry_and_cached_spec_do_not_import_torch(cache: Path) -> None:
     assert run_python(read + report, CALIB_CACHE=str(cache)) == "False"  # read
 
 
+@pytest.mark.usefixtures("cache")
 def test_cached_spec_equals_the_trace() -> None:
     for mini in ("vgg16-mini", "inception-v3-mini", "cosmoflow-mini"):
         found = entry(mini)
@@ -251,7 +252,7 @@ def test_cache_that_cannot_be_written_is_ignored(
 
 
 def test_cache_place_without_calib_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CALIB_CACHE")
+    monkeypatch.delenv("CALIB_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     specs.spec("vgg16-mini")
     (path,) = (tmp_path / "xdg" / "calib" / "models").iterdir()
@@ -324,6 +325,7 @@ def test_a_run_directory_keeps_models(tmp_path: Path) -> None:
         specs.keep_models(run, [mlp([5, 3], "hand")])
 
 
+@pytest.mark.usefixtures("cache")
 def test_missing_torch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # what makes `import torch` fail
     with pytest.raises(MachineError) as caught:

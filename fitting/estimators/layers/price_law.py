@@ -92,7 +92,8 @@ def held(x: Floats, prices: Floats, form: WorkForm) -> Floats:
 def huber(errors: Floats) -> Floats:
     """Huber's loss of log errors; twice the loss is the square of a small one."""
     size = np.abs(errors)
-    result: Floats = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
+    squared = np.minimum(size, HUBER)
+    result: Floats = squared * (size - 0.5 * squared)
     return result
 
 
@@ -103,11 +104,12 @@ def solve(
     terms: Terms,
     start: Floats | None = None,
     steps: int = STEPS,
+    of_sum: Floats | None = None,
 ) -> Floats:
     """Prices [6] >= 0 of the least weighted Huber loss of log t; rows x [n, 6], t [n] > 0.
 
-    Without a `start` the descent begins twice: at the prices of a sum, and at the highest prices of
-    which each alone is too long for no row (the roofs).
+    Without a `start` the descent begins twice: at the prices of a sum (`of_sum`, where they are known),
+    and at the highest prices of which each alone is too long for no row (the roofs).
     """
     free = terms.free
     scale = np.where(free, (x / t[:, None]).max(axis=0), 0.0)
@@ -116,8 +118,11 @@ def solve(
     scaled = np.where(free, x / scale, 0.0)
     if start is not None:
         return _descend(scaled, t, weight, terms.form, start * scale, steps)[0] / scale
-    plain, _ = nnls(scaled / t[:, None], np.ones(len(t)))
-    sum_prices, _ = _descend(scaled, t, weight, "sum", _positive(plain, free), steps)
+    if of_sum is None:
+        plain, _ = nnls(scaled / t[:, None], np.ones(len(t)))
+        sum_prices, _ = _descend(scaled, t, weight, "sum", _positive(plain, free), steps)
+    else:
+        sum_prices = of_sum * scale
     if terms.form == "sum":
         return sum_prices / scale
     starts = [_positive(sum_prices, free), np.where(free, 0.5, 0.0)]
@@ -136,15 +141,16 @@ def _descend(
 ) -> tuple[Floats, float]:
     """(prices, loss) at the end of the descent; scaled rows, none of which takes no time at first."""
 
-    def loss_of(predicted: Floats) -> float:
-        if (predicted <= 0).any():
-            return float("inf")
-        return float((weight * huber(np.log(predicted / t))).sum())
+    def judged(predicted: Floats) -> tuple[Floats, float]:
+        """(log errors, loss)."""
+        if predicted.min() <= 0:
+            return predicted, float("inf")
+        errors = np.log(predicted / t)
+        return errors, float((weight * huber(errors)).sum())
 
     predicted = seconds(x, prices, form)
-    loss = loss_of(predicted)
+    errors, loss = judged(predicted)
     for _ in range(steps if loss < float("inf") else 0):
-        errors = np.log(predicted / t)
         root = np.sqrt(weight * HUBER / np.maximum(np.abs(errors), HUBER))
         rows = held(x, prices, form) / predicted[:, None]
         target, _ = nnls(rows * root[:, None], root * (1.0 - errors))
@@ -152,13 +158,13 @@ def _descend(
         while step > SMALLEST_STEP:
             candidate = prices + step * (target - prices)
             taken = seconds(x, candidate, form)
-            found = loss_of(taken)
+            off, found = judged(taken)
             if found < loss:
                 break
             step /= 2.0
         else:
             break
-        gained, prices, predicted, loss = loss - found, candidate, taken, found
+        gained, prices, predicted, errors, loss = loss - found, candidate, taken, off, found
         if gained <= 1e-12 * loss:
             break
     return prices, loss

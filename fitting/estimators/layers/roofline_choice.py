@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -83,10 +83,18 @@ class WorkPoints:
     x: Floats
     t: Floats
     weight: Floats
+    _solved: dict[tuple[bytes, Terms], Floats] = field(default_factory=dict)
 
     def solved(self, kept: Mask, terms: Terms) -> Floats:
-        """Prices [6] of the kept points."""
-        return solve(self.x[kept], self.t[kept], self.weight[kept], terms, steps=SEARCH_STEPS)
+        """Prices [6] of the kept points. All forms of the same terms begin at those of their sum."""
+        about = kept.tobytes(), terms
+        if about not in self._solved:
+            of_sum = None
+            if terms.form != "sum":
+                of_sum = self.solved(kept, replace(terms, form="sum"))
+            rows = self.x[kept], self.t[kept], self.weight[kept]
+            self._solved[about] = solve(*rows, terms, steps=SEARCH_STEPS, of_sum=of_sum)
+        return self._solved[about]
 
     def errors(self, kept: Mask, held: Mask, prices: Floats, form: WorkForm) -> tuple[Floats, Mask]:
         """(log errors of the held points, which of them the kept can judge).

@@ -19,7 +19,7 @@ CASES = tuple(
     CollectiveCase(operation="allreduce", nbytes=nbytes, ranks=2, group_size=2) for nbytes in SIZES
 )
 LOCK = sys.__stderr__.fileno()  # any open file descriptor
-PLAN = Plan(cases=CASES, launches=3, budget_seconds=9.0)
+LAUNCHES = 2
 
 # called as `python fake.py N python -m calib measure -o RUN --launch LAUNCH`; `calls` counts starts
 HEAD = """
@@ -49,11 +49,12 @@ for case in todo:
 """
 
 
-def launches(run: Path, body: str) -> Launches:
-    (run / "plan.json").write_text(PLAN.model_dump_json())
+def launches(run: Path, body: str, number: int = LAUNCHES) -> Launches:
+    plan = Plan(cases=CASES, launches=number, budget_seconds=9.0)
+    (run / "plan.json").write_text(plan.model_dump_json())
     script = run / "fake.py"
     script.write_text(HEAD + body)
-    return Launches(run, PLAN, f"{sys.executable} {script} {{n}}", 25.0, LOCK)
+    return Launches(run, plan, f"{sys.executable} {script} {{n}}", 25.0, LOCK)
 
 
 def starts(run: Path) -> int:
@@ -77,8 +78,8 @@ def tree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launches(tmp_path, GO_ON).go()
-    assert starts(tmp_path) == 3
-    assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 9
+    assert starts(tmp_path) == LAUNCHES
+    assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 6
     assert "failed" not in capsys.readouterr().err
 
 
@@ -93,7 +94,7 @@ for case in todo:
         os.kill(os.getpid(), 9)
     measured(case)
 """
-    launches(tmp_path, body).go()
+    launches(tmp_path, body, 3).go()
     found = stopped(tmp_path)
     assert {found[n, launch] for n in (8, 24) for launch in range(3)} == {"interval"}
     assert found[16, 2] == "skipped: it ended the ranks twice"
@@ -122,8 +123,8 @@ for case in todo:
     launches(tmp_path, body).go()
     found = stopped(tmp_path)
     assert found.pop((8, 1)) == "failed: RuntimeError on a rank: no memory"
-    assert len(found) == 8 and set(found.values()) == {"interval"}
-    assert starts(tmp_path) == 4
+    assert len(found) == 5 and set(found.values()) == {"interval"}
+    assert starts(tmp_path) == LAUNCHES + 1
 
 
 def test_a_death_between_two_cases_is_no_cases_fault(tmp_path: Path) -> None:
@@ -136,13 +137,13 @@ for case in todo:
         os._exit(1)
 """
     launches(tmp_path, body).go()
-    assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 9
-    assert starts(tmp_path) == 4
+    assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 6
+    assert starts(tmp_path) == LAUNCHES + 1
 
 
 def test_a_death_after_the_last_case_is_nothing(tmp_path: Path) -> None:
     launches(tmp_path, GO_ON + "os._exit(1)").go()
-    assert starts(tmp_path) == 3 and len(ends(tmp_path)) == 9
+    assert starts(tmp_path) == LAUNCHES and len(ends(tmp_path)) == 6
 
 
 def test_ranks_that_do_not_begin_are_started_twice(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_ranks_that_do_not_begin_are_started_twice(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_once(tmp_path: Path) -> None:
     launches(tmp_path, "if calls % 2 == 0: sys.exit(7)\n" + GO_ON).go()
-    assert len(ends(tmp_path)) == 9 and starts(tmp_path) == 6
+    assert len(ends(tmp_path)) == 6 and starts(tmp_path) == 2 * LAUNCHES
 
 
 def test_what_ranks_report_before_a_case_is_not_tried_again(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ for case in todo:
     else:
         measured(case)
 """
-    launches(tmp_path, body).go()
+    launches(tmp_path, body, 3).go()
     assert starts(tmp_path) == 3  # and it is no reason to leave it out
     assert [stopped(tmp_path)[24, launch] for launch in range(3)] == ["failed: wrong sum"] * 3
     lines = [line for line in capsys.readouterr().err.splitlines() if "wrong sum" in line]
