@@ -46,8 +46,8 @@ class Layer(Record):
         operator = self.shape.operator
         if not self.has_gradient:
             return dict.fromkeys(self.outputs, False)
-        floats = (True,) if operator is None else operator.outputs_are_floats
-        return dict(zip(self.outputs, floats, strict=True))
+        computed = (True,) if operator is None else operator.differentiable_outputs
+        return dict(zip(self.outputs, computed, strict=True))
 
     @property
     def own_parameters(self) -> tuple[Shape, ...]:
