@@ -53,7 +53,8 @@ POINTWISE = (FAMILIES["arithmetic"] | FAMILIES["functions"]) - _names(
 )
 RANDOM = _names(
     "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform "
-    "exponential log_normal cauchy geometric multinomial poisson dropout native_dropout alpha_dropout feature_dropout rrelu"
+    "exponential log_normal cauchy geometric multinomial poisson dropout native_dropout alpha_dropout "
+    "feature_dropout rrelu"
 )
 # kinds of which the kernels may be told apart (LayerShape.kernel)
 KERNELS = {"conv": ("depthwise_conv", "full_conv", "pointwise_conv")}
