@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from calib.foundation import operators
 from calib.foundation.execution import USUAL, execution_of
-from calib.foundation.operators import FLOATS, Operator, family_of
+from calib.foundation.operators import DIFFERENTIABLE, Operator, family_of
 
 Shape = operators.Shape
 Direction = Literal["forward", "backward"]
@@ -140,7 +140,7 @@ class LayerShape(BaseModel):
         return tuple(
             shape
             for at, shape in enumerate(self.input_shapes)
-            if at not in of.fixed and of.type(at) in ("", *FLOATS)
+            if at not in of.fixed and of.type(at) in DIFFERENTIABLE
         )
 
     @property

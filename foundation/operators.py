@@ -53,7 +53,8 @@ POINTWISE = (FAMILIES["arithmetic"] | FAMILIES["functions"]) - _names(
 )
 RANDOM = _names(
     "rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform "
-    "exponential multinomial poisson dropout native_dropout alpha_dropout feature_dropout rrelu"
+    "exponential log_normal cauchy geometric multinomial poisson dropout native_dropout alpha_dropout "
+    "feature_dropout rrelu"
 )
 # kinds of which the kernels may be told apart (LayerShape.kernel)
 KERNELS = {"conv": ("depthwise_conv", "full_conv", "pointwise_conv")}
@@ -73,7 +74,8 @@ MOST_TEXT, MOST_NESTED = 2**16, 8  # of arguments
 NAMED = re.compile(r"[A-Za-z]\w*\.\w+\.\w+")
 # what does more than to compute tensors from tensors
 FOREIGN = _names("from_file")
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+# item types that have gradients; an empty text is the model's
+DIFFERENTIABLE = ("", "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
 # numbers that JSON and the arithmetic behind it can hold
@@ -213,17 +215,17 @@ class Operator(Record):
 
     @cached_property
     def is_differentiable(self) -> bool:
-        """Whether an output is a floating-point tensor."""
+        """Whether an output is of floats or complex numbers."""
         if self.no_grad or not self.has_gradient:
             return False
-        return any(self.outputs_are_floats)
+        return any(self.differentiable_outputs)
 
     @cached_property
-    def outputs_are_floats(self) -> tuple[bool, ...]:
+    def differentiable_outputs(self) -> tuple[bool, ...]:
         """Of each output."""
         count = 1 + len(self.outputs)
         made = self.types[len(self.types) - count :] if self.types else ("",) * count
-        return tuple([each in ("", *FLOATS) for each in made])
+        return tuple([each in DIFFERENTIABLE for each in made])
 
     @cached_property
     def contents(self) -> tuple[object, ...]:

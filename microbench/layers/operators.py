@@ -131,7 +131,7 @@ def operator_inputs(
                 made[0].numel() // max(1, bags)
             )
         tensor = _ordered(tensor, order)
-        if needs_input_grad and number not in of.fixed and tensor.is_floating_point():
+        if needs_input_grad and number not in of.fixed and has_gradients(item):
             tensor.requires_grad_(True)
         made.append(tensor)
     return made
@@ -143,6 +143,11 @@ def operator_constants(of: Operator, dtype: torch.dtype, device: torch.device) -
         torch.zeros(size, dtype=getattr(torch, item) if item else dtype, device=device)
         for size, item in of.constants
     ]
+
+
+def has_gradients(item: torch.dtype) -> bool:
+    """Whether tensors of an item type can have a gradient."""
+    return item.is_floating_point or item.is_complex
 
 
 def differentiable(result: Any) -> list[Tensor]:
@@ -168,7 +173,7 @@ def _filled(
     source = generator.device
     if item == torch.bool:
         return torch.ones(size, dtype=item, device=source)
-    if not item.is_floating_point:
+    if not has_gradients(item):
         return torch.randint(below, size, generator=generator, device=source, dtype=item)
     found = torch.randn(size, generator=generator, dtype=item, device=source)
     return found.abs_().add_(0.5) if positive else found

@@ -40,7 +40,7 @@ def sequence_parts(model: ModelSpec) -> TokenParts | None:
     for name, size in tensor_sizes(model).items():
         # behind a change of view alone the same parts begin, and a flattened axis may have more
         made = [of for layer in readers[name] for of in _views(layer)]
-        if size[0] != PRIME or (made and all(of[:1] == (PRIME,) for of in made)):
+        if size[:1] != (PRIME,) or (made and all(of[:1] == (PRIME,) for of in made)):
             continue
         for axis in range(1, len(size)):
             if size[axis] > 1:

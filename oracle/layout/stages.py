@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from calib.foundation.division import Division
 from calib.foundation.layers import Shape
-from calib.foundation.operators import FLOATS
+from calib.foundation.operators import DIFFERENTIABLE
 from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
@@ -121,7 +121,7 @@ def sent_tensors(model: ModelSpec) -> dict[str, Sent]:
             continue
         for number, (name, shape) in enumerate(layer.outputs.items(), len(layer.inputs)):
             item = "" if of is None else of.type(number)
-            gradient = layer.has_gradient and item in ("", *FLOATS)
+            gradient = layer.has_gradient and item in DIFFERENTIABLE
             if layer.shape.is_free or (of is not None and of.axis(number) == -1 and not gradient):
                 continue
             nbytes = math.prod(shape) * wide[name]

@@ -46,7 +46,7 @@ class Layer(Record):
         operator, has = self.shape.operator, self.has_gradient
         if operator is None or not has:
             return dict.fromkeys(self.outputs, has)
-        return dict(zip(self.outputs, operator.outputs_are_floats, strict=True))
+        return dict(zip(self.outputs, operator.differentiable_outputs, strict=True))
 
     @property
     def own_parameters(self) -> tuple[Shape, ...]:

@@ -28,7 +28,7 @@ from torch.fx.traceback import preserve_node_meta
 from calib.foundation.errors import InputError
 from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
-from calib.foundation.operators import PRIME, Operator, one_sample
+from calib.foundation.operators import DIFFERENTIABLE, PRIME, Operator, one_sample
 from calib.microbench.memory import storages
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
@@ -319,7 +319,7 @@ class ExportedLayers:
             fixed=tuple(
                 place
                 for place, value in enumerate(call.inputs)
-                if any(weighted) and value.tensor.is_floating_point() and not weighted[place]
+                if any(weighted) and _type(value.tensor) in DIFFERENTIABLE and not weighted[place]
             ),
             constants=tuple((value.size, _type(value.tensor)) for value in call.constants),
             outputs=tuple(shape for shape, _ in made[1:]),

@@ -227,6 +227,8 @@ def _require_one_input(module: nn.Module, about: str) -> None:
         inspect.signature(module.forward).bind(None)
     except TypeError as error:
         raise InputError(f"cannot trace {about}: it must have exactly one input: {error}") from None
+    except ValueError:  # torch.jit's have no signature
+        pass
 
 
 def _of_batch(text: str) -> str:

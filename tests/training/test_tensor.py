@@ -15,7 +15,7 @@ from tests.helpers.tensor_ranks import Noted, on_ranks, taking_turns, thread_tea
 from tests.helpers.token_models import Gated, Gpt, OneRegion, Pooled
 from tests.oracle.operator_models import Language, Transformer
 from tests.training.serial_runs import compare, data, model_entry, ranks_of, serial
-from torch import nn
+from torch import Tensor, nn
 
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
@@ -82,6 +82,32 @@ def test_with_tokens_cut_between_regions(about: ModelEntry, p: int) -> None:
 @pytest.mark.parametrize("name", ["Parallel", "Cross", "Pytorchs", "WrittenOut"])
 def test_tokens_cut_wherever_a_layer_is_written(name: str) -> None:
     assert difference(model_entry(block(name), (TOKENS, WIDTH), 5), 2, sequence=True) < EXACT
+
+
+class CastNorms(nn.Module):
+    """The residual of tokens that norms read in float32, as in Llama."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.up, self.down, self.head = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 20)
+
+    def normed(self, x: Tensor) -> Tensor:
+        y = x.to(torch.float32)
+        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.words(x)
+        x = x + self.down(self.up(self.normed(x)).relu())
+        made: Tensor = self.head(self.normed(x))
+        return made
+
+
+def test_a_residual_beside_a_cast() -> None:
+    """In torch's default type the cast is the tensor itself, and its layer what the residual reads."""
+    shape: dict[str, Any] = {"places": (8,), "classes_last": True, "rows": 20}
+    about = ModelEntry("casts", CastNorms, (8,), "cross_entropy", 20, BATCH, **shape)
+    assert difference(about, 2, sequence=True) < EXACT
 
 
 def test_what_is_whole_and_multiplies_parts() -> None:

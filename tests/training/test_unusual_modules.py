@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from calib.foundation.errors import InputError
 from calib.foundation.own import own_name
 from calib.microbench.layers.operators import operator_call, operator_inputs
+from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.template import EVERY
 from calib.oracle.trace.layer_list import LayerList
 from calib.oracle.trace.profiled import profile
 from calib.oracle.trace.tracing import NotTraced
@@ -26,6 +28,7 @@ TRACED = {
     "Empty": (4, 8),
     "Bag": (6,),
     "OneHot": (4,),
+    "Spectrum": (8,),
     "Faked": (8,),
     "PlainTensor": (8,),
     "weight_norm": (8,),
@@ -103,6 +106,16 @@ def test_a_program_is_its_module(name: str) -> None:
         torch.testing.assert_close(weight.grad, wanted[key].grad)
     for (_, ours), (key, buffer) in zip(other.named_buffers(), module.named_buffers(), strict=True):
         torch.testing.assert_close(ours, buffer, msg=key)
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_every_strategy_has_an_answer(name: str) -> None:
+    """A division that the model allows, or a line that says why it does not."""
+    spec = spec_of(name)
+    for template in EVERY:
+        division = template.division(2, 4, 2, spec)
+        assert all(why_impossible(spec, fitted(spec, division)))
 
 
 def test_what_is_before_the_first_trained_weight_has_no_backward() -> None:

@@ -66,6 +66,21 @@ class Bag(nn.Module):
         return made
 
 
+class Spectrum(nn.Module):
+    """Weights that are read as complex numbers, and a mean over all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(1, 4), nn.Linear(4, 5)
+        self.filters = nn.Parameter(torch.randn(4, 4, 5, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x[..., None]).transpose(1, 2)
+        found = torch.einsum("bif,iof->bof", torch.fft.rfft(x), torch.view_as_complex(self.filters))
+        made: Tensor = self.head(torch.fft.irfft(found, n=8).amax(-1) * x.mean())
+        return made
+
+
 class OneHot(nn.Module):
     """Integers that no table looks up."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from calib.foundation.division import Division
-from calib.foundation.errors import MeasurementError
+from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import execution_of
 from calib.microbench.timing.watchdog import beat, idle
 from calib.training.checks.chance import WithoutChance
@@ -68,7 +68,7 @@ def _template(about: ModelEntry) -> nn.Module:
     try:
         with torch.device("meta"):
             return about.build()
-    except RuntimeError:  # a build that looks at its values
+    except (RuntimeError, InputError):  # a build that looks at its values
         return built(about, 0)
 
 
@@ -91,7 +91,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     world = teams.world
     first = world.rank == 0
     step.clock.begin("forward")
-    with WithoutChance():
+    with WithoutChance(exact=True):
         loss = step.worker.compute(step.inputs, step.targets)
     step.exchange_gradients()
     step.worker.average_gradients()
@@ -168,8 +168,15 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
         inputs, targets = inputs[order], targets[order]
     inputs, targets = in_type(inputs, torch.float64), in_type(targets, torch.float64)
     loss_of, total = loss_function(about), 0.0
-    for x, t in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True):
-        with WithoutChance():
+    buffers = [(part, dict(part._buffers)) for part in module.modules()]
+    # forwards of a replica, which has buffers of its own
+    turns = division.segments if division.traits.stages else division.accumulation
+    for at, (x, t) in enumerate(zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True)):
+        if at % turns == 0:
+            for part, held in buffers:
+                for name, of in held.items():
+                    part._buffers[name] = None if of is None else of.clone()
+        with WithoutChance(exact=True):
             loss = loss_of(run(x), t) / chunks
         torch.autograd.backward(loss)
         total += float(loss.detach())

@@ -29,6 +29,7 @@ from calib.training.split.tokens import Moved, Parts
 from calib.training.worker import Held
 
 MOST_SEEDS = 2**31
+CASTS = ("to", "_to_copy", "type_as")
 
 
 class Shared(nn.Module):
@@ -115,6 +116,9 @@ class ProgramParts:
         self._program, self._graph, self._link = program, program.graph.graph, link
         self._parts, self._batch = parts, batch
         self._layers = program.spec.layers
+        self._cast = {
+            of.name: of.inputs[0] for of in self._layers if of.inputs and of.shape.name in CASTS
+        }
         self._calls: dict[str, fx.Node] = {}  # by layer
         for node in self._graph.nodes:
             if node.name in program.layer_of:
@@ -147,12 +151,24 @@ class ProgramParts:
 
     def _pass_on(self, name: str, module: nn.Module, readers: Sequence[fx.Node]) -> None:
         """Let those of the readers that read a tensor read what a module makes of it."""
-        made = None
+        made: dict[fx.Node, fx.Node] = {}
         for call in readers:
-            for source in call.all_input_nodes:
-                if self._program.layer_behind(source) == name:
-                    made = made or self._call(module, source, readers[0])
-                    call.replace_input_with(source, made)
+            for source in self._sources(call, name):
+                if source not in made:
+                    made[source] = self._call(module, source, call)
+                call.replace_input_with(source, made[source])
+
+    def _sources(self, call: fx.Node, name: str) -> list[fx.Node]:
+        """The inputs of a call that are a tensor, or it before a cast.
+
+        In torch's default type, that of the layers, `x.float()` is x itself: they have one of the two.
+        """
+        behind = [(self._program.layer_behind(node), node) for node in call.all_input_nodes]
+        while not (found := [node for layer, node in behind if layer == name]):
+            if name not in self._cast:
+                break
+            name = self._cast[name]
+        return found
 
     def _call(self, module: nn.Module, source: fx.Node, reader: fx.Node) -> fx.Node:
         """Of a module, on a tensor, before a layer that reads what it makes."""

@@ -64,7 +64,8 @@ def make(task: Task) -> Worker:
     program.recompile()
     checkpoint_regions(program)
     held = [
-        replace(of, gradient="partial" if layer_of[of.name] in names else "same") for of in whole
+        replace(of, gradient="partial" if layer_of.get(of.name) in names else "same")
+        for of in whole
     ]
     region = {layer.name: cell.ranges(layer.shape.output_shape) for layer in split}
     region[INPUT] = cell.ranges(program.spec.input_shape)

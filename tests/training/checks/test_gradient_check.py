@@ -13,15 +13,17 @@ from tests.helpers.norms import Tensors
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tensor_ranks import TensorRanks, on_ranks, taking_turns, thread_teams
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm
 
 from calib.foundation.division import Division
 from calib.foundation.errors import MeasurementError
 from calib.training.checks.chance import WithoutChance
 from calib.training.checks.gradients import gradient_difference
+from calib.training.checks.own import described
 from calib.training.checks.serial import PiecewiseNorm, define_norms
 from calib.training.gradients import flat
 from calib.training.layer_program import layer_program
-from calib.training.models import ModelEntry
+from calib.training.models import ModelEntry, entry
 from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
 from calib.training.run.lines import GRADIENT_TOLERANCE
@@ -124,6 +126,47 @@ def test_stochastic_depth_drops_no_path() -> None:
         assert torch.equal(torch.empty(4, 1).bernoulli_(keep), torch.ones(4, 1))
         assert len(set(nn.Linear(3, 5).weight.flatten().tolist())) > 1, "weights are drawn"
     assert set(torch.empty(1000).bernoulli_(keep).tolist()) == {0.0, 1.0}, "outside it is as ever"
+
+
+class Casts(nn.Module):
+    """Names item types, and has a weight that its power iteration normalises anew in every forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = VGG16(size=32, classes=10, hidden=16, divisor=16)
+        self.last = spectral_norm(nn.Linear(10, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x.float())
+        places = torch.zeros(len(y), 10).scatter_add(1, torch.zeros_like(y, dtype=torch.long), y)
+        made: Tensor = self.last(y + places)
+        return made
+
+
+@pytest.mark.parametrize("name", ["data", "filter"])
+def test_casts_and_the_buffers_of_a_replica_are_no_difference(name: str) -> None:
+    about = entry_of("casts", Casts)
+    layer_program(about.build(), about, 1)
+    layer_program(about.build().double(), about, 1)
+    assert differences(about, DIVISIONS[name])[0] < 1e-12
+
+
+class Orthogonal(nn.Module):
+    """Its constructor looks at the values of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = orthogonal(nn.Linear(3 * 32 * 32, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(x.flatten(1))
+        return made
+
+
+def test_a_build_that_a_user_gives_may_look_at_values() -> None:
+    about = described(f"{__name__}:Orthogonal", (3, 32, 32), "cross_entropy")
+    found = differences(entry("Orthogonal", about), DIVISIONS["data"])
+    assert found[0] < 1e-12
 
 
 def forgets_to_divide(self: Any, gradients: Any) -> None:
