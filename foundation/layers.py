@@ -183,8 +183,11 @@ class LayerShape(BaseModel):
 
     @property
     def classes(self) -> int:
-        """Of a loss: classes, or outputs (mse), along the dimension of its input that has them."""
-        return self.input_shapes[0][-1 if "classes_last" in self.attributes else 0]
+        """Of a loss: classes, or outputs (mse), along the dimension of its input that has them; 0 where
+        its input is one number of each sample.
+        """
+        output = self.input_shapes[0]
+        return output[-1 if "classes_last" in self.attributes else 0] if output else 0
 
     @property
     def places(self) -> Shape:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from calib.foundation.layers import Shape
-from calib.foundation.quantities import Count, CountOrNone
+from calib.foundation.quantities import CountOrNone
 
 Loss = Literal["cross_entropy", "mse"]
 
@@ -18,15 +18,17 @@ class Own:
     """What a rank must be told of a user's module.
 
     Its input is integers below `rows`, or normal numbers (0). Its output of one sample is (outputs,
-    *places), or (*places, outputs) with `classes_last`: cross_entropy has a class below `outputs` for
-    each place. The training step `function` is step(module, inputs, targets, loss) -> loss. `untrained`
-    weights have no gradient in it, and are trained as frozen ones are.
+    *places), (*places, outputs) with `classes_last`, or () where `outputs` is 0: cross_entropy has a
+    class below `outputs` for each place. The training step `function` is step(module, inputs, targets,
+    loss) -> loss. `untrained` weights have no gradient in it, and are trained as frozen ones are.
     """
 
     built_by: Annotated[str, Field(description="MODULE:FUNCTION of the user's code")]
     input_shape: Annotated[Shape, Field(description="of one sample")]
     loss: Annotated[Loss, Field(description="what the output is compared by")]
-    outputs: Annotated[Count, Field(description="classes of cross_entropy, or outputs")]
+    outputs: Annotated[
+        CountOrNone, Field(description="classes of cross_entropy, or outputs; 0: one number")
+    ]
     places: Annotated[
         Shape, Field(description="of one sample, each with a target: tokens, pixels")
     ] = ()

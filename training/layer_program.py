@@ -6,6 +6,7 @@ names that the oracle uses; an observer sees every layer's output while it runs.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,15 @@ class LayerProgram(nn.Module):
         """The node whose result is the output of `layer`."""
         nodes: list[fx.Node] = list(self.graph.graph.nodes)
         return next(node for node in nodes if self.layer_of.get(node.name) == layer)
+
+    def calls(self) -> dict[str, fx.Node]:
+        """The node that computes each layer: of several outputs the call, not those that take one."""
+        found: dict[str, fx.Node] = {}
+        for node in self.graph.graph.nodes:
+            if node.name in self.layer_of:
+                call = node.all_input_nodes[0] if node.target is operator.getitem else node
+                found[self.layer_of[node.name].partition("[")[0]] = call
+        return found
 
     def layer_behind(self, node: fx.Node) -> str:
         """The layer whose output a node has, or hands on; "" where there is none."""

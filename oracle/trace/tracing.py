@@ -251,8 +251,10 @@ def _spec(
 ) -> ModelSpec:
     """The layers with the loss behind them."""
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
-    places = len(layers.shape_of[outputs[0]]) - 1
-    if loss == "cross_entropy" and places and layers.ends_in_rows:
+    output = layers.shape_of[outputs[0]]
+    if loss == "cross_entropy" and not output:
+        raise InputError("it returns one number of each sample, which is no class: its loss is mse")
+    if loss == "cross_entropy" and len(output) > 1 and layers.ends_in_rows:
         attributes["classes_last"] = True  # tokens x vocabulary, as of every language model
     layers.region = 0
     layers.append(LOSS, loss, outputs, (), attributes=attributes)

@@ -58,6 +58,21 @@ class Mobile(nn.Module):
         return made
 
 
+class Unpooled(nn.Module):
+    """As SegNet: a pooling with two outputs, the second of which puts values back in their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.inner = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+        self.head = nn.Conv2d(4, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, places = self.pool(torch.relu(self.stem(x)))
+        made: Tensor = self.head(self.unpool(torch.relu(self.inner(y)), places))
+        return made
+
+
 class Shifted(nn.Module):
     """Windows with a mask that the forward writes into a tensor of zeros, as torchvision's Swin."""
 
@@ -185,6 +200,7 @@ ENTRIES = {
         _entry("convnext", ConvNext, (3, 32, 32), 5),
         _entry("mobile", Mobile, (3, 8, 8), 7),
         _entry("unet", Unet, (3, 16, 16), 4, places=(16, 16)),
+        _entry("unpooled", Unpooled, (3, 8, 8), 2, "mse", places=(8, 8)),
         _entry("windows", Windows, (16, 8), 8),
         _entry("shifted", Shifted, (7, 8), 5),
         _entry("awkward", Awkward, (5, 6), 3),

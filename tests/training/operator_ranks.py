@@ -52,7 +52,7 @@ ON_THREADS = [
     *of("vit mobile", "filter", 3),
     *of("unet awkward recurrent cut-images", "channel", 2),
     *of("mobile", "data+filter", 4, inner=2),
-    *of("mobile", "spatial", 4, grid=(2, 2)),
+    *of("mobile unpooled", "spatial", 4, grid=(2, 2)),
     *of("mobile", "data+spatial", 4, inner=2, grid=(2,)),
     *of("images cut-images", "spatial", 4, grid=(2, 2)),
     *of("cut-images", "data+spatial", 4, inner=2, grid=(2,)),

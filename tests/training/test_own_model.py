@@ -131,6 +131,10 @@ class Sum(Returns):
     how = staticmethod(lambda y: y.sum(0))
 
 
+class Number(Returns):
+    how = staticmethod(lambda y: y.sum(1))
+
+
 class Decays(Returns):
     def forward(self, x):
         with torch.no_grad():
@@ -330,6 +334,10 @@ def test_what_a_forward_reads_and_gives(here: Path) -> None:
     text = told("Text", shape=(5,))
     assert text == Own(f"{words}:Text", (5,), "cross_entropy", 20, (5,), True, 15)
     assert told("tokens", shape=(7,), loss="mse").places == (9,)  # as the output's shape
+    assert told("Number", loss="mse") == Own(f"{words}:Number", SHAPE, "mse", 0)
+    assert traced(f"{words}:Number", SHAPE, "net", "mse").own == told("Number", loss="mse")
+    with pytest.raises(InputError, match="one number of each sample, which is no class"):
+        traced(f"{words}:Number", SHAPE, "net", "cross_entropy")
     image = told("pixels")
     assert (image.outputs, image.places, image.classes_last) == (5, (2, 2), False)
     assert traced(f"{words}:pixels", SHAPE, "net", "cross_entropy").own == image
@@ -340,6 +348,9 @@ def test_data_of_any_shape(here: Path) -> None:
     assert (inputs.shape, inputs.dtype) == ((64, 5), torch.int64)
     assert (int(inputs.min()), int(inputs.max())) == (0, 14)
     assert (targets.shape, int(targets.min()), int(targets.max())) == ((64, 5), 0, 19)
+    number = told("Number", loss="mse")
+    inputs, targets = synthetic_batch(entry("number", number), 64, 0)
+    assert (len(inputs), targets.shape, targets.dtype) == (64, (64,), torch.float32)
     inputs, targets = synthetic_batch(own("pixels"), 64, 0)
     assert (inputs.shape, inputs.dtype) == ((64, *SHAPE), torch.float32)
     assert (targets.shape, int(targets.max())) == ((64, 2, 2), 4)

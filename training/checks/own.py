@@ -127,7 +127,8 @@ def _with_head(own: Own, seen: _Forward) -> Own:
         )
     if not output.is_floating_point():
         raise InputError(f"{words} returns integers ({output.dtype}), which no loss can train")
-    if output.dim() < 2 or len(output) != SAMPLES:
+    is_number = own.loss == "mse" and output.dim() == 1  # of each sample
+    if not (is_number or output.dim() > 1) or len(output) != SAMPLES:
         raise InputError(
             f"{words} returns {tuple(output.shape)} for {SAMPLES} samples: the first dimension is "
             "the batch, another the outputs"
@@ -135,7 +136,7 @@ def _with_head(own: Own, seen: _Forward) -> Own:
     shape = tuple(output.shape[1:])
     if own.loss == "cross_entropy" and seen.product and len(shape) > 1:
         return replace(own, outputs=shape[-1], places=shape[:-1], classes_last=True)
-    return replace(own, outputs=shape[0], places=shape[1:])
+    return replace(own, outputs=0 if is_number else shape[0], places=shape[1:])
 
 
 @cache

@@ -56,7 +56,8 @@ class ModelEntry:
     @property
     def loss_layer(self) -> LayerShape:
         """The loss as the ModelSpec has it."""
-        output = (*self.places, self.outputs) if self.classes_last else (self.outputs, *self.places)
+        outputs = (self.outputs,) if self.outputs else ()
+        output = (*self.places, *outputs) if self.classes_last else (*outputs, *self.places)
         attributes: dict[str, bool | float] = {}
         if self.auxiliary_weight:
             attributes["auxiliary_weight"] = self.auxiliary_weight

@@ -8,7 +8,6 @@ region_tokens say which layers these are and how they are cut.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,12 +118,7 @@ class ProgramParts:
         self._cast = {
             of.name: of.inputs[0] for of in self._layers if of.inputs and of.shape.name in CASTS
         }
-        self._calls: dict[str, fx.Node] = {}  # by layer
-        for node in self._graph.nodes:
-            if node.name in program.layer_of:
-                several = node.target is operator.getitem
-                call = node.all_input_nodes[0] if several else node
-                self._calls[program.layer_of[node.name].partition("[")[0]] = call
+        self._calls = program.calls()
 
     def _move(self, move: Move) -> None:
         """Let the layers that read a tensor read what a move makes of it."""

@@ -91,9 +91,9 @@ def _gather(program: LayerProgram, split: set[str], cell: ImageCell) -> None:
     shapes: dict[str, Shape] = {x.name: x.shape.output_shape for x in program.spec.layers}
     shapes[INPUT] = program.spec.input_shape
     parts, gathered = split | {INPUT}, dict[str, fx.Node]()
-    graph = program.graph
+    graph, layer_of = program.graph, {node: layer for layer, node in program.calls().items()}
     for reader in list(graph.graph.nodes):
-        if reader.op != "output" and program.layer_of.get(reader.name, INPUT) in parts:
+        if reader.op != "output" and layer_of.get(reader, INPUT) in parts:
             continue
         for source in reader.all_input_nodes:
             layer = program.layer_behind(source)
