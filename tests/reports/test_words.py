@@ -22,5 +22,5 @@ def test_kernels() -> None:
         "third",
     ]
     first, second = "f<4, Add>", "Kernel2<cutlass_80_simt_sgemm_128x128_8x5_nn_align1>"
-    assert kernels_words(names) == f"{first}, {second}, 1 more"
+    assert kernels_words(names) == f"{first}, {second} and 1 more"
     assert kernels_words(["x" * 100]) == "x" * 57 + "..."

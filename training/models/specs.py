@@ -55,7 +55,7 @@ def batch_of(model: ModelSpec, batch_per_rank: int | None) -> int:
         return batch_per_rank
     if (found := entry_of(model)) is not None:
         return found.batch_per_rank
-    raise InputError(f"the model {model.name} has no batch of its own: give --batch-per-rank")
+    raise InputError(f"the model {model.name} has no batch of its own", "batch_per_rank")
 
 
 def why_not_built(model: ModelSpec) -> str:
