@@ -806,7 +806,7 @@ def test_batch_of() -> None:
     assert batch_of(vgg, 3) == batch_of(hand, 3) == 3
     assert batch_of(vgg, None) == entry("vgg16-mini").batch_per_rank
     assert batch_of(hand.model_copy(update={"built_by": "mine:net"}), None) == OWN_BATCH
-    with pytest.raises(InputError, match="give --batch-per-rank"):
+    with pytest.raises(InputError, match="no batch of its own"):
         batch_of(hand, None)
 
 
