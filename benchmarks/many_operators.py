@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from calib.foundation.layers import Shape
 from calib.foundation.operators import PRIME
 from calib.microbench.cases import LayerCase
-from calib.oracle.trace.exported import ExportedLayers, exported
+from calib.oracle.trace.exported import ExportedLayers
 from calib.oracle.trace.layer_list import LayerList
+from calib.oracle.trace.program import exported
 
 BATCH = 8
 # channels, height and width of images; length and width of sequences

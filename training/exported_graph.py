@@ -21,7 +21,8 @@ from calib.oracle.layout.item_bytes import item_bytes
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Call
-from calib.oracle.trace.exported import CHECKS, ExportedLayers, first_item_type, innermost, part_of
+from calib.oracle.trace.exported import CHECKS, ExportedLayers, innermost, part_of
+from calib.oracle.trace.program import first_item_type
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by dimensions of an image
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # of a sample

@@ -8,35 +8,26 @@ that are a kind of layer of their own become that; all others keep their name an
 
 from __future__ import annotations
 
-import copy
-import io
 import json
-import logging
 import operator
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.traceback import preserve_node_meta
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from calib.foundation.errors import InputError
-from calib.foundation.garbage import rare_collections
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.operators import DIFFERENTIABLE, PRIME, Operator, one_sample
-from calib.microbench.memory import storages
 from calib.oracle.model.graph import INPUT
 from calib.oracle.trace.atens import OwnKind, own_kind
-from calib.oracle.trace.checkpoints import checkpoints_marked, region_of
+from calib.oracle.trace.checkpoints import region_of
 from calib.oracle.trace.facts import facts_of
 from calib.oracle.trace.layer_list import LayerList
 from calib.oracle.trace.lines import at, made_at
-from calib.oracle.trace.unseen import Unseen, generators, unseen_refused
 
 MOST_CALLS = 200_000  # more come from a loop over the samples
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
@@ -423,19 +414,6 @@ def _constants(signature: Any) -> Iterator[tuple[str, str]]:
             yield spec.arg.name, spec.target
 
 
-def made_tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Attributes that a forward makes anew of weights, as torch.nn.utils.weight_norm has one."""
-    weights = storages(module.parameters())
-    for part in module.modules():
-        for value in vars(part).values():
-            if isinstance(value, Tensor) and (
-                not value.is_leaf
-                or value.is_meta
-                or not storages([value]).keys().isdisjoint(weights)
-            ):
-                yield value
-
-
 def innermost(node: fx.Node) -> tuple[str, str]:
     """Path and full class name of the innermost module whose forward made the node."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -454,50 +432,3 @@ def _words(node: fx.Node) -> str:
     target: Any = node.target
     called = target if isinstance(target, str | torch._ops.OperatorBase) else target.__name__
     return f"{called}{where}{at(made_at(node))}"
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without torch.export's advice on what it does inside."""
-    before = logging.root.manager.disable
-    aside = io.StringIO()  # it prints the graph that it cannot follow
-    with warnings.catch_warnings(), rare_collections(), redirect_stderr(aside):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(before)
-
-
-def exported(module: nn.Module, samples: Iterable[Tensor]) -> Any:
-    """torch.export's program of a module on tensors without data, in train mode.
-
-    They are as on a CPU, because how an operator lays out its result depends on its kernel.
-    """
-    with quiet():
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            given = tuple(map(_like, samples))
-            memo: dict[int, Any] = {
-                id(of): nn.Parameter(_like(of), of.requires_grad) for of in module.parameters()
-            }
-            memo |= {id(of): _like(of) for of in module.buffers()}
-            memo |= {id(of): _like(of) for of in made_tensors(module)}
-        of_own, before = copy.deepcopy(module, memo), generators()
-        with checkpoints_marked(), unseen_refused(), preserve_node_meta():
-            program = torch.export.export(of_own, given)
-    if before != generators():
-        raise Unseen(
-            "it draws numbers by Python's or NumPy's generator, of which a graph has one draw"
-        )
-    return program
-
-
-def first_item_type(module: nn.Module) -> torch.dtype:
-    """The item type of a module's first floating-point weight; torch's default without one."""
-    types = (of.dtype for of in module.parameters() if of.is_floating_point())
-    return next(types, torch.get_default_dtype())
-
-
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)

@@ -30,16 +30,10 @@ from calib.foundation.operators import PRIME
 from calib.foundation.own import Loss
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.atens import Attributes
-from calib.oracle.trace.exported import (
-    LEAVES,
-    ExportedLayers,
-    Untraceable,
-    exported,
-    first_item_type,
-    made_tensors,
-)
+from calib.oracle.trace.exported import LEAVES, ExportedLayers, Untraceable
 from calib.oracle.trace.layer_list import LOSS, LayerList
 from calib.oracle.trace.lines import at, failed_at, failed_in, failure_of, line_of
+from calib.oracle.trace.program import exported, first_item_type, made_tensors
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 DATA = "data-dependent"  # in what torch.export says of a branch on the items of a tensor
