@@ -134,8 +134,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     overlap, hidden = overlaps(used, seed)
     sparse_cases = {i: case for i, case in cases.items() if isinstance(case, SparseCase)}
     sparse, uncut = partitions(used, sparse_cases, seed)
-    structural, extended = structural_fits(used, seed)
-    more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
+    network = _network(cluster)
+    structural = structural_fits(collectives, network["links_per_node"])
+    named = [words for law in structural for words in law.outlying_words]
+    more = [*more, *unpacked_note(used), *named, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends))
     loops = tensor_loops(used, seed, in_place)
     notes += more + _never_measured(ends)
@@ -154,7 +156,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         ),
         **device,
         ranks_per_node=cluster.ranks_per_node,
-        **_network(cluster),
+        **network,
         collectives=collectives,
         structural=structural,
         contention=contention,

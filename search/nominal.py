@@ -6,19 +6,15 @@ law is right up to FACTOR only, and the file's notes and every plan say "nominal
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from calib.fitting.parameters.algorithms import shape_of
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
+from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.errors import InputError
-from calib.foundation.records import Estimate
+from calib.foundation.records import Z_95, Estimate
 
 FACTOR = 3.0  # a convention: a data sheet is no measurement
 NOTE = "nominal parameters, from data sheets: nothing was measured on such a machine"
@@ -137,7 +133,9 @@ def parameters_of(name: str, of: Nominal) -> Parameters:
         nodes_per_rack=0,
         links_per_node=1,
         collectives=[_pair(operation, *level) for level in levels for operation in ("p2p", *RINGS)],
-        structural=[_ring(operation, *level) for level in levels for operation in RINGS],
+        structural=[
+            _ring(operation, level, nodes) for level, *_, nodes in levels for operation in RINGS
+        ],
         work=[
             _work(of, kind, direction)
             for kind in ("conv", "linear", "any")
@@ -160,7 +158,7 @@ def _pair(
     ends = SIZES[0], SIZES[-1]
     points = [
         CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
-        for m in ends
+        for m in SIZES
     ]
     return CollectiveFit(
         operation=operation,
@@ -179,35 +177,20 @@ def _pair(
     )
 
 
-def _ring(
-    operation: str, level: str, alpha_s: float, bytes_per_s: float, nodes: int
-) -> StructuralFit:
-    nothing = Estimate.exactly(0.0)
-    bands = [
-        StructuralBand(
-            nbytes=m,
-            algorithm=RINGS[operation],
-            hierarchical=False,
-            base_s=nothing,
-            base_s_per_byte=nothing,
-            alpha_s=_about(alpha_s),
-            beta_s_per_byte=_about(1 / bytes_per_s),
-            score=0.0,
-        )
-        for m in SIZES
-    ]
+def _ring(operation: str, level: str, nodes: int) -> StructuralFit:
+    """Rings of any length, scaled from the pair."""
     return StructuralFit(
         operation=operation,
         library="nccl",
         device="cuda",
         level=level,
-        ranks=[2, 1024],
-        nodes=[nodes, 1 if nodes == 1 else 1024],
-        bands=bands,
-        mean_relative_error=FACTOR - 1,
+        layouts=[ScaledLayout(ranks=2, nodes=nodes, ranks_per_node=2 // nodes)],
+        # one ring, and a link for each rank of an all-to-all
+        links_exponent=Estimate.exactly(float(operation == "all_to_all")),
+        bands=[StructuralBand(nbytes=SIZES[0], weights={RINGS[operation]: 1.0})],
+        deviation=math.log(FACTOR) / Z_95,
+        doubling_deviation=0.0,
         held_out_error=None,
-        error_factor=FACTOR,
-        n=1,
     )
 
 

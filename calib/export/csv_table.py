@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from calib.export.target import Exported, ExportRequest
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.measured_passes import passes_of
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
+from calib.fitting.parameters.structural import StructuralFit
 from calib.fitting.parameters.work import SIZE_SHARE
 from calib.foundation.layer_keys import execution_in
 from calib.foundation.records import Estimate, Record
@@ -59,7 +60,7 @@ class CsvRow(NamedTuple):
     """A number with all that tells it apart; "" and None where that does not apply.
 
     `kind` is of a layer; `law` what describes the times (line, pieces, points, an algorithm, sum),
-    `form` how (flat or hierarchical), `part` which piece, band, point or neighbour of it, from 0;
+    `form` how, `part` which piece, band, point or neighbour of it, from 0;
     `low95` and `high95` the 95% interval. `start` and `end` are the columns from and to: between
     which sizes (or at which one) the number holds, in `range_unit`. `error` is the mean relative
     error of the law that the number is of.
@@ -191,10 +192,9 @@ def export(request: ExportRequest) -> Exported:
 
 def lost(of: Parameters, below: int) -> Iterator[str]:
     """What this file has and the table lacks; `below` of its numbers have an empty cell."""
-    bands = [band for law in of.structural for band in law.bands]
     others = (
         law.runner_up
-        for laws in (of.collectives, bands, of.contention, of.work, of.composition)
+        for laws in (of.collectives, of.contention, of.work, of.composition)
         for law in laws
     )
     remarks = {
@@ -323,17 +323,16 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
 
 
 def _structural(row: CsvRow, fit: StructuralFit) -> Rows:
-    row = row._replace(error=fit.mean_relative_error).between(*fit.range_nbytes)
-    yield from row.fields(fit, "held_out_error", "error_factor")
-    yield from _residuals(row, fit.residual_quantiles)
-    for part, (ranks, nodes) in enumerate(zip(fit.ranks, fit.nodes, strict=True)):
-        yield row._replace(ranks=ranks, nodes=nodes, part=part).of("measured_ranks", ranks)
+    row = row._replace(error=fit.held_out_error).between(*fit.range_nbytes)
+    numbers = "held_out_error", "deviation", "doubling_deviation", "links_exponent"
+    yield from row.fields(fit, *numbers)
+    for part, layout in enumerate(fit.layouts):
+        form = "outlying" if layout.outlying else ""
+        one = row._replace(ranks=layout.ranks, nodes=layout.nodes, part=part, form=form)
+        yield from one.fields(layout, "ranks_per_node", "factor")
     for part, band in enumerate(fit.bands):
-        form = "hierarchical" if band.hierarchical else "flat"
-        one = row._replace(law=band.algorithm, form=form, part=part).at(band.nbytes)
-        yield one.of("base", band.base_s, SECONDS)
-        yield one.of("base_per_byte", band.base_s_per_byte, PER_BYTE)
-        yield from one.fields(band, "alpha_s", "beta_s_per_byte", "score")
+        for name, weight in band.weights.items():
+            yield row._replace(law=name, part=part).at(band.nbytes).of("weight", weight)
 
 
 def _contention(row: CsvRow, fit: ContentionFit) -> Rows:

@@ -14,12 +14,13 @@ from typing import Any
 
 from calib.fitting.merging.merge import files_of
 from calib.fitting.merging.repeatability import Agreement, Pair, untold_note
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.laws import SECTIONS, label_of, laws_of
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
+from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.foundation.words import exact_bytes
@@ -153,12 +154,8 @@ def _collective(fit: CollectiveFit) -> Iterator[NumberRow]:
 
 
 def _structural(fit: StructuralFit) -> Iterator[NumberRow]:
-    """Times at every measured p, with the error factor as interval: algorithms may change."""
-    for band in fit.bands:
-        for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
-            seconds = max(fit.seconds(band.nbytes, ranks, nodes), 0.0)
-            name = f"time of {exact_bytes(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
-            yield name, Estimate.within_factor(seconds, fit.error_factor), "s"
+    """What it adds to the direct laws."""
+    yield "links exponent", fit.links_exponent, ""
 
 
 def _contention(fit: ContentionFit) -> Iterator[NumberRow]:

@@ -1,4 +1,4 @@
-"""Messages in a row and bytes sent of a collective on p ranks, by algorithm.
+"""Messages in a row and bytes sent of a collective, by algorithm, on any layout of ranks.
 
 formulas.md, "Collectives"; what it lacks is of Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH", IJHPCA 19 (2005), section 4. m is the whole buffer. Theirs
@@ -9,63 +9,174 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 from calib.foundation.errors import InputError
 
 AlgorithmShape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
 
+
+class GroupShape(NamedTuple):
+    """The layout of a group: its ranks, the nodes they span, and the most ranks on one of them."""
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def words(self) -> str:
+        """The layout in words: `10 ranks`, `10 ranks of 2 nodes`."""
+        return f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all nodes have equally many ranks."""
+        return self.ranks == self.nodes * self.ranks_per_node
+
+    def doublings(self, other: GroupShape) -> float:
+        """Doublings of nodes and of ranks on a node between two layouts; of p where one is a node's."""
+        if self.nodes == 1 or other.nodes == 1:
+            return abs(math.log2(self.ranks / other.ranks))
+        of_nodes = abs(math.log2(self.nodes / other.nodes))
+        return of_nodes + abs(math.log2(self.ranks_per_node / other.ranks_per_node))
+
+
+class Algorithm(NamedTuple):
+    """How an algorithm sends: messages in a row, and multiples of the buffer, on a layout.
+
+    `links` are those of a node that one call keeps busy: all (rings in parallel, one to a link), a
+    flow for each rank, which share the links, or one. A tree is `half_pipelined`: what it sends at a
+    step lies between the whole buffer and a perfect pipeline's share of it (their geometric mean).
+    """
+
+    steps: Callable[[GroupShape], float]
+    volume: Callable[[GroupShape], float]
+    links: Literal["all", "each", "one"]
+    half_pipelined: bool = False
+
+    def message(self, shape: GroupShape, links_exponent: float) -> float:
+        """What a link carries at one step, as a share of the buffer.
+
+        r ranks of a node have r ** `links_exponent` links between nodes, from 0 (they share one) to 1.
+        """
+        share = self.volume(shape) / self.steps(shape)
+        if self.half_pipelined:
+            share = math.sqrt(share)
+        if shape.nodes == 1 or self.links == "one":
+            return share
+        links = float(shape.ranks_per_node**links_exponent)
+        return share / links if self.links == "all" else share * shape.ranks_per_node / links
+
+
 RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
+HALVING_DOUBLING = "recursive halving and doubling"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
-
-
-Menu = dict[str, Callable[[float], AlgorithmShape]]
+OVERLAPPED, ONE_MESSAGE = "overlapped calls", "one message"
+OVER_NODES = " over nodes"
+# of a tree, a step from rank to rank of a node, in steps from node to node (NCCL's own constants for
+# LL over NVLink and InfiniBand are 0.6 and 5 us)
+INSIDE_NODE = 0.1
 
 
 def _log2(p: float) -> float:
     return math.log2(p) if p > 1 else 0.0
 
 
-def _rounds(p: float) -> float:
-    return float(math.ceil(_log2(p)))
+def _rounds(shape: GroupShape) -> float:
+    return float(math.ceil(_log2(shape.ranks)))
 
+
+def _doublings(shape: GroupShape) -> float:
+    return _log2(shape.ranks)
+
+
+def _others(shape: GroupShape) -> float:
+    return shape.ranks - 1.0
+
+
+def _elsewhere(shape: GroupShape) -> float:
+    """Ranks on other nodes, whose messages take the time; of one node, the other ranks."""
+    return _others(shape) if shape.nodes == 1 else float(shape.ranks - shape.ranks_per_node)
+
+
+def _hops(shape: GroupShape) -> float:
+    return _others(shape) if shape.nodes == 1 else shape.nodes - 1.0
+
+
+def _depth(shape: GroupShape) -> float:
+    """Steps up a tree of nodes, with a chain through each."""
+    if shape.nodes == 1:
+        return _log2(shape.ranks)
+    return _log2(shape.nodes) + INSIDE_NODE * (shape.ranks_per_node - 1)
+
+
+def _gathered(shape: GroupShape) -> float:
+    return _others(shape) / shape.ranks
+
+
+def _twice(count: Callable[[GroupShape], float]) -> Callable[[GroupShape], float]:
+    return lambda shape: 2.0 * count(shape)
+
+
+def _once(shape: GroupShape) -> float:
+    return 1.0
+
+
+Menu = Mapping[str, Algorithm]
 
 _GATHER: Menu = {
-    RING: lambda p: (p - 1.0, (p - 1.0) / p),
-    DOUBLING: lambda p: (_log2(p), (p - 1.0) / p),
+    RING: Algorithm(_others, _gathered, "all"),
+    DOUBLING: Algorithm(_doublings, _gathered, "each"),
 }
 _ROOTED: Menu = {
-    BINOMIAL: lambda p: (_rounds(p), _rounds(p)),
-    CHAIN: lambda p: (p - 1.0, float(p > 1)),
+    BINOMIAL: Algorithm(_rounds, _rounds, "one"),
+    CHAIN: Algorithm(_hops, _once, "all"),
+    # a benchmark that does not wait between calls has many on their way: what it prints is one's share
+    OVERLAPPED: Algorithm(_once, _once, "all"),
 }
-_SPREAD: Menu = {LINEAR: _GATHER[RING], BINOMIAL: _GATHER[DOUBLING]}
+_SPREAD: Menu = {
+    LINEAR: Algorithm(_others, _gathered, "one"),
+    BINOMIAL: Algorithm(_doublings, _gathered, "one"),
+}
 
 # the first of each is what formulas.md assumes where nothing says otherwise
 ALGORITHMS: dict[str, Menu] = {
     "allreduce": {
-        RING: lambda p: (2.0 * (p - 1), 2.0 * (p - 1) / p),
-        DOUBLING: lambda p: (_log2(p), _log2(p)),
+        RING: Algorithm(_twice(_others), _twice(_gathered), "all"),
+        DOUBLING: Algorithm(_doublings, _doublings, "each"),
         # 2 (log2 p + k) (alpha + m beta / 2k): with many chunks only m beta is left of the bytes
-        TREE: lambda p: (2.0 * _log2(p), float(p > 1)),
+        TREE: Algorithm(_twice(_depth), _once, "one", half_pipelined=True),
+        HALVING_DOUBLING: Algorithm(_twice(_doublings), _twice(_gathered), "each"),
+        DOUBLING + OVER_NODES: Algorithm(_depth, _depth, "one"),
+        HALVING_DOUBLING + OVER_NODES: Algorithm(
+            _twice(_depth), lambda shape: 2.0 * _hops(shape) / (_hops(shape) + 1.0), "one"
+        ),
     },
     "allgather": _GATHER,
     "allgatherv": _GATHER,
     "reduce_scatter": _GATHER,
-    # Bruck: every step sends the blocks whose number has one bit set, which are half of them
-    "all_to_all": {RING: _GATHER[RING], BRUCK: lambda p: (_rounds(p), 0.5 * _log2(p))},
+    "all_to_all": {
+        RING: Algorithm(_elsewhere, lambda shape: _elsewhere(shape) / shape.ranks, "each"),
+        # every step sends the blocks whose number has one bit set, which are half of them
+        BRUCK: Algorithm(_rounds, lambda shape: 0.5 * _doublings(shape), "each"),
+    },
     "broadcast": {
         **_ROOTED,
         # van de Geijn: a binomial scatter, and a ring of p - 1
-        SCATTER_ALLGATHER: lambda p: (_log2(p) + p - 1.0, 2.0 * (p - 1.0) / p),
+        SCATTER_ALLGATHER: Algorithm(
+            lambda shape: _doublings(shape) + _others(shape), _twice(_gathered), "one"
+        ),
     },
     "reduce": {
         **_ROOTED,
         # Rabenseifner: recursive halving, and a binomial gather to the root; both send (p-1)/p m
-        REDUCE_SCATTER_GATHER: lambda p: (2.0 * _log2(p), 2.0 * (p - 1.0) / p),
+        REDUCE_SCATTER_GATHER: Algorithm(_twice(_doublings), _twice(_gathered), "each"),
     },
     "gather": _SPREAD,
     "scatter": _SPREAD,
+    "sendrecv": {ONE_MESSAGE: Algorithm(_once, _once, "one")},
 }
 # operations between neighbours: one message, whatever p
 POINT_TO_POINT = (
@@ -78,10 +189,52 @@ POINT_TO_POINT = (
     "exchange",
 )
 
+# what a library may do for an operation: it takes the fastest of one of these, the first where no
+# measurement says which. NCCL's are those of its tuner (src/graph/tuning.cc); MPI libraries choose
+# among all, by rules of their own
+Choice = tuple[str, ...]
+_NCCL_CHOICES: dict[str, tuple[Choice, ...]] = {
+    "allreduce": ((RING, TREE),),
+    "allgather": ((RING,),),
+    "allgatherv": ((RING,),),
+    "reduce_scatter": ((RING,),),
+    "all_to_all": ((RING,),),
+    "broadcast": ((CHAIN,), (OVERLAPPED,)),
+    "reduce": ((CHAIN,), (OVERLAPPED,)),
+}
+_GATHERED_CHOICES = ((DOUBLING, RING), (RING,), (DOUBLING,))
+_OTHER_CHOICES: dict[str, tuple[Choice, ...]] = {
+    "allreduce": (
+        (DOUBLING, HALVING_DOUBLING),
+        (DOUBLING,),
+        (HALVING_DOUBLING,),
+        (DOUBLING, RING),
+        (RING,),
+        (DOUBLING + OVER_NODES,),
+        (HALVING_DOUBLING + OVER_NODES,),
+    ),
+    "allgather": _GATHERED_CHOICES,
+    "allgatherv": _GATHERED_CHOICES,
+    "reduce_scatter": _GATHERED_CHOICES,
+    "all_to_all": ((BRUCK, RING), (RING,), (BRUCK,)),
+    "broadcast": ((BINOMIAL, SCATTER_ALLGATHER), (BINOMIAL,), (SCATTER_ALLGATHER,), (CHAIN,)),
+    "reduce": ((BINOMIAL, REDUCE_SCATTER_GATHER), (BINOMIAL,), (REDUCE_SCATTER_GATHER,), (CHAIN,)),
+    "gather": ((LINEAR,), (BINOMIAL,)),
+    "scatter": ((LINEAR,), (BINOMIAL,)),
+}
+BETWEEN = " or "
 
-def shape_of(operation: str, algorithm: str, ranks: float) -> AlgorithmShape:
+
+def choices_of(operation: str, library: str) -> tuple[Choice, ...]:
+    """What `library` may do for an operation of ALGORITHMS, likeliest first."""
+    menus = _NCCL_CHOICES if library in ("nccl", "torch_nccl") else _OTHER_CHOICES
+    return menus.get(operation) or ((next(iter(ALGORITHMS[operation])),),)
+
+
+def shape_of(operation: str, algorithm: str, ranks: int) -> AlgorithmShape:
     """(steps, volume) of one operation. Raises KeyError for a name that ALGORITHMS lacks."""
-    return ALGORITHMS[operation][algorithm](ranks)
+    of, shape = ALGORITHMS[operation][algorithm], GroupShape(ranks, 1, ranks)
+    return of.steps(shape), of.volume(shape)
 
 
 def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
@@ -96,27 +249,10 @@ def steps_and_volume(operation: str, ranks: int) -> AlgorithmShape:
         return 1.0, 1.0
     if name in ALGORITHMS:
         menu, named = ALGORITHMS[name], detail.partition(" ")[0].removeprefix("algorithm=")
-        return menu.get(named, next(iter(menu.values())))(float(ranks))
+        return shape_of(name, named if named in menu else next(iter(menu)), ranks)
     inner = detail.removeprefix("inner=")[:10]
     known = inner.isascii() and inner.isdecimal() and 0 < int(inner) <= ranks
     if name == "hierarchical_allreduce" and known:
         rings = [shape_of("allreduce", RING, p) for p in (int(inner), ranks // int(inner))]
         return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
     raise InputError(f"no cost model for the operation {operation!r}")
-
-
-def features_of(
-    operation: str, algorithm: str, hierarchical: bool, nbytes: float, ranks: float, nodes: float
-) -> tuple[float, float, float, float]:
-    """(base, base per byte, steps, volume m): what the coefficients of a structural law multiply.
-
-    Flat: the base is one call's, and p counts ranks. Hierarchical: the base is the default algorithm
-    among the ranks of a node, and p counts nodes.
-    """
-    if not hierarchical:
-        steps, volume = shape_of(operation, algorithm, ranks)
-        return 1.0, 0.0, steps, volume * nbytes
-    default = RING if RING in ALGORITHMS[operation] else next(iter(ALGORITHMS[operation]))
-    inside, through = shape_of(operation, default, ranks / nodes)
-    steps, volume = shape_of(operation, algorithm, nodes)
-    return inside, through * nbytes, steps, volume * nbytes

@@ -7,12 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.algorithms import (
-    ALGORITHMS,
-    AlgorithmShape,
-    features_of,
-    steps_and_volume,
-)
+from calib.fitting.parameters.algorithms import AlgorithmShape, steps_and_volume
 from calib.foundation.errors import InputError
 from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
@@ -23,7 +18,6 @@ from calib.foundation.quantities import (
     Factor,
     KnownRanks,
     Nbytes,
-    Ranks,
     Ratio,
     Residuals,
     Seconds,
@@ -207,92 +201,6 @@ def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
     right = pieces[here + 1]
     ends = [left.to_nbytes, right.from_nbytes]
     return interpolate(nbytes, ends, [left.at(ends[0]), right.at(ends[1])])
-
-
-class StructuralBand(Record):
-    """The law around one size: t = base + steps(p) alpha + volume(p) m beta of one algorithm.
-
-    Of a hierarchical one the base is a ring's inside the node, and p counts nodes.
-    """
-
-    nbytes: Nbytes = Field(description="size of the whole buffer, B")
-    algorithm: str = Field(description="that the library seems to use there")
-    hierarchical: bool = Field(description="whether it works inside nodes first")
-    base_s: TimeEstimate = Field(
-        description="one call's own time; hierarchical: alpha of a ring inside the node, s"
-    )
-    base_s_per_byte: TimePerByte = Field(
-        description="hierarchical: beta of a ring inside the node, s/B; else 0"
-    )
-    alpha_s: TimeEstimate = Field(description="s per step")
-    beta_s_per_byte: TimePerByte = Field(description="s per byte of volume")
-    score: Ratio = Field(
-        description="mean |log error| that chose the algorithm, of the largest p left out where "
-        "there are three"
-    )
-    runner_up: str = Field(default="", description="the next best algorithm")
-
-    def at(self, operation: str, nbytes: float, ranks: int, nodes: int) -> float:
-        """Seconds at any m, p and number of nodes."""
-        features = features_of(operation, self.algorithm, self.hierarchical, nbytes, ranks, nodes)
-        laws = (self.base_s, self.base_s_per_byte, self.alpha_s, self.beta_s_per_byte)
-        return math.fsum(law.value * x for law, x in zip(laws, features, strict=True))
-
-
-class StructuralFit(CollectiveLaw):
-    """One operation of one library, device and level on any number of ranks.
-
-    `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
-    empty where it is not known). Where fewer than three p were measured the algorithm was chosen by how
-    well it fits, which says little of another p.
-    """
-
-    ranks: list[Ranks] = Field(min_length=2, description="p of each layout that was measured")
-    nodes: list[Ranks] = Field(min_length=2, description="nodes of each layout")
-    ranks_per_node: list[Ranks] = Field(
-        default_factory=list, description="the most of a group on one node, of each layout"
-    )
-    bands: list[StructuralBand] = Field(
-        min_length=1, description="the law around one size each, in the order of sizes"
-    )
-    mean_relative_error: Ratio = Field(description="at what was measured")
-    held_out_error: Ratio | None = Field(
-        description="mean relative error of the largest p, predicted from the others; null where "
-        "fewer than three were measured"
-    )
-    error_factor: Factor = Field(description="95% of times, held out if so, lie within / and * it")
-    residual_quantiles: Residuals = Field(default_factory=list)
-    n: Count = Field(description="times that were fitted")
-
-    @model_validator(mode="after")
-    def _possible(self) -> StructuralFit:
-        if len(self.ranks) != len(self.nodes) or min(self.ranks) < 2 or min(self.nodes) < 1:
-            raise ValueError(f"ranks {self.ranks} and nodes {self.nodes} are no groups of ranks")
-        if len(self.ranks_per_node) not in (0, len(self.ranks)):
-            raise ValueError(f"ranks_per_node {self.ranks_per_node} are not one for each of ranks")
-        for band in self.bands:
-            if band.algorithm not in ALGORITHMS.get(self.operation, {}):
-                raise ValueError(f"{self.operation!r} has no algorithm {band.algorithm!r}")
-        sizes = [band.nbytes for band in self.bands]
-        if sizes != sorted(set(sizes)) or sizes[0] <= 0:
-            raise ValueError("bands are not in the order of their nbytes, from above 0 on")
-        return self
-
-    @property
-    def range_nbytes(self) -> tuple[float, float]:
-        """The sizes between which the law is an interpolation."""
-        return self.bands[0].nbytes, self.bands[-1].nbytes
-
-    def seconds(self, nbytes: float, ranks: int, nodes: int) -> float:
-        """The law at any m, p and number of nodes: straight in log-log between two bands."""
-        above = next((k for k, b in enumerate(self.bands) if b.nbytes >= nbytes), None)
-        if above is None or above == 0 or self.bands[above].nbytes == nbytes:
-            band = self.bands[-1 if above is None else above]
-            return band.at(self.operation, nbytes, ranks, nodes)
-        around = self.bands[above - 1 : above + 1]
-        sizes = [band.nbytes for band in around]
-        times = [band.at(self.operation, band.nbytes, ranks, nodes) for band in around]
-        return interpolate(nbytes, sizes, times)
 
 
 def interpolate(nbytes: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
@@ -24,6 +24,7 @@ from calib.fitting.parameters.signature import (
     read_value,
     with_signature,
 )
+from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.environment import SEVERAL, Environment, environment_on
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
@@ -342,7 +343,7 @@ class Parameters(Record):
         default_factory=list, description="laws of one operation on one p and layout"
     )
     structural: list[StructuralFit] = Field(
-        default_factory=list, description="laws of one operation for any p"
+        default_factory=list, description="laws of one operation on any layout"
     )
     contention: list[ContentionFit] = Field(
         default_factory=list, description="what several groups at once cost"

@@ -16,7 +16,16 @@ from calib.foundation.words import several
 
 Severity = Literal["warning", "note"]
 Kind = Literal[
-    "thin", "noisy", "stale", "extrapolated", "left out", "shape", "edited", "mixed", "one run"
+    "thin",
+    "noisy",
+    "stale",
+    "extrapolated",
+    "left out",
+    "outlying",
+    "shape",
+    "edited",
+    "mixed",
+    "one run",
 ]
 
 
@@ -34,6 +43,7 @@ MIXED_FILES = Cause("mixed", "merged of what was not fitted together", "fit the 
 STALE = Cause("stale", "old, or of an old format", "measure and fit again")
 LEFT_OUT = Cause("left out", "left out of the file", "measure it again, with a larger budget")
 BEYOND = Cause("extrapolated", "beyond what was measured", "measure up to there")
+OUTLYING = Cause("outlying", "runs unlike the others", "run them again")
 MISFIT = Cause("noisy", "laws that miss their data", "measure what you need, do not predict it")
 WIDE = Cause("noisy", "intervals over +-10%", "measure longer, or in quiet")
 LAUNCHES = Cause("thin", "one launch", "measure in 3 or more")
@@ -48,6 +58,7 @@ CAUSES = (
     STALE,
     LEFT_OUT,
     BEYOND,
+    OUTLYING,
     MISFIT,
     WIDE,
     LAUNCHES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, StructuralFit
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.findings import (
@@ -18,6 +18,7 @@ from calib.fitting.parameters.findings import (
     MIN_REPETITIONS,
     MISFIT,
     ONE_RUN,
+    OUTLYING,
     QUIETER,
     SHAPE,
     WIDE,
@@ -30,12 +31,11 @@ from calib.fitting.parameters.findings import (
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
+from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.words import bytes_words, several
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6
-# p, under which none can be left out to choose the algorithm by (fitting/parameters/collectives.py)
-MIN_P = 3
 # what issue 4 asks of the structural law, for the largest p when it is left out
 MAX_HELD_OUT_ERROR = 0.15
 # a smaller fall between two pieces is none that a reader would see
@@ -172,7 +172,7 @@ def _other_ranks(
     measured = ", ".join(map(str, sorted({fit.ranks for fit in fits})))
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
-    how = "the structural law" if is_structural else "one line, as if it were a ring"
+    how = "the structural law" if is_structural else "the nearest"
     yield note(
         BEYOND,
         f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
@@ -189,20 +189,22 @@ def _other_ranks(
 
 
 def _structural(law: StructuralFit) -> Iterator[Remark]:
-    ranks = sorted(set(law.ranks))
-    if len(ranks) < MIN_P:
-        yield warning(
-            GAPS,
-            f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
-            "its algorithm is a guess; measure another p",
+    usual = [each for each in law.layouts if not each.outlying]
+    for words in law.outlying_words:
+        yield warning(OUTLYING, f"{words}; run them again")
+    if len(usual) < 2:
+        yield note(
+            BEYOND,
+            f"only {usual[0].shape.words}: any other layout is scaled from there, by the algorithm that "
+            "the library most likely takes; measure another layout",
         )
     elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
         yield warning(
             MISFIT,
-            f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} "
-            f"on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on",
+            f"{usual[-1].shape.words}, predicted from the smaller layouts, are off by "
+            f"{law.held_out_error:.1%} on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the layout "
+            "that you train on",
         )
-    yield from large_error(law.error_factor, "times", "trust it for p in between only")
 
 
 def _contention(fit: ContentionFit) -> Iterator[Remark]:

@@ -1,100 +1,315 @@
-"""Laws of a collective for every p, from the measured p: alpha, beta and an algorithm."""
+"""Laws of a collective for every layout, from its direct laws on some.
+
+Each layout is predicted from the next smaller one at all its sizes, under each choice of algorithms that
+the library has. What the errors say: which choice holds around which size; how many links between nodes
+r ranks use; how far another layout is off; and which layout is no draw of the same machine.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
-from calib.fitting.estimators.collectives.structural_hockney import Band, StructuralHockney
-from calib.fitting.parameters.algorithms import ALGORITHMS
-from calib.fitting.parameters.collectives import StructuralBand, StructuralFit
-from calib.fitting.sections.collective_rows import (
-    grouped,
-    most_on_a_node,
-    of_one_sweep,
-    one_type,
-    packed,
-    types_note,
+from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, choices_of
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.structural import (
+    ScaledLaw,
+    ScaledLayout,
+    StructuralBand,
+    StructuralFit,
+    log_seconds,
+    shape_of_fit,
+    swept,
 )
-from calib.foundation.errors import InputError
+from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
-from calib.microbench.records.samples import Samples
+
+# Priors, of the public logs of four clusters (docs/fitting.md, "Structural laws"): one standard
+# deviation of the logarithm of time on a layout that was not measured, and for each doubling
+DEVIATION, DOUBLING_DEVIATION = 0.07, 0.10
+PRIOR_ERRORS = 8.0  # independent errors that the priors count as
+ALIKE_SIZES = 3.0  # sizes next to one another, whose errors count as one
+NEIGHBOURHOOD = 1.0  # of a size: standard deviation of ln m
+EARLIER = 0.5  # weight of an error between smaller layouts beside one of the largest
+INDIFFERENT = 0.05  # mean errors that differ by this much leave two choices e : 1
+OTHER_CHOICE = 0.5  # weight beforehand of a choice that is not the library's first
+MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken
+EXPONENTS = np.linspace(0.0, 1.0, 21)
+UNMEASURED_EXPONENT = Estimate(value=0.5, low=0.0, high=1.0)
+NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the best
+OUTLYING_DEVIATION = 0.6
+OUTLYING_SHARE = 0.05  # of layouts, beforehand
+LEAST_OUTLYING = 1.25  # a smaller factor is not named
 
 
-def structural_fits(samples: Samples, seed: int) -> tuple[list[StructuralFit], list[str]]:
-    """A structural law of every operation, library, device and level with two p or more, sorted.
+class Error(NamedTuple):
+    """ln(measured / predicted) of one size of a layout, predicted from another by each choice."""
 
-    And a note for every one that could not be made, or was made of one data type of several.
+    nbytes: float
+    shape: GroupShape
+    of: GroupShape
+    logs: Floats
+
+
+def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[StructuralFit]:
+    """A structural law of every operation, library, device and level that has a model, sorted.
+
+    Parameters
+    ----------
+    fits
+        Direct laws, sorted.
+    links
+        Links of a node to others, as the machine declares them; 0 unknown.
     """
-    of_p: dict[tuple[tuple[str, str, str, str], int], list[Samples]] = defaultdict(list)
-    for key, mine in grouped(samples).items():
-        if key.operation in ALGORITHMS:
-            of_p[(key.operation, key.library, key.device, key.level), key.ranks].append(mine)
-    groups: dict[tuple[str, str, str, str], list[Samples]] = defaultdict(list)
-    for (about, _), (first, *more) in of_p.items():
-        groups[about].append(packed(first.joined(more)))
-    fits, notes = [], []
-    for law, (first, *more) in sorted(groups.items()):
-        every = of_one_sweep(first.joined(more))
-        name, rows = f"{law[0]} on any number of ranks", one_type(every)
-        if len(rows.distinct("ranks")) < 2:
-            if len(every.distinct("ranks")) > 1:
-                notes.append(f"{name}: no data type has two p with bytes; a law needs them")
-            continue
-        try:
-            fits.append(_structural(*law, rows, seed))
-        except InputError as error:
-            notes.append(f"{name}: {error}")
-        else:
-            notes += types_note(name, every, rows)
-    return fits, notes
+    groups: dict[tuple[str, str, str], dict[str, list[CollectiveFit]]] = {}
+    for fit in fits:
+        if fit.operation in ALGORITHMS:
+            of = groups.setdefault((fit.library, fit.device, fit.level), defaultdict(list))
+            of[fit.operation].append(fit)
+    laws = []
+    for group in groups.values():
+        every = [_Layouts(mine) for mine in group.values()]
+        exponent = links_exponent(every, links)
+        laws += [each.law(exponent) for each in every]
+    return sorted(laws, key=lambda law: (law.operation, law.library, law.device, law.level))
 
 
-def _structural(
-    operation: str, library: str, device: str, level: str, rows: Samples, seed: int
-) -> StructuralFit:
-    x = np.column_stack([rows[name] for name in ("nbytes", "ranks", "nodes")])
-    law = StructuralHockney(operation, seed=seed, n_bootstraps=100)
-    law.fit(x, rows["seconds"], groups=rows["launch"])
-    layouts = rows.groups("ranks", "nodes", "active_ranks")
-    shapes = sorted({(p, nodes, most_on_a_node(p, nodes, active)) for p, nodes, active in layouts})
-    points = law.predict(law.points_)
-    return StructuralFit(
-        operation=operation,
-        library=library,
-        device=device,
-        level=level,
-        ranks=[ranks for ranks, _, _ in shapes],
-        nodes=[nodes for _, nodes, _ in shapes],
-        ranks_per_node=[each for *_, each in shapes],
-        bands=[_band(band) for band in law.bands_],
-        mean_relative_error=float(np.mean(np.abs(points / law.medians_ - 1.0))),
-        held_out_error=law.held_out_error_ if law.validated_ else None,
-        error_factor=law.error_factor_,
-        residual_quantiles=law.residual_quantiles_.tolist(),
-        n=len(rows),
+def links_exponent(every: Sequence[_Layouts], links: int = 0) -> Estimate:
+    """How the links between nodes that r ranks use grow with r, from layouts that differ in r.
+
+    `links` a node has at most: as many as ranks make it 1, one makes it 0.
+    """
+    told = [each for each in every if each.ranks_per_node_differ]
+    if not told:
+        most = max(shape.ranks_per_node for each in every for shape in each.fits)
+        if links and most > 1:
+            return Estimate.exactly(min(math.log(links) / math.log(most), 1.0))
+        return UNMEASURED_EXPONENT
+    means = np.array(
+        [
+            np.mean([np.abs(error.logs).min() for each in told for error in each.errors(exponent)])
+            for exponent in EXPONENTS.tolist()
+        ]
+    )
+    good = EXPONENTS[means <= means.min() + NOT_SURE]
+    return Estimate.around(float(EXPONENTS[means.argmin()]), float(good.min()), float(good.max()))
+
+
+class _Layouts:
+    """The direct laws of one operation, by layout, smallest first."""
+
+    def __init__(self, fits: Sequence[CollectiveFit]) -> None:
+        by_shape = {shape_of_fit(fit): fit for fit in fits}
+        self.fits = {shape: by_shape[shape] for shape in sorted(by_shape)}
+        self.first = fits[0]
+        self.operation = self.first.operation
+        self.choices = choices_of(self.operation, self.first.library)
+
+    @property
+    def ranks_per_node_differ(self) -> bool:
+        return len({shape.ranks_per_node for shape in self.fits if shape.nodes > 1}) > 1
+
+    def errors(self, exponent: float, outlying: Sequence[GroupShape] = ()) -> list[Error]:
+        """Of every layout but the smallest, predicted from the nearest smaller one."""
+        shapes = [shape for shape in self.fits if shape not in outlying]
+        found = []
+        for index, shape in enumerate(shapes[1:], 1):
+            of = min(shapes[:index], key=lambda each: (each.doublings(shape), -each.ranks))
+            fit, measured = self.fits[of], self.fits[shape]
+            for m in sizes_of(measured):
+                measured_log = math.log(swept(measured, m))
+                logs = [
+                    measured_log - log_seconds(self.operation, choice, exponent, fit, of, shape, m)
+                    for choice in self.choices
+                ]
+                found.append(Error(m, shape, of, np.array(logs)))
+        return found
+
+    def law(self, exponent: Estimate) -> StructuralFit:
+        """The law of all layouts."""
+        every = self.draft(exponent, self.errors(exponent.value))
+        usual = {"deviation": DEVIATION, "doubling_deviation": DOUBLING_DEVIATION}
+        outlying = self.outlying(every.model_copy(update=usual))
+        if outlying:
+            every = self.draft(exponent, self.errors(exponent.value, outlying), outlying)
+        return every
+
+    def draft(
+        self, exponent: Estimate, errors: list[Error], outlying: Sequence[GroupShape] = ()
+    ) -> StructuralFit:
+        """The law, with the outlying layouts named."""
+        last = [shape for shape in self.fits if shape not in outlying][-1]
+        sizes = sizes_of(self.fits[last])
+        weights = [self.weights(errors, m) for m in sizes]
+        scale, held_out = 1.0, None
+        if errors:
+            own = [float(self.weights(errors, error.nbytes) @ error.logs) for error in errors]
+            scale = math.sqrt(_scale(errors, own))
+            largest = [log for error, log in zip(errors, own, strict=True) if error.shape == last]
+            held_out = float(np.mean(np.abs(np.expm1(-np.array(largest)))))
+        law = StructuralFit(
+            operation=self.operation,
+            library=self.first.library,
+            device=self.first.device,
+            level=self.first.level,
+            layouts=[
+                ScaledLayout(**shape._asdict(), outlying=shape in outlying) for shape in self.fits
+            ],
+            links_exponent=exponent,
+            bands=list(self._bands(sizes, weights)),
+            deviation=scale * DEVIATION,
+            doubling_deviation=scale * DOUBLING_DEVIATION,
+            held_out_error=held_out,
+        )
+        layouts = [
+            each.model_copy(update={"factor": self._factor(law, each.shape)})
+            for each in law.layouts
+        ]
+        return law.model_copy(update={"layouts": layouts})
+
+    def weights(self, errors: Sequence[Error], nbytes: float) -> Floats:
+        """Weights [choices] around one size, by the errors there; the first choice's without any."""
+        prior = np.array([1.0, *[OTHER_CHOICE] * (len(self.choices) - 1)])
+        if len(prior) == 1 or not errors:
+            return _first(len(prior))
+        last = errors[-1].shape
+        near = np.array(
+            [
+                (1.0 if error.shape == last else EARLIER)
+                * math.exp(-0.5 * (math.log(error.nbytes / nbytes) / NEIGHBOURHOOD) ** 2)
+                for error in errors
+            ]
+        )
+        if near.sum() < 1e-9:
+            return _first(len(prior))
+        mean: Floats = near @ np.abs([error.logs for error in errors]) / near.sum()
+        weights: Floats = prior * np.exp(-(mean - mean.min()) / INDIFFERENT)
+        weights /= weights.sum()
+        return weights
+
+    def _bands(self, sizes: Sequence[float], weights: Sequence[Floats]) -> Iterator[StructuralBand]:
+        """One band for each size whose weights are not those of the size before."""
+        before: dict[str, float] = {}
+        for nbytes, of in zip(sizes, weights, strict=True):
+            shares = {
+                BETWEEN.join(choice): round(weight, 3)
+                for choice, weight in zip(self.choices, of.tolist(), strict=True)
+                if weight >= 0.01
+            }
+            total = math.fsum(shares.values())
+            shares = {name: share / total for name, share in shares.items()}
+            if shares != before or nbytes == sizes[-1]:
+                yield StructuralBand(nbytes=nbytes, weights=shares)
+            before = shares
+
+    def outlying(self, law: StructuralFit) -> list[GroupShape]:
+        """The layouts that are likelier no draw of the same machine than a drift of this size.
+
+        Every set of under half of the layouts is tried, with what each size of the largest layout
+        would be, predicted from every layout: normal around one value, correlated as in kriging, the
+        outlying ones with a wide error of their own.
+        """
+        shapes = list(self.fits)
+        if len(shapes) < 3:
+            return []
+        logs = self._said(law, shapes)
+        apart = np.array([[law.variance(one, other) for other in shapes] for one in shapes])
+        covariance = apart.max() / 2 + 1.0 - apart / 2
+        found = []
+        for count in range((len(shapes) + 1) // 2):
+            for chosen in combinations(range(len(shapes)), count):
+                own = covariance.copy()
+                for index in chosen:
+                    own[index, index] += OUTLYING_DEVIATION**2
+                likelihood = ALIKE_SIZES * _log_likelihood(logs, own)
+                found.append((likelihood + count * math.log(OUTLYING_SHARE), chosen))
+        _, chosen = max(found)
+        outlying = [shapes[index] for index in chosen]
+        return [
+            shape
+            for shape in outlying
+            if abs(math.log(self._factor(law, shape, outlying) or 1.0)) > math.log(LEAST_OUTLYING)
+        ]
+
+    def _said(self, law: StructuralFit, shapes: Sequence[GroupShape]) -> Floats:
+        """ln seconds [sizes, layouts] of the largest layout, as each layout says."""
+        largest = shapes[-1]
+        return np.array(
+            [
+                [
+                    math.log(_expected(law, largest, {shape: self.fits[shape]}, m))
+                    for shape in shapes
+                ]
+                for m in sizes_of(self.fits[largest])
+            ]
+        )
+
+    def _factor(
+        self, law: StructuralFit, shape: GroupShape, outlying: Sequence[GroupShape] = ()
+    ) -> float | None:
+        """Median of the times on one layout / what the nearest other ones say, of the larger sizes."""
+        others = [
+            each.shape
+            for each in law.layouts
+            if each.shape not in (shape, *outlying) and not each.outlying
+        ]
+        if not others:
+            return None
+        near = min(others, key=shape.doublings)
+        sizes = sizes_of(self.fits[shape])
+        ratios = [
+            swept(self.fits[shape], m) / _expected(law, shape, {near: self.fits[near]}, m)
+            for m in sizes[len(sizes) // 2 :]
+        ]
+        return float(np.median(ratios))
+
+
+def _expected(
+    law: StructuralFit, shape: GroupShape, fits: dict[GroupShape, CollectiveFit], nbytes: float
+) -> float:
+    if shape in fits:
+        return swept(fits[shape], nbytes)
+    return ScaledLaw(law, shape, fits).expected(nbytes).seconds
+
+
+def _first(count: int) -> Floats:
+    """All weight on the first of `count`."""
+    weights = np.zeros(count)
+    weights[0] = 1.0
+    return weights
+
+
+def _scale(errors: Sequence[Error], own: Sequence[float]) -> float:
+    """How much larger squared errors are than the priors say; these count as PRIOR_ERRORS of them."""
+    squares = [
+        log**2 / (DEVIATION**2 + DOUBLING_DEVIATION**2 * error.shape.doublings(error.of))
+        for error, log in zip(errors, own, strict=True)
+    ]
+    count = len(squares) / ALIKE_SIZES
+    return (PRIOR_ERRORS + math.fsum(squares) / ALIKE_SIZES) / (PRIOR_ERRORS + count)
+
+
+def _log_likelihood(logs: Floats, covariance: Floats) -> float:
+    """Mean over sizes of the log likelihood of logs [sizes, layouts], of one unknown mean each."""
+    inverse = np.linalg.inv(covariance)
+    ones = np.ones(logs.shape[1])
+    weight = ones @ inverse @ ones
+    residual = logs - ((logs @ inverse @ ones) / weight)[:, None]
+    squares = np.einsum("ij,jk,ik->i", residual, inverse, residual)
+    return float(
+        np.mean(-0.5 * squares) - 0.5 * np.linalg.slogdet(covariance)[1] - 0.5 * math.log(weight)
     )
 
 
-def _band(band: Band) -> StructuralBand:
-    low, high = band.interval()
-    base, per_byte, alpha, beta = (
-        Estimate.around(float(band.coefficients[k]), float(low[k]), float(high[k]))
-        for k in range(4)
-    )
-    runner_up = ""
-    if band.runner_up is not None:
-        algorithm, hierarchical, score = band.runner_up
-        runner_up = f"{algorithm}{', hierarchical' * hierarchical}, error {score:.4f}"
-    return StructuralBand(
-        nbytes=band.nbytes,
-        algorithm=band.algorithm,
-        hierarchical=band.hierarchical,
-        base_s=base,
-        base_s_per_byte=per_byte,
-        alpha_s=alpha,
-        beta_s_per_byte=beta,
-        score=band.score,
-        runner_up=runner_up,
-    )
+def sizes_of(fit: CollectiveFit) -> list[float]:
+    """At most about MOST_BANDS of the measured sizes over 0, evenly by decades, the ends kept."""
+    sizes = np.array([float(point.nbytes) for point in fit.points if point.nbytes > 0])
+    if len(sizes) <= MOST_BANDS:
+        return sizes.tolist()  # type: ignore[no-any-return]
+    wanted = np.geomspace(sizes[0], sizes[-1], MOST_BANDS)
+    return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))].tolist()  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
 """Cost of one operation by one group, under each kind of law.
 
-Surest first: a measured size, the law of this layout, the structural law of several p, and the nearest
-layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once per layout and then
-evaluated at many sizes.
+Surest first: a measured size, the law of this layout, and the structural law, which scales the layouts
+that were measured. A `Law` is made once per layout and then evaluated at many sizes.
 
 A measurement is valid for its own layout alone: ranks, nodes, and ranks on a node. Ten nodes of one rank
 and 8 + 2 ranks are both p = 10, and differed by a factor of 7.
@@ -14,12 +13,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, shape_of
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.algorithms import GroupShape
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
+from calib.fitting.parameters.structural import ScaledLaw
 from calib.fitting.rounded_sizes import is_alike
+from calib.foundation.records import Z_95
 from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
@@ -29,33 +29,7 @@ HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 # uncertainty per doubling of nodes, or of ranks on a node, beyond the measured ones: twice the ranks of
 # a node may use twice the links, or share the same ones
 LAYOUT_FACTOR = 2.0
-
-
-class GroupShape(NamedTuple):
-    """The layout of a group: its ranks, the nodes they span, and the most ranks on one of them."""
-
-    ranks: int
-    nodes: int
-    ranks_per_node: int
-
-    @property
-    def words(self) -> str:
-        """The layout in words: `10 ranks`, `10 ranks of 2 nodes`."""
-        return f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all nodes have equally many ranks."""
-        return self.ranks == self.nodes * self.ranks_per_node
-
-    def layout_doublings(self, fit: CollectiveFit) -> float:
-        """Doublings of ranks, nodes or ranks per node from a measured layout to this one.
-
-        0 if the file does not state the layout, or at another level, which has its own note.
-        """
-        if not fit.nodes or (self.nodes == 1) != (fit.nodes == 1):
-            return 0.0
-        return doublings(self, (fit.ranks, fit.nodes, fit.ranks_per_node or self.ranks_per_node))
+ROUNDED = 1.01  # a size as a tool rounds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,57 +141,38 @@ def direct(fit: CollectiveFit) -> Law:
     return found
 
 
-def structural(law: StructuralFit, shape: GroupShape) -> Law:
-    """The law of several measured p; every doubling beyond them multiplies its error again.
+def structural(on: ScaledLaw) -> Law:
+    """The law of the measured layouts on another one.
 
-    It interpolates if nodes or ranks per node, one of them alone, lies between two measured ones.
+    It interpolates where nodes or ranks per node, one of them alone, lies between two measured ones.
     """
-    ranks, nodes, _ = shape
-    fewest, most = min(law.ranks), max(law.ranks)
+    law, shape, used = on.law, on.shape, list(on.fits)
     smallest, largest = law.range_nbytes
-    outside = beyond(ranks, law.ranks)
-    error = law.error_factor ** max(1.0, outside) * _layout_error(law, shape, outside)
-    if law.held_out_error is None:  # two p do not tell the algorithm of a third
-        error *= 2.0
-    between = _is_between(law, shape)
-    source, start = f"{law.operation} in a {law.level}", law.seconds(0, ranks, nodes)
-    note = (
-        f"{law.operation} on {shape.words} was not measured: from the law of {fewest} to {most} ranks"
-        f"{_where(law, nodes)}"
-    )
+    between = _is_between(used, shape)
+    source = f"{law.operation} in a {law.level}"
+    start = on.expected(min(smallest, 1.0)).seconds
+    measured_on = ", ".join(_layout_words(each) for each in used)
+    note = f"{law.operation} on {shape.words} was not measured: scaled from {measured_on}"
 
     def found(nbytes: int) -> TimedBytes:
-        inside = between and (
-            smallest <= nbytes <= largest
-            or is_alike(law.operation, most, smallest, nbytes)
-            or is_alike(law.operation, most, largest, nbytes)
-        )
-        factor = widened(widened(error, nbytes, largest), smallest, max(nbytes, 1))
-        seconds = law.seconds(nbytes, ranks, nodes)
+        seconds, deviation, algorithms = on.expected(max(nbytes, 1))
+        inside = between and smallest <= nbytes * ROUNDED and nbytes <= largest * ROUNDED
+        factor = math.exp(Z_95 * deviation)
+        factor = widened(widened(factor, nbytes, largest), smallest, max(nbytes, 1))
         basis: Basis = "interpolated" if inside else "extrapolated"
-        cost = within_factor(seconds, factor, basis, source).noted(note)
+        cost = within_factor(seconds, factor, basis, source).noted(f"{note}, by {algorithms}")
         return TimedBytes(cost, max(0.0, seconds - start))
 
     return found
 
 
-def beyond(value: int, measured: Sequence[int]) -> float:
-    """Doublings beyond the nearest end of the measured range; 0 inside it."""
-    return max(math.log2(value / max(measured)), math.log2(min(measured) / value), 0.0)
+def _layout_words(shape: GroupShape) -> str:
+    """`8`, `8 on 2 nodes`."""
+    return f"{shape.ranks}" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
 
 
-def _layouts(law: StructuralFit) -> list[GroupShape]:
-    """The layouts that the law was fitted on; empty if the file does not say."""
-    return [
-        GroupShape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)
-    ]
-
-
-def _is_between(law: StructuralFit, shape: GroupShape) -> bool:
+def _is_between(layouts: Sequence[GroupShape], shape: GroupShape) -> bool:
     """Whether this layout lies between two measured ones that differ from it in one number only."""
-    layouts = _layouts(law)
-    if not layouts:
-        return min(law.ranks) <= shape.ranks <= max(law.ranks)
     along_nodes = [x.nodes for x in layouts if x.ranks_per_node == shape.ranks_per_node]
     along_ranks = [x.ranks_per_node for x in layouts if x.nodes == shape.nodes]
     return shape.is_even and any(
@@ -226,51 +181,14 @@ def _is_between(law: StructuralFit, shape: GroupShape) -> bool:
     )
 
 
-def _layout_error(law: StructuralFit, shape: GroupShape, counted: float) -> float:
-    """The error factor of nodes and ranks per node beyond the measured ones.
+def layout_doublings(shape: GroupShape, fit: CollectiveFit) -> float:
+    """Doublings of ranks, nodes or ranks per node from a measured layout to `shape`.
 
-    `counted` are the doublings of p: with equal nodes, those of the nodes themselves.
+    0 if the file does not state the layout, or at another level, which has its own note.
     """
-    layouts = _layouts(law)
-    if shape.nodes == 1 or not layouts:
-        return 1.0
-    nodes = beyond(shape.nodes, [layout.nodes for layout in layouts]) - counted
-    each = beyond(shape.ranks_per_node, [layout.ranks_per_node for layout in layouts])
-    return math.pow(LAYOUT_FACTOR, max(nodes, each, 0.0))
-
-
-def _where(law: StructuralFit, nodes: int) -> str:
-    """The nodes of the law, if it has several but not these."""
-    if max(law.nodes) < 2 or nodes in law.nodes:
-        return ""
-    ends = sorted({min(law.nodes), max(law.nodes)})
-    return f" of {' to '.join(map(str, ends))} nodes"
-
-
-def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
-    """Another measured layout, scaled by the default algorithm: steps alpha + volume m beta.
-
-    The error grows by LAYOUT_FACTOR for every doubling of ranks, nodes, or ranks on a node.
-    """
-    ranks = shape.ranks
-    unknown = LAYOUT_FACTOR ** shape.layout_doublings(fit)
-    algorithm = next(iter(ALGORITHMS[fit.operation]))
-    steps, volume = shape_of(fit.operation, algorithm, ranks)
-    start, per_byte = steps * fit.alpha_s.value, volume * fit.beta_s_per_byte.value
-    apart, largest = max(ranks / fit.ranks, fit.ranks / ranks), fit.range_nbytes[1]
-    source = f"{fit.operation} in a {fit.level}"
-    note = (
-        f"{fit.operation} on {shape.words} was not measured: extrapolated from "
-        f"{fit.ranks}{fit.among} by the {algorithm}"
-    )
-
-    def found(nbytes: int) -> TimedBytes:
-        by_bytes = per_byte * nbytes
-        factor = widened(fit.line_error_factor, apart * max(1.0, nbytes / largest), 1.0) * unknown
-        cost = within_factor(start + by_bytes, factor, "extrapolated", source).noted(note)
-        return TimedBytes(cost, by_bytes)
-
-    return found
+    if not fit.nodes or (shape.nodes == 1) != (fit.nodes == 1):
+        return 0.0
+    return doublings(shape, (fit.ranks, fit.nodes, fit.ranks_per_node or shape.ranks_per_node))
 
 
 def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape) -> Law:
@@ -280,11 +198,11 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
         fits,
         key=lambda f: (
             abs(math.log(neighbours(grid_of(f)) / wanted)),
-            shape.layout_doublings(f),
+            layout_doublings(shape, f),
             abs(math.log(f.ranks / shape.ranks)),
         ),
     )
-    before, apart = neighbours(grid_of(fit)), shape.layout_doublings(fit)
+    before, apart = neighbours(grid_of(fit)), layout_doublings(shape, fit)
     law, share = direct(fit), wanted / before
     among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
     note = (
@@ -318,7 +236,7 @@ def nearest(fits: Sequence[CollectiveFit], shape: GroupShape) -> CollectiveFit:
 
     def distance(fit: CollectiveFit) -> tuple[float, float]:
         alike = shape._replace(ranks=fit.ranks, nodes=fit.nodes) if shape.nodes > 1 else shape
-        return alike.layout_doublings(fit), abs(math.log2(fit.ranks / shape.ranks))
+        return layout_doublings(alike, fit), abs(math.log2(fit.ranks / shape.ranks))
 
     return min(fits, key=distance)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from calib.fitting.parameters.algorithms import ALGORITHMS
+from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
@@ -24,16 +24,15 @@ from calib.oracle.costs.collective_laws import (
     HALO,
     HIERARCHICAL,
     LAYOUT_FACTOR,
-    GroupShape,
     Law,
     direct,
     halo,
+    layout_doublings,
     library_of,
     names_of,
     nearest,
     neighbours,
     repeated,
-    scaled,
     structural,
     unsure,
 )
@@ -148,7 +147,7 @@ class CollectiveCosts:
     ) -> Link:
         notes, factor = list(self._about), fit.line_error_factor
         basis: Basis = "interpolated"
-        span, apart = shape.ranks, shape.layout_doublings(fit)
+        span, apart = shape.ranks, layout_doublings(shape, fit)
         if fit.operation in ALGORITHMS and (fit.ranks != span or apart):
             ranks = [f.ranks for f in self._fits_of(fit.operation, (fit.level,))]
             between = min(ranks) <= span <= max(ranks) and not apart
@@ -204,23 +203,21 @@ class CollectiveCosts:
         return price
 
     def _measured(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """A law of the operation at its level: of this layout, else of several p.
-
-        If a single measured layout has as many ranks on a node, it is closer than the structural law,
-        which was not fitted along it: `_similar` takes it.
-        """
+        """A law of the operation at its level: of this layout, else scaled from others."""
         shape = self._shape(GroupLayout.of(message))
         for name in names_of(message):
             for fit in self._fits_of(name, levels):
                 if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
                     return direct(fit)
-        known = [fit.ranks_per_node for fit in self._fits_of(message.operation, levels)]
-        if shape.nodes > 1 and known.count(shape.ranks_per_node) == 1:
-            return None
+        return self._scaled(message.operation, levels, shape)
+
+    def _scaled(self, operation: str, levels: tuple[str, ...], shape: GroupShape) -> Law | None:
+        """The structural law of the first of these levels that has one."""
         for level in levels:
-            law = self._laws.get((message.operation, level))
-            if law is not None:
-                return structural(law, shape)
+            law = self._laws.get((operation, level))
+            on = law and law.on(shape, self._fits_of(operation, (level,)))
+            if on:
+                return structural(on)
         return None
 
     def _shape(self, layout: GroupLayout) -> GroupShape:
@@ -246,13 +243,17 @@ class CollectiveCosts:
         return None
 
     def _from_nearest(self, fits: list[CollectiveFit], shape: GroupShape) -> Law:
-        """The nearest measured layout, scaled if the operation has a model, else as it was."""
+        """The nearest measured layout as it was; of another level, scaled as if it were this one's."""
         fit = nearest(fits, shape)
-        apart = shape.layout_doublings(fit)
-        if fit.operation in ALGORITHMS and (fit.ranks != shape.ranks or apart):
-            return scaled(fit, shape)
-        if not apart:  # equally many ranks at another level
+        apart = layout_doublings(shape, fit)
+        if not apart and fit.ranks == shape.ranks:  # at another level
             return direct(fit)
+        there = GroupShape(shape.ranks, 1, shape.ranks)
+        if fit.level != NODE:
+            there = shape if shape.nodes > 1 else GroupShape(shape.ranks, shape.ranks, 1)
+        scaled = self._scaled(fit.operation, (fit.level,), there)
+        if scaled is not None:
+            return scaled
         note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
         return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
 

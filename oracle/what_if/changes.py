@@ -25,14 +25,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
 from calib.foundation.records import Estimate, Record
 from calib.oracle.costs.tensors import ACCUMULATE
-from calib.oracle.what_if.laws import Operator, changed_fit, changed_structural
+from calib.oracle.what_if.laws import Operator, changed_fit
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 AnyLaw = TypeVar("AnyLaw")
@@ -185,34 +184,21 @@ def _communication(parameters: Parameters, setting: Assignment, path: list[str])
         of_operation = not operation or name.partition(" ")[0] == operation
         return of_operation and (levels is None or level in levels)
 
-    # a hierarchical law has a ring inside the node, another level than its own
-    def inside(law: StructuralFit) -> bool:
-        hierarchical = any(band.hierarchical for band in law.bands)
-        return hierarchical and meant("node", law.operation)
-
-    change, direct, structural = setting.change, parameters.collectives, parameters.structural
-    every = [
-        *((of.operation, of.level) for of in direct),
-        *((of.operation, of.level) for of in structural),
-    ]
+    change, direct = setting.change, parameters.collectives
+    every = [(of.operation, of.level) for of in direct]
     has = [f"{operation} at {level}" for operation, level in sorted(set(every))]
     chosen = [of for of in direct if meant(of.level, of.operation)]
-    laws = [of for of in structural if meant(of.level, of.operation) or inside(of)]
     if levels and "node" not in levels and every and all(level == "node" for _, level in every):
         own = setting.text.replace(f".{path[0]}.", ".intra_node.", 1)
         raise InputError(
             f"what if {setting.text}: the file has no link between nodes, so predictions take the "
             f"node's own times; set {own!r}, or measure two nodes"
         )
-    _some([1 for _ in (*chosen, *laws)], setting, f" (it has {', '.join(has) or 'no collective'})")
+    _some(chosen, setting, f" (it has {', '.join(has) or 'no collective'})")
     return {
         "collectives": [
             changed_fit(of, link, change) if meant(of.level, of.operation) else of for of in direct
-        ],
-        "structural": [
-            changed_structural(of, link, change, meant(of.level, of.operation), inside(of))
-            for of in structural
-        ],
+        ]
     }
 
 

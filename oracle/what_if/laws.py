@@ -7,21 +7,14 @@ meet where they met, and no time is negative. The start of a line is its interce
 points is the first piece's, or the smallest time if that is less. An = is the scaling that sets the
 alpha or beta of the line (an addition if it was 0).
 
-The base of a structural law is a call's start-up (flat), which scales with alpha, or a ring inside the
-node (hierarchical), which belongs to the level "node". A measured phi multiplies beta as before.
+Structural laws scale these. A measured phi multiplies beta as before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 
@@ -135,26 +128,3 @@ def _start(fit: CollectiveFit) -> float:
     first = fit.pieces[0].intercept_s.value if fit.pieces else fit.intercept_s.value
     ends = [piece.at(m) for piece in fit.pieces for m in (piece.from_nbytes, piece.to_nbytes)]
     return max(0.0, min([first, *ends, *(point.seconds.value for point in fit.points)]))
-
-
-def changed_structural(
-    law: StructuralFit, link: str, change: Operator, of_level: bool, inside: bool
-) -> StructuralFit:
-    """A law of any p: `of_level` changes its steps, `inside` its ring in the node, if it has one."""
-    bands = [_band(band, link, change, of_level, inside) for band in law.bands]
-    return StructuralFit.model_validate({**dict(law), "bands": bands})
-
-
-def _band(
-    band: StructuralBand, link: str, change: Operator, of_level: bool, inside: bool
-) -> StructuralBand:
-    base = "base_s" if link == "alpha_s" else "base_s_per_byte"
-    content: dict[str, Estimate] = {}
-    if of_level:
-        content[link] = change.estimate(getattr(band, link))
-    factor = change.constant_factor
-    if band.hierarchical and inside:
-        content[base] = change.estimate(getattr(band, base))
-    elif not band.hierarchical and of_level and link == "alpha_s" and factor is not None:
-        content[base] = band.base_s.scaled(factor)
-    return StructuralBand.model_validate({**dict(band), **content})

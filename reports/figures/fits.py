@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.algorithms import GroupShape
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
+from calib.fitting.parameters.structural import StructuralFit, shape_of_fit
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words, counted, seconds_words
 from calib.reports.figures.basics import (
@@ -198,27 +200,29 @@ def _off(seconds: float, law: float) -> float | None:
 
 
 def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figure:
-    """Log-log: points of every measured p and the law through them; dashed, twice the largest p."""
+    """Log-log: points of every measured layout, what the others say of it; dashed, twice the nodes."""
+    mine = {shape_of_fit(fit): fit for fit in fits if law.is_of(fit)}
     low, high = (max(end, 1.0) for end in law.range_nbytes)
     sizes = log_spaced(low, high, LINE_POINTS)
 
-    def line(name: str, p: int, nodes: int, colour: str, dash: str) -> Figure:
-        times = [max(law.seconds(m, p, nodes), 1e-12) for m in sizes]
-        return {**_line(name, sizes, times, colour, dash, 2), "legendgroup": str(p)}
+    def line(shape: GroupShape, name: str, colour: str, dash: str) -> list[Figure]:
+        on = law.on(shape, [fit for of, fit in mine.items() if of != shape])
+        if on is None:
+            return []
+        times = [on.expected(m).seconds for m in sizes]
+        group = {"legendgroup": str(shape)}
+        return [{**_line(name, sizes, times, colour, dash, 2), **group}]
 
-    shapes = list(zip(law.ranks, law.nodes, strict=True))
     data: list[Figure] = []
-    for index, (p, nodes) in enumerate(shapes):
+    shapes = [each.shape for each in law.layouts if each.shape in mine]
+    for index, shape in enumerate(shapes):
         colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
-        data.append(line(f"p = {p}", p, nodes, colour, "solid"))
-        data += [
-            _medians(fit, colour)
-            for fit in fits
-            if fit.ranks == p and fit.nodes in (0, nodes) and _same_law(law, fit)
-        ]
-    p, nodes = shapes[-1]
-    beyond = 2 * nodes if nodes > 1 else nodes
-    data.append(line(f"p = {2 * p}, not measured", 2 * p, beyond, RAW_COLOUR, "dash"))
+        data += line(shape, f"{shape.words}, by the others", colour, "solid")
+        data.append(_medians(shape, mine[shape], colour))
+    if shapes:
+        p, nodes, each = shapes[-1]
+        twice = GroupShape(2 * p, 2 * nodes, each) if nodes > 1 else GroupShape(2 * p, 1, 2 * p)
+        data += line(twice, f"{twice.words}, not measured", RAW_COLOUR, "dash")
     layout = {
         "xaxis": byte_axis(low, high),
         "yaxis": seconds_axis(),
@@ -228,25 +232,17 @@ def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figu
     return {"data": data, "layout": layout}
 
 
-def _medians(fit: CollectiveFit, colour: str) -> Figure:
-    """The points of one p, shown and hidden with the line of that p."""
-    p = fit.ranks
+def _medians(shape: GroupShape, fit: CollectiveFit, colour: str) -> Figure:
+    """The points of one layout, shown and hidden with its line."""
     return markers(
-        f"p = {p}",
+        shape.words,
         [point.nbytes for point in fit.points],
         [point.seconds.value for point in fit.points],
         [bytes_words(point.nbytes) for point in fit.points],
         {"size": 6, "color": colour},
-        hover=f"p = {p}, %{{text}}: %{{y:.3s}}s",
-        legendgroup=str(p),
-        showlegend=False,
+        hover=f"{shape.words}, %{{text}}: %{{y:.3s}}s",
+        legendgroup=str(shape),
     )
-
-
-def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
-    """Whether a direct fit is of the operation, library, device and level of a structural law."""
-    one = (law.operation, law.library, law.device, law.level)
-    return one == (fit.operation, fit.library, fit.device, fit.level)
 
 
 def contention_figure(fit: ContentionFit) -> Figure:

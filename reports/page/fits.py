@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from operator import itemgetter
 
-from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.fitting.parameters.measured_passes import measured_passes
+from calib.fitting.parameters.structural import StructuralFit
 from calib.fitting.parameters.work import ANY_KIND, price_of, work_of
 from calib.foundation.execution import execution_of, unusual
 from calib.foundation.layer_keys import execution_in, parse
@@ -48,9 +48,9 @@ def _sections(parameters: Parameters, samples: Samples) -> Iterator[PageSection]
     yield collectives_section(parameters, samples)
     yield PageSection(
         "structural",
-        "Collectives on any number of ranks",
-        "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
-        "is twice the largest p.",
+        "Collectives on any layout",
+        "Points are medians on one layout, lines what the law says of it from the others; the dashed "
+        "one is twice the largest layout.",
         plots=[_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
     )
     yield contention_section(parameters)
@@ -70,14 +70,16 @@ def _sections(parameters: Parameters, samples: Samples) -> Iterator[PageSection]
 
 def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:
     held_out = (
-        f"The largest p, predicted from the others, is off by {percent(law.held_out_error)} on average."
+        f"The largest layout, predicted from the smaller ones, is off by "
+        f"{percent(law.held_out_error)} on average."
         if law.held_out_error is not None
-        else "Too few p to leave one out as a check."
+        else "One layout alone: nothing to check it with."
     )
+    named = [f"{words}." for words in law.outlying_words]
     return Plot(
         id=f"structural-{index}",
         title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
-        caption=f"Off by {percent(law.mean_relative_error)} on average. {held_out}",
+        caption=" ".join([held_out, *named]),
         figure=structural_figure(law, parameters.collectives),
         high_rem=30,
     )

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
+from calib.fitting.parameters.algorithms import GroupShape
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
+from calib.fitting.parameters.structural import StructuralBand, StructuralFit
 from calib.fitting.parameters.told import ToldLaw, fastest_told
 from calib.foundation.words import (
     bytes_words,
@@ -17,6 +19,7 @@ from calib.foundation.words import (
     exact_bytes,
     number,
     percent,
+    several,
     signed_percent,
 )
 from calib.reports.tables.cells import NONE, bandwidth, factor, span, two, us, where
@@ -169,47 +172,61 @@ def pieces(parameters: Parameters) -> Table:
 
 
 def structural(parameters: Parameters) -> Table:
-    """The laws that predict a p which was not measured, and how well."""
+    """The laws that predict a layout which was not measured, and how well."""
     rows = (
         {
             "operation": fit.operation,
             "library, device, level": where(fit.library, fit.device, fit.level),
-            "measured p": ", ".join(map(str, fit.ranks)),
-            "off": percent(fit.mean_relative_error),
+            "measured on": several([_placed(each.shape) for each in fit.layouts], 4),
+            "links of r ranks": f"r^{estimate_words(fit.links_exponent)}"
+            if fit.level != "node"
+            else "",
             "held out off": percent(fit.held_out_error),
             "error": factor(fit.error_factor),
             "sizes": span(*fit.range_nbytes),
-            "reps": str(fit.n),
         }
         for fit in parameters.structural
     )
-    remarks = ["held out: the largest p, predicted from the others; a dash: only two p"]
-    return Table("Collectives on any p: structural laws", *in_columns(rows), remarks=remarks)
+    remarks = [
+        "measured on: nodes x ranks on each; held out: the largest layout, predicted from the smaller "
+        "ones; a dash: only one",
+        "error: 95% of times on twice the nodes lie within the law / and * it",
+        *(f"{words}." for fit in parameters.structural for words in fit.outlying_words),
+    ]
+    return Table("Collectives on any layout: structural laws", *in_columns(rows), remarks=remarks)
+
+
+def _placed(shape: GroupShape) -> str:
+    """`4`, `2x8`; uneven, `2 nodes of up to 8`."""
+    if shape.nodes == 1:
+        return str(shape.ranks)
+    each = shape.ranks_per_node
+    return f"{shape.nodes}x{each}" if shape.is_even else f"{shape.nodes} nodes of up to {each}"
 
 
 def algorithms(parameters: Parameters) -> Table:
-    """What algorithm the structural laws chose: one row for every run of sizes with one choice."""
+    """What the structural laws take a library to do: one row for every run of sizes with one choice."""
     rows = (
         {
             "law": ""
             if index
             else f"{fit.operation} ({where(fit.library, fit.device, fit.level)})",
             "sizes": span(bands[0].nbytes, bands[-1].nbytes),
-            "algorithm": bands[0].algorithm,
-            "among": "nodes, a ring inside" if bands[0].hierarchical else "ranks",
-            "alpha us": us(bands[0].alpha_s),
-            "1/beta GB/s": bandwidth(bands[-1].beta_s_per_byte),
+            "algorithm, the fastest": bands[0].likeliest,
+            "weight": f"{min(band.weights[band.likeliest] for band in bands):.0%}",
         }
         for fit in parameters.structural
         for index, bands in enumerate(_choices(fit))
     )
-    remarks = ["alpha at the first size of a row, 1/beta at its last"]
-    return Table("Collectives on any p: the algorithm by size", *in_columns(rows), remarks=remarks)
+    remarks = ["weight: the least in these sizes; what is left is on other algorithms"]
+    return Table(
+        "Collectives on any layout: algorithms by size", *in_columns(rows), remarks=remarks
+    )
 
 
 def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
     """The bands of every run of sizes with one choice."""
-    for _, bands in groupby(fit.bands, lambda band: (band.algorithm, band.hierarchical)):
+    for _, bands in groupby(fit.bands, lambda band: band.likeliest):
         yield list(bands)
 
 

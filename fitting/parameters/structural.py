@@ -1,0 +1,320 @@
+"""Laws of a collective on layouts that were not measured: measured sweeps, scaled by an algorithm.
+
+An algorithm of S(layout) steps that sends v(layout) m at each takes S g(v m), whatever g: time per step
+is a function of the message, in which changes of protocol, pipelining and cold caches are as they were
+measured. So a sweep on one layout says what another takes (formulas.md, "structural": Hockney's line is
+the case g(x) = alpha + x beta). A library takes the fastest of the algorithms that it has.
+
+Several sweeps are averaged with the weights of ordinary kriging: what layouts have in common beyond
+steps and bytes drifts with doublings of nodes and of ranks on a node.
+
+References
+----------
+Cressie, Statistics for Spatial Data (1993), section 3.2 (ordinary kriging).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+from pydantic import Field, model_validator
+
+from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape
+from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
+from calib.foundation.quantities import Factor, Growth, Nbytes, Ranks, Ratio
+from calib.foundation.records import Z_95, RatioEstimate, Record
+from calib.foundation.words import several
+
+LEAST_SECONDS = 1e-12
+TINY = 1e-12
+Z_90 = NormalDist().inv_cdf(0.95)
+
+
+class ScaledLayout(Record):
+    """A measured layout, and how its times compare with what the others say of it."""
+
+    ranks: Ranks = Field(description="p of a group")
+    nodes: Ranks = Field(description="that the group spans")
+    ranks_per_node: Ranks = Field(description="the most of the group on one node")
+    factor: Ratio | None = Field(
+        default=None,
+        description="median of its times / what the other layouts say; null: the only layout",
+    )
+    outlying: bool = Field(
+        default=False, description="whether it is no draw of the same machine, and feeds no law"
+    )
+
+    @property
+    def shape(self) -> GroupShape:
+        """The layout of a group."""
+        return GroupShape(self.ranks, self.nodes, self.ranks_per_node)
+
+
+class StructuralBand(Record):
+    """Around one size, what the library seems to do: weights of the choices, which sum to 1."""
+
+    nbytes: Nbytes = Field(description="size of the whole buffer, B")
+    weights: dict[str, Ratio] = Field(
+        min_length=1,
+        description="algorithms, the fastest of which is taken ('ring or tree') -> weight",
+    )
+
+    @property
+    def choices(self) -> list[tuple[Choice, float]]:
+        """(algorithms, weight) of each choice."""
+        return [(tuple(names.split(BETWEEN)), weight) for names, weight in self.weights.items()]
+
+    @property
+    def likeliest(self) -> str:
+        """The choice with the largest weight."""
+        return max(self.weights, key=lambda name: self.weights[name])
+
+
+class StructuralFit(CollectiveLaw):
+    """One operation of one library, device and level on any layout, from the direct laws of some.
+
+    Seconds are those of the direct laws on `layouts`, scaled. Deviations are of the logarithm of
+    time, one standard deviation.
+    """
+
+    layouts: list[ScaledLayout] = Field(min_length=1, description="that were measured")
+    links_exponent: RatioEstimate = Field(
+        description="r ranks of a node have r ** this links between nodes: 0 one, 1 one each"
+    )
+    bands: list[StructuralBand] = Field(
+        min_length=1, description="what the library does around one size each, in their order"
+    )
+    deviation: Growth = Field(description="of any other layout")
+    doubling_deviation: Growth = Field(
+        description="more, for each doubling of nodes or of ranks on a node (its square adds up)"
+    )
+    held_out_error: Ratio | None = Field(
+        description="mean relative error of the largest layout that is not outlying, predicted "
+        "from the others; null where there is one alone"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> StructuralFit:
+        for each in self.layouts:
+            if not each.ranks_per_node <= each.ranks or each.nodes > each.ranks or each.ranks < 2:
+                raise ValueError(f"{each.shape} is no group of ranks")
+        if all(each.outlying for each in self.layouts):
+            raise ValueError("every layout is outlying")
+        menu = ALGORITHMS.get(self.operation, {})
+        for band in self.bands:
+            for name, _ in band.choices:
+                if unknown := [part for part in name if part not in menu]:
+                    raise ValueError(f"{self.operation!r} has no algorithm {unknown[0]!r}")
+        sizes = [band.nbytes for band in self.bands]
+        if sizes != sorted(set(sizes)) or sizes[0] <= 0:
+            raise ValueError("bands are not in the order of their nbytes, from above 0 on")
+        return self
+
+    @property
+    def range_nbytes(self) -> tuple[float, float]:
+        """The sizes between which the law is an interpolation."""
+        return self.bands[0].nbytes, self.bands[-1].nbytes
+
+    @property
+    def ranks(self) -> list[int]:
+        """p of each layout."""
+        return [each.ranks for each in self.layouts]
+
+    @property
+    def nodes(self) -> list[int]:
+        """Nodes of each layout."""
+        return [each.nodes for each in self.layouts]
+
+    @property
+    def usual(self) -> list[GroupShape]:
+        """The layouts that are not outlying."""
+        return [each.shape for each in self.layouts if not each.outlying]
+
+    @property
+    def outlying_words(self) -> list[str]:
+        """A sentence on each outlying layout."""
+        others = several([shape.words for shape in self.usual])
+        return [
+            f"{self.operation} on {each.shape.words} takes {each.factor or 1.0:.2g} times what "
+            f"{others} say, so it feeds no other layout"
+            for each in self.layouts
+            if each.outlying
+        ]
+
+    @property
+    def error_factor(self) -> Factor:
+        """95% of times on twice the nodes lie within the law / and * this."""
+        return math.exp(Z_95 * math.hypot(self.deviation, self.doubling_deviation))
+
+    def variance(self, one: GroupShape, other: GroupShape) -> float:
+        """Of the logarithm of what two layouts differ by."""
+        doublings = one.doublings(other)
+        if not doublings:
+            return 0.0
+        return self.deviation**2 + self.doubling_deviation**2 * doublings
+
+    def on(self, shape: GroupShape, fits: Sequence[CollectiveFit]) -> ScaledLaw | None:
+        """The law on one layout. `fits`: the direct laws; None where none is of a layout of this."""
+        known = {shape_of_fit(fit): fit for fit in fits if self.is_of(fit)}
+        used = [each.shape for each in self.layouts if not each.outlying and each.shape in known]
+        return ScaledLaw(self, shape, {each: known[each] for each in used}) if used else None
+
+    def is_of(self, fit: CollectiveFit) -> bool:
+        """Whether a direct law is of the same operation, library, device and level."""
+        mine = (self.operation, self.library, self.device, self.level)
+        return mine == (fit.operation, fit.library, fit.device, fit.level)
+
+
+class Expected(NamedTuple):
+    """Seconds with the standard deviation of their logarithm, and what the library then does."""
+
+    seconds: float
+    deviation: float
+    algorithms: str
+
+
+class ScaledLaw:
+    """A structural law on one layout.
+
+    Parameters
+    ----------
+    law
+        The structural law.
+    shape
+        The layout that is asked for.
+    fits
+        Direct laws by their layouts; at least one.
+    """
+
+    def __init__(
+        self, law: StructuralFit, shape: GroupShape, fits: Mapping[GroupShape, CollectiveFit]
+    ) -> None:
+        self.law, self.shape, self.fits = law, shape, fits
+        self.weights, self._variance = kriged(law, shape, list(fits))
+        # 90% reaches what a nearer outlying layout says: it may be right of more nodes
+        closest = min(map(shape.doublings, fits))
+        nearer = [
+            abs(math.log(each.factor))
+            for each in law.layouts
+            if each.outlying and each.factor and shape.doublings(each.shape) < closest
+        ]
+        self._variance += (max(nearer, default=0.0) / Z_90) ** 2
+        # the ends of the exponent, which is as likely anywhere between, hold 90%
+        around = [abs(math.log2(shape.ranks_per_node / each.ranks_per_node)) for each in fits]
+        exponent = law.links_exponent
+        unsure = math.log(2) * min(around) * (exponent.high - exponent.low) / (2 * Z_90)
+        self._variance += unsure**2 if shape.nodes > 1 else 0.0
+
+    def expected(self, nbytes: float) -> Expected:
+        """Seconds of m bytes > 0, at least those of fewer nodes, and of fewer bytes by one choice."""
+        band = self._band(nbytes)
+        logs = [(self._logarithm(choice, nbytes), weight) for choice, weight in band.choices]
+        mean = math.fsum(log * weight for log, weight in logs)
+        spread = math.fsum(weight * (log - mean) ** 2 for log, weight in logs)
+        seconds = max(math.exp(mean), self._least(nbytes))
+        return Expected(seconds, math.sqrt(self._variance + spread), band.likeliest)
+
+    def _band(self, nbytes: float) -> StructuralBand:
+        return min(
+            self.law.bands, key=lambda band: abs(math.log(max(nbytes, 1.0) / max(band.nbytes, 1.0)))
+        )
+
+    def _logarithm(self, choice: Choice, nbytes: float) -> float:
+        exponent, operation = self.law.links_exponent.value, self.law.operation
+        return math.fsum(
+            weight * log_seconds(operation, choice, exponent, fit, of, self.shape, nbytes)
+            for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
+        )
+
+    def _least(self, nbytes: float) -> float:
+        """What the next fewer nodes with as many ranks each take: more nodes take no less."""
+        smaller = [
+            each
+            for each in self.fits
+            if each.nodes <= self.shape.nodes
+            and each.ranks < self.shape.ranks
+            and (each.ranks_per_node == self.shape.ranks_per_node or self.shape.nodes == 1)
+        ]
+        return swept(self.fits[max(smaller)], nbytes) if smaller else 0.0
+
+
+def shape_of_fit(fit: CollectiveFit) -> GroupShape:
+    """The layout of a direct law; where the file does not say, of one node, or of a rank on each."""
+    nodes = fit.nodes or (1 if fit.level == "node" else fit.ranks)
+    return GroupShape(fit.ranks, nodes, fit.ranks_per_node or -(-fit.ranks // nodes))
+
+
+def swept(fit: CollectiveFit, nbytes: float) -> float:
+    """Seconds of a direct law; beyond its sizes at the bandwidth of the largest, or by its line."""
+    smallest, largest = fit.range_nbytes
+    if nbytes > largest:
+        return max(fit.seconds(largest) * nbytes / largest, LEAST_SECONDS)
+    seconds = fit.seconds(nbytes)
+    if nbytes < smallest:  # bandwidth is no higher there
+        seconds = max(seconds, fit.seconds(smallest) * nbytes / smallest)
+    return max(seconds, LEAST_SECONDS)
+
+
+def log_seconds(
+    operation: str,
+    choice: Choice,
+    links_exponent: float,
+    fit: CollectiveFit,
+    of: GroupShape,
+    shape: GroupShape,
+    nbytes: float,
+) -> float:
+    """ln of the seconds on `shape` by the fastest of `choice`, from a direct law on `of`.
+
+    What was measured is the fastest there, the others took no less. So on more ranks the time is the
+    least that any of them scales to, and on fewer, where the same must hold backwards, the most.
+    """
+    menu, seconds = ALGORITHMS[operation], []
+    for name in choice:
+        algorithm = menu[name]
+        share = algorithm.message(shape, links_exponent) / algorithm.message(of, links_exponent)
+        steps = algorithm.steps(shape) / algorithm.steps(of)
+        seconds.append(steps * swept(fit, nbytes * share))
+    return math.log(min(seconds) if shape.ranks >= of.ranks else max(seconds))
+
+
+def kriged(
+    law: StructuralFit, shape: GroupShape, layouts: Sequence[GroupShape]
+) -> tuple[list[float], float]:
+    """Weights [n] of measured layouts for another, and the variance of the logarithm."""
+    n = len(layouts)
+    system = [[law.variance(one, other) / 2 for other in layouts] for one in layouts]
+    wanted = [law.variance(one, shape) / 2 for one in layouts]
+    # with a multiplier for the sum of the weights, which is 1
+    rows = [[*row, 1.0, value] for row, value in zip(system, wanted, strict=True)]
+    rows.append([1.0] * n + [0.0, 1.0])
+    found = _solved(rows)
+    return found[:n], max(math.fsum(a * b for a, b in zip(found, [*wanted, 1.0], strict=True)), 0.0)
+
+
+def _solved(rows: list[list[float]]) -> list[float]:
+    """The solution of linear equations [n, n + 1], right-hand sides last, by Gaussian elimination.
+
+    An unknown that the others leave free is 0: two layouts may be no doubling apart (8 + 2 and 5 + 5
+    ranks).
+    """
+    n = len(rows)
+    pivots: list[int] = []
+    for column in range(n):
+        rank = len(pivots)
+        best = max(range(rank, n), key=lambda row: abs(rows[row][column]), default=rank)
+        if rank == n or abs(rows[best][column]) < TINY:
+            continue
+        rows[rank], rows[best] = rows[best], rows[rank]
+        pivots.append(column)
+        for row in range(n):
+            if row != rank:
+                share = rows[row][column] / rows[rank][column]
+                rows[row] = [a - share * b for a, b in zip(rows[row], rows[rank], strict=True)]
+    found = [0.0] * n
+    for row, column in enumerate(pivots):
+        found[column] = rows[row][n] / rows[row][column]
+    return found
