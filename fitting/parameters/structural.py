@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 from pydantic import Field, model_validator
@@ -25,9 +25,14 @@ from pydantic import Field, model_validator
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
 from calib.foundation.quantities import Factor, Growth, Nbytes, Ranks, Ratio
-from calib.foundation.records import Z_95, RatioEstimate, Record
+from calib.foundation.records import Z_95, Estimate, RatioEstimate, Record
 from calib.foundation.words import several
 
+# Of the public logs of four clusters (docs/fitting.md, "Structural laws"): one standard deviation of the
+# logarithm of time on a layout that was not measured, and for each doubling
+DEVIATION, DOUBLING_DEVIATION = 0.07, 0.10
+UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing says how it scales
+ANY_LINKS = Estimate(value=0.5, low=0.0, high=1.0)  # between nodes, of ranks per node not measured
 LEAST_SECONDS = 1e-12
 TINY = 1e-12
 Z_90 = NormalDist().inv_cdf(0.95)
@@ -168,6 +173,28 @@ class StructuralFit(CollectiveLaw):
         return mine == (fit.operation, fit.library, fit.device, fit.level)
 
 
+def default_law(fits: Sequence[CollectiveFit]) -> StructuralFit:
+    """The law of direct laws that were never compared: the algorithm that formulas.md assumes."""
+    first = fits[0]
+    shapes = sorted({shape_of_fit(fit) for fit in fits})
+    algorithm = next(iter(ALGORITHMS[first.operation]))
+    return StructuralFit(
+        operation=first.operation,
+        library=first.library,
+        device=first.device,
+        level=first.level,
+        layouts=[ScaledLayout(**shape._asdict()) for shape in shapes],
+        links_exponent=ANY_LINKS,
+        bands=[
+            StructuralBand(nbytes=max(end, 1), weights={algorithm: 1.0})
+            for end in sorted({m for fit in fits for m in fit.range_nbytes})
+        ],
+        deviation=UNCHECKED * DEVIATION,
+        doubling_deviation=UNCHECKED * DOUBLING_DEVIATION,
+        held_out_error=None,
+    )
+
+
 class Expected(NamedTuple):
     """Seconds with the standard deviation of their logarithm, and what the library then does."""
 
@@ -194,6 +221,8 @@ class ScaledLaw:
     ) -> None:
         self.law, self.shape, self.fits = law, shape, fits
         self.weights, self._variance = kriged(law, shape, list(fits))
+        # how well the times themselves are known
+        self._variance += max(_measured_deviation(fit) for fit in fits.values()) ** 2
         # 90% reaches what a nearer outlying layout says: it may be right of more nodes
         closest = min(map(shape.doublings, fits))
         nearer = [
@@ -245,6 +274,11 @@ def shape_of_fit(fit: CollectiveFit) -> GroupShape:
     """The layout of a direct law; where the file does not say, of one node, or of a rank on each."""
     nodes = fit.nodes or (1 if fit.level == "node" else fit.ranks)
     return GroupShape(fit.ranks, nodes, fit.ranks_per_node or -(-fit.ranks // nodes))
+
+
+def _measured_deviation(fit: CollectiveFit) -> float:
+    """Of the logarithm of a measured time, by the intervals of the medians."""
+    return median(math.log1p(point.seconds.half_width) for point in fit.points) / Z_95
 
 
 def swept(fit: CollectiveFit, nbytes: float) -> float:

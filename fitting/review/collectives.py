@@ -189,19 +189,12 @@ def _other_ranks(
 
 
 def _structural(law: StructuralFit) -> Iterator[Remark]:
-    usual = [each for each in law.layouts if not each.outlying]
     for words in law.outlying_words:
         yield warning(OUTLYING, f"{words}; run them again")
-    if len(usual) < 2:
-        yield note(
-            BEYOND,
-            f"only {usual[0].shape.words}: any other layout is scaled from there, by the algorithm that "
-            "the library most likely takes; measure another layout",
-        )
-    elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
+    if law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
         yield warning(
             MISFIT,
-            f"{usual[-1].shape.words}, predicted from the smaller layouts, are off by "
+            f"{law.usual[-1].words}, predicted from the smaller layouts, are off by "
             f"{law.held_out_error:.1%} on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the layout "
             "that you train on",
         )

@@ -18,6 +18,10 @@ import numpy as np
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, choices_of
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.structural import (
+    ANY_LINKS,
+    DEVIATION,
+    DOUBLING_DEVIATION,
+    UNCHECKED,
     ScaledLaw,
     ScaledLayout,
     StructuralBand,
@@ -29,9 +33,7 @@ from calib.fitting.parameters.structural import (
 from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
 
-# Priors, of the public logs of four clusters (docs/fitting.md, "Structural laws"): one standard
-# deviation of the logarithm of time on a layout that was not measured, and for each doubling
-DEVIATION, DOUBLING_DEVIATION = 0.07, 0.10
+# the priors of the deviations are DEVIATION and DOUBLING_DEVIATION
 PRIOR_ERRORS = 8.0  # independent errors that the priors count as
 ALIKE_SIZES = 3.0  # sizes next to one another, whose errors count as one
 NEIGHBOURHOOD = 1.0  # of a size: standard deviation of ln m
@@ -40,10 +42,10 @@ INDIFFERENT = 0.05  # mean errors that differ by this much leave two choices e :
 OTHER_CHOICE = 0.5  # weight beforehand of a choice that is not the library's first
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken
 EXPONENTS = np.linspace(0.0, 1.0, 21)
-UNMEASURED_EXPONENT = Estimate(value=0.5, low=0.0, high=1.0)
 NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the best
 OUTLYING_DEVIATION = 0.6
 OUTLYING_SHARE = 0.05  # of layouts, beforehand
+MOST_OUTLYING = 3
 LEAST_OUTLYING = 1.25  # a smaller factor is not named
 
 
@@ -89,7 +91,7 @@ def links_exponent(every: Sequence[_Layouts], links: int = 0) -> Estimate:
         most = max(shape.ranks_per_node for each in every for shape in each.fits)
         if links and most > 1:
             return Estimate.exactly(min(math.log(links) / math.log(most), 1.0))
-        return UNMEASURED_EXPONENT
+        return ANY_LINKS
     means = np.array(
         [
             np.mean([np.abs(error.logs).min() for each in told for error in each.errors(exponent)])
@@ -132,9 +134,9 @@ class _Layouts:
 
     def law(self, exponent: Estimate) -> StructuralFit:
         """The law of all layouts."""
-        every = self.draft(exponent, self.errors(exponent.value))
-        usual = {"deviation": DEVIATION, "doubling_deviation": DOUBLING_DEVIATION}
-        outlying = self.outlying(every.model_copy(update=usual))
+        errors = self.errors(exponent.value)
+        every = self.draft(exponent, errors)
+        outlying = self.outlying(every, self._usual_scale(errors))
         if outlying:
             every = self.draft(exponent, self.errors(exponent.value, outlying), outlying)
         return every
@@ -146,7 +148,7 @@ class _Layouts:
         last = [shape for shape in self.fits if shape not in outlying][-1]
         sizes = sizes_of(self.fits[last])
         weights = [self.weights(errors, m) for m in sizes]
-        scale, held_out = 1.0, None
+        scale, held_out = UNCHECKED, None
         if errors:
             own = [float(self.weights(errors, error.nbytes) @ error.logs) for error in errors]
             scale = math.sqrt(_scale(errors, own))
@@ -178,12 +180,8 @@ class _Layouts:
         if len(prior) == 1 or not errors:
             return _first(len(prior))
         last = errors[-1].shape
-        near = np.array(
-            [
-                (1.0 if error.shape == last else EARLIER)
-                * math.exp(-0.5 * (math.log(error.nbytes / nbytes) / NEIGHBOURHOOD) ** 2)
-                for error in errors
-            ]
+        near = _near(errors, nbytes) * np.array(
+            [1.0 if error.shape == last else EARLIER for error in errors]
         )
         if near.sum() < 1e-9:
             return _first(len(prior))
@@ -207,26 +205,44 @@ class _Layouts:
                 yield StructuralBand(nbytes=nbytes, weights=shares)
             before = shares
 
-    def outlying(self, law: StructuralFit) -> list[GroupShape]:
+    def _usual_scale(self, errors: Sequence[Error]) -> float:
+        """How much larger the deviations of the best third of neighbours are than the priors say.
+
+        One outlying layout between others spoils two of three pairs.
+        """
+        squares: dict[GroupShape, list[float]] = defaultdict(list)
+        for error in errors:
+            log = float(self.weights(errors, error.nbytes) @ error.logs)
+            squares[error.shape].append(log**2 / _prior_variance(error))
+        means = sorted(float(np.mean(each)) for each in squares.values())
+        return math.sqrt(max(1.0, means[(len(means) - 1) // 3])) if means else 1.0
+
+    def outlying(self, law: StructuralFit, scale: float) -> list[GroupShape]:
         """The layouts that are likelier no draw of the same machine than a drift of this size.
 
-        Every set of under half of the layouts is tried, with what each size of the largest layout
-        would be, predicted from every layout: normal around one value, correlated as in kriging, the
-        outlying ones with a wide error of their own.
+        Every set of at most a third of the layouts is tried, with what each size of the largest
+        layout would be, predicted from every layout: normal around one value, correlated as in kriging
+        with the priors times `scale`, the outlying ones with a wide error of their own.
         """
         shapes = list(self.fits)
         if len(shapes) < 3:
             return []
         logs = self._said(law, shapes)
-        apart = np.array([[law.variance(one, other) for other in shapes] for one in shapes])
+        usual = law.model_copy(
+            update={
+                "deviation": scale * DEVIATION,
+                "doubling_deviation": scale * DOUBLING_DEVIATION,
+            }
+        )
+        apart = np.array([[usual.variance(one, other) for other in shapes] for one in shapes])
         covariance = apart.max() / 2 + 1.0 - apart / 2
         found = []
-        for count in range((len(shapes) + 1) // 2):
+        for count in range(min(len(shapes) // 3, MOST_OUTLYING) + 1):
             for chosen in combinations(range(len(shapes)), count):
                 own = covariance.copy()
                 for index in chosen:
                     own[index, index] += OUTLYING_DEVIATION**2
-                likelihood = ALIKE_SIZES * _log_likelihood(logs, own)
+                likelihood = len(logs) / ALIKE_SIZES * _log_likelihood(logs, own)
                 found.append((likelihood + count * math.log(OUTLYING_SHARE), chosen))
         _, chosen = max(found)
         outlying = [shapes[index] for index in chosen]
@@ -284,12 +300,20 @@ def _first(count: int) -> Floats:
     return weights
 
 
+def _near(errors: Sequence[Error], nbytes: float) -> Floats:
+    """Weights of errors by how near their sizes are to one."""
+    logs = np.array([math.log(error.nbytes / nbytes) for error in errors])
+    near: Floats = np.exp(-0.5 * (logs / NEIGHBOURHOOD) ** 2)
+    return near
+
+
+def _prior_variance(error: Error) -> float:
+    return DEVIATION**2 + DOUBLING_DEVIATION**2 * error.shape.doublings(error.of)
+
+
 def _scale(errors: Sequence[Error], own: Sequence[float]) -> float:
     """How much larger squared errors are than the priors say; these count as PRIOR_ERRORS of them."""
-    squares = [
-        log**2 / (DEVIATION**2 + DOUBLING_DEVIATION**2 * error.shape.doublings(error.of))
-        for error, log in zip(errors, own, strict=True)
-    ]
+    squares = [log**2 / _prior_variance(error) for error, log in zip(errors, own, strict=True)]
     count = len(squares) / ALIKE_SIZES
     return (PRIOR_ERRORS + math.fsum(squares) / ALIKE_SIZES) / (PRIOR_ERRORS + count)
 

@@ -16,6 +16,7 @@ from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.structural import default_law
 from calib.foundation.collectives import Operation, sent_bytes
 from calib.foundation.errors import MissingParameter
 from calib.foundation.records import Estimate
@@ -212,12 +213,13 @@ class CollectiveCosts:
         return self._scaled(message.operation, levels, shape)
 
     def _scaled(self, operation: str, levels: tuple[str, ...], shape: GroupShape) -> Law | None:
-        """The structural law of the first of these levels that has one."""
+        """The structural law of the first of these levels that has the operation."""
         for level in levels:
-            law = self._laws.get((operation, level))
-            on = law and law.on(shape, self._fits_of(operation, (level,)))
-            if on:
-                return structural(on)
+            fits = self._fits_of(operation, (level,))
+            if fits and operation in ALGORITHMS:
+                law = self._laws.get((operation, level))
+                on = (law and law.on(shape, fits)) or default_law(fits).on(shape, fits)
+                return structural(on) if on else None
         return None
 
     def _shape(self, layout: GroupLayout) -> GroupShape:

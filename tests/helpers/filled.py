@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.file import (
     Composition,
@@ -23,6 +17,7 @@ from calib.fitting.parameters.file import (
 )
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
+from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.records import Estimate
 
 SIZES = [8 * 8**k for k in range(8)]  # 8 B to 16 MiB
@@ -79,33 +74,28 @@ def collective(ranks: int = 2, **changes: Any) -> CollectiveFit:
 
 
 def structural(**changes: Any) -> StructuralFit:
-    """t = 1 us + steps alpha + volume m beta of a ring on 2, 4 and 8 ranks."""
-    bands = [
-        StructuralBand(
-            nbytes=float(m),
-            algorithm="ring",
-            hierarchical=False,
-            base_s=near(1e-6),
-            base_s_per_byte=near(0.0),
-            alpha_s=near(2e-6),
-            beta_s_per_byte=near(0.5e-9),
-            score=0.02,
-        )
-        for m in (SIZES[0], SIZES[-1])
-    ]
+    """Rings on any p, from 2, 4 and 8 ranks."""
     content: dict[str, Any] = {
         "operation": "allreduce",
         "library": "mpi",
         "level": "node",
-        "ranks": [2, 4, 8],
-        "nodes": [1, 1, 1],
-        "bands": bands,
-        "mean_relative_error": 0.03,
+        "layouts": [scaled_layout(p) for p in (2, 4, 8)],
+        "links_exponent": near(0.5),
+        "bands": [
+            StructuralBand(nbytes=float(m), weights={"ring": 0.75, "recursive doubling": 0.25})
+            for m in (SIZES[0], SIZES[-1])
+        ],
+        "deviation": 0.05,
+        "doubling_deviation": 0.08,
         "held_out_error": 0.05,
-        "error_factor": 1.2,
-        "n": 480,
     }
     return StructuralFit(**(content | changes))
+
+
+def scaled_layout(ranks: int, **changes: Any) -> ScaledLayout:
+    """A layout in a node."""
+    content = {"ranks": ranks, "nodes": 1, "ranks_per_node": ranks, "factor": 1.02}
+    return ScaledLayout(**(content | changes))
 
 
 def contention(**changes: Any) -> ContentionFit:

@@ -7,14 +7,10 @@ from typing import Any
 
 from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, estimate, machine
 
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.oracle.costs.collectives import CollectiveCosts
 
 SIZES = (4096, 65536, 1048576)
@@ -48,37 +44,24 @@ def line(
     return CollectiveFit(**(content | more))
 
 
-def structural(
-    ranks: Sequence[int] = (2, 4, 8),
-    alpha_s: float = 2e-6,
-    beta_s_per_byte: float = 1e-9,
-    **more: Any,
-) -> StructuralFit:
-    """A ring allreduce: 5 us and 2 (p-1) (alpha + m beta / p)."""
-    bands = [
-        StructuralBand(
-            nbytes=m,
-            algorithm="ring",
-            hierarchical=False,
-            base_s=estimate(5e-6),
-            base_s_per_byte=estimate(0.0),
-            alpha_s=estimate(alpha_s),
-            beta_s_per_byte=estimate(beta_s_per_byte),
-            score=0.1,
-        )
-        for m in (1e3, 1e6)
+def structural(ranks: Sequence[int] = (2, 4, 8), **more: Any) -> StructuralFit:
+    """Rings, scaled from the direct laws of these p in a node (or on `nodes` x `ranks_per_node`)."""
+    nodes = more.pop("nodes", [1] * len(ranks))
+    each = more.pop("ranks_per_node", [p // n for p, n in zip(ranks, nodes, strict=True)])
+    layouts = [
+        ScaledLayout(ranks=p, nodes=n, ranks_per_node=r)
+        for p, n, r in zip(ranks, nodes, each, strict=True)
     ]
     content: dict[str, Any] = {
         "operation": "allreduce",
         "library": "mpi",
         "level": "node",
-        "ranks": list(ranks),
-        "nodes": [1] * len(ranks),
-        "bands": bands,
-        "mean_relative_error": 0.05,
+        "layouts": layouts,
+        "links_exponent": estimate(0.5, 1.0),
+        "bands": [StructuralBand(nbytes=m, weights={"ring": 1.0}) for m in (1e3, 1e6)],
+        "deviation": 0.05,
+        "doubling_deviation": 0.1,
         "held_out_error": 0.05,
-        "error_factor": 1.2,
-        "n": 99,
     }
     return StructuralFit(**(content | more))
 
