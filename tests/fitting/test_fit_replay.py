@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from benchmarks.fitting import Scores, error, law_of, moved, scores
 from benchmarks.sweeps import DATA, Sweep, published, vtrain
+from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
 from tests.helpers.published import needs_data
 from tests.helpers.rows import as_samples, sample
 
-from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.regression import hockney_line
 from calib.fitting.sections.collectives import collective_fits

@@ -187,7 +187,7 @@ def test_a_mean_of_many_calls_is_not_thin(calls: int, severity: str, kind: str) 
 def test_findings_of_one_cause_stand_together() -> None:
     found = by_cause(
         check(
-            f.filled(work=[f.work(error_factor=3.0)], structural=[f.structural(error_factor=2.0)])
+            f.filled(work=[f.work(error_factor=3.0)], structural=[f.structural(held_out_error=0.3)])
         )
     )
     assert [(cause, len(mine)) for cause, mine in found] == [(BEYOND, 2), (MISFIT, 2)]
@@ -229,9 +229,12 @@ def test_without_an_allreduce_there_is_no_exchange() -> None:
     assert the(found).subject == "allreduce" and "cannot be predicted" in the(found).message
 
 
+LAYOUTS = f.structural().layouts
+
+
 def test_one_p_and_no_structural_law() -> None:
     found = spoilt(collectives=[f.collective(2)], structural=[])
-    assert "measured on p = 2; every other p is predicted by one line" in the(found).message
+    assert "measured on p = 2; every other p is predicted by the nearest" in the(found).message
 
 
 @pytest.mark.parametrize(
@@ -239,19 +242,18 @@ def test_one_p_and_no_structural_law() -> None:
     [
         (
             "structural",
-            f.structural(ranks=[2, 4], nodes=[1, 1], held_out_error=None),
-            "warning",
-            "thin",
-            "only p = 2, 4",
-        ),
-        (
-            "structural",
             f.structural(held_out_error=0.25),
             "warning",
             "noisy",
-            "p = 8, predicted from the smaller ones, is off by 25.0%",
+            "8 ranks, predicted from the smaller layouts, are off by 25.0%",
         ),
-        ("structural", f.structural(error_factor=2.0), "warning", "noisy", "within / and * 2.00"),
+        (
+            "structural",
+            f.structural(layouts=[*LAYOUTS[:2], f.scaled_layout(8, outlying=True, factor=1.7)]),
+            "warning",
+            "outlying",
+            "allreduce on 8 ranks takes 1.7 times what 2 ranks, 4 ranks say",
+        ),
         (
             "contention",
             f.contention(points=f.contention().points[:2]),

@@ -23,17 +23,13 @@ from tests.oracle.handmade import (
 from tests.oracle.memory.reuse import reuse
 from tests.oracle.networks import overlap
 
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import NO_SLOWDOWN
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.layout.traffic import Message
 from calib.oracle.predict import project
 from calib.oracle.what_if.changes import KNOWN, apply, notes_of, parse
 
@@ -162,53 +158,27 @@ def test_levels_and_operations_are_told_apart() -> None:
     assert changed("communication.node.allgather.alpha_s*=2") == [False, False, False, True]
 
 
-def structural(hierarchical: bool) -> StructuralFit:
-    band = StructuralBand(
-        nbytes=1024,
-        algorithm="ring",
-        hierarchical=hierarchical,
-        base_s=estimate(5e-6),
-        base_s_per_byte=estimate(1e-10 if hierarchical else 0.0),
-        alpha_s=estimate(2e-6),
-        beta_s_per_byte=estimate(3e-10),
-        score=0.1,
-    )
-    return StructuralFit(
-        operation="allreduce",
-        library="mpi",
-        level="system",
-        ranks=[4, 8],
-        nodes=[2, 4],
-        bands=[band],
-        mean_relative_error=0.1,
-        held_out_error=None,
-        error_factor=1.2,
-        n=9,
-    )
+def test_a_structural_law_follows_the_direct_laws() -> None:
+    """A ring of 2 on 4: 6/2 of the alphas and (6/4)/(2/2) of the bytes, of whatever they are now."""
+    start, slope = 4e-6, 1e-9
+    of = allreduce_fit(2, alpha_s=start / 2, beta_s_per_byte=slope)
+    points = [
+        CollectivePoint(nbytes=1 << k, seconds=estimate(start + slope * (1 << k)), n=9)
+        for k in range(3, 24)
+    ]
+    pieces = [piece(8, 2**23, start, slope)]
+    one_line = of.model_copy(update={"points": points, "pieces": pieces})
+    before = machine(collectives=[one_line], ranks_per_node=8)
 
+    def seconds_of(*settings: str) -> float:
+        costs = CollectiveCosts(apply(before, list(settings)))
+        return costs.time(Message("allreduce", 4 * 10**6, 4)).seconds
 
-def test_a_flat_structural_law() -> None:
-    """One ring of p = 8: base + 14 alpha + 14/8 m beta; the base is a start and goes with alpha."""
-    law_of = machine(structural=[structural(False)])
-    m = 1024.0
-    twice_beta = apply(law_of, ["communication.inter_node.beta_s_per_byte*=2"]).structural[0]
-    assert twice_beta.seconds(m, 8, 4) == pytest.approx(5e-6 + 14 * 2e-6 + 1.75 * m * 6e-10)
-    twice_alpha = apply(law_of, ["communication.inter_node.alpha_s*=2"]).structural[0]
-    assert twice_alpha.seconds(m, 8, 4) == pytest.approx(10e-6 + 14 * 4e-6 + 1.75 * m * 3e-10)
-    more = apply(law_of, ["communication.inter_node.alpha_s+=1e-6"]).structural[0]
-    assert more.seconds(m, 8, 4) == pytest.approx(5e-6 + 14 * 3e-6 + 1.75 * m * 3e-10)
-
-
-def test_a_hierarchical_law_has_the_node_inside() -> None:
-    """Rings of 2 in the node, 2 steps and m bytes, and one of 4 nodes: 6 steps and 1.5 m bytes."""
-    of = machine(structural=[structural(True)], collectives=[])
-    m = 1024.0
-    node = apply(of, ["communication.node.beta_s_per_byte*=2"]).structural[0]
-    expected = 2 * 5e-6 + m * 2e-10 + 6 * 2e-6 + 1.5 * m * 3e-10
-    assert node.seconds(m, 8, 4) == pytest.approx(expected)
-    between = apply(of, ["communication.inter_node.beta_s_per_byte*=2"]).structural[0]
-    expected = 2 * 5e-6 + m * 1e-10 + 6 * 2e-6 + 1.5 * m * 6e-10
-    assert between.seconds(m, 8, 4) == pytest.approx(expected)
+    assert seconds_of() == pytest.approx(6 / 2 * 4e-6 + 1.5 * 4e-3, rel=1e-3)
+    twice_beta = seconds_of("communication.node.beta_s_per_byte*=2")
+    assert twice_beta == pytest.approx(6 / 2 * 4e-6 + 1.5 * 8e-3, rel=1e-3)
+    twice_alpha = seconds_of("communication.node.alpha_s*=2")
+    assert twice_alpha == pytest.approx(6 / 2 * 8e-6 + 1.5 * 4e-3, rel=1e-3)
 
 
 def seconds(parameters: Parameters, phase: str) -> float:

@@ -177,15 +177,24 @@ def test_pieces() -> None:
 
 def test_a_run_of_sizes_with_one_algorithm_is_one_row() -> None:
     bands = f.structural().bands
-    tree = bands[1].model_copy(
-        update={"algorithm": "tree", "nbytes": 2.0**25, "hierarchical": True}
-    )
+    tree = bands[1].model_copy(update={"weights": {"ring or tree": 1.0}, "nbytes": 2.0**25})
     law = f.structural(bands=[*bands, tree])
-    rows = section(f.filled(structural=[law]), "Collectives on any p: the algorithm").rows
-    assert [row[1:4] for row in rows] == [
-        ["8 B to 16 MiB", "ring", "ranks"],
-        ["32 MiB", "tree", "nodes, a ring inside"],
+    rows = section(f.filled(structural=[law]), "Collectives on any layout: algorithms").rows
+    assert [row[1:] for row in rows] == [
+        ["8 B to 16 MiB", "ring", "75%"],
+        ["32 MiB", "ring or tree", "100%"],
     ]
+
+
+def test_an_outlying_layout_is_named_under_the_table() -> None:
+    layouts = [
+        f.scaled_layout(2),
+        f.scaled_layout(4),
+        f.scaled_layout(8, outlying=True, factor=1.7),
+    ]
+    law = f.structural(layouts=layouts)
+    table = section(f.filled(structural=[law]), "Collectives on any layout: structural")
+    assert any("on 8 ranks takes 1.7 times what 2 ranks, 4 ranks say" in x for x in table.remarks)
 
 
 def test_prices_are_rates() -> None:
