@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, shape_of
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
-from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
 from calib.fitting.rounded_sizes import is_alike
 from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
@@ -100,19 +99,6 @@ def less_sure(law: Law, note: str) -> Law:
         return TimedBytes(timed.cost.at_best("interpolated").noted(note), timed.byte_s)
 
     return found
-
-
-def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
-    """The library that training uses, else the first other measured one, with a note.
-
-    gloo is no surprise on a CPU, where training may be told to use it.
-    """
-    found = {fit.library for fit in parameters.collectives if fit.at_home}
-    of_training = TRAINING_LIBRARIES[parameters.device_kind]
-    name = next((of for of in (*of_training, *OTHER_LIBRARIES) if of in found), of_training[0])
-    expected = (*of_training, "torch_gloo") if parameters.device_kind == "cpu" else of_training
-    note = f"no {of_training[-1]} was measured: operations are those of {name}"
-    return name, () if name in expected else (note,)
 
 
 def names_of(message: Message) -> tuple[str, ...]:
