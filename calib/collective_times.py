@@ -13,6 +13,7 @@ from calib.oracle.costs.senders import base_name
 from calib.reports.scoring.collectives import CollectiveRow, place_words
 
 ALL = "all"
+SIZES = "1KiB:1GiB"  # where none are asked for
 SizeRanges = Sequence[tuple[int, int]]
 
 

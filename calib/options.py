@@ -275,9 +275,14 @@ def size_range(text: str, option: str) -> tuple[int, int]:
     return low, high
 
 
+def size_ranges(text: str, option: str) -> list[tuple[int, int]]:
+    """The ends of each range in 8:64K,1M:1G. Raises InputError."""
+    return [size_range(word, option) for word in text.split(",")]
+
+
 def size_list(text: str, option: str) -> list[int]:
     """Bytes in rising order, each once: 4K,1M are two, and 1M:1G doubles. Raises InputError."""
-    ranges = [size_range(word, option) for word in text.split(",")]
+    ranges = size_ranges(text, option)
     return sorted({low << k for low, high in ranges for k in range((high // low).bit_length())})
 
 

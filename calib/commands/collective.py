@@ -1,4 +1,4 @@
-"""Ask what a collective takes, and whether a log's times are normal.
+"""Say what a collective takes, and whether a log is normal.
 
 Time, algbw and busbw by size, with a 95% interval, on any number of ranks and nodes. With --against the
 times of nccl-tests, OSU or Intel MPI Benchmarks stand beside; exit code 1 where one is above its
@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
-from calib.collective_times import expected_times, times_beside
+from calib.collective_times import SIZES, expected_times, times_beside
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, Json, ParameterFile, numbers, size_list, size_range, word_list
+from calib.options import MOST, Json, ParameterFile, numbers, size_list, size_ranges, word_list
 from calib.oracle.costs.asked import Collectives
 from calib.predicting.predictor import parameters_of
 from calib.reports.scoring.collectives import CollectiveRow, summary_of
@@ -28,7 +28,6 @@ from calib.reports.tables.collective_times import collective_times, notes_on
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.printing import check_targets, print_json, print_table, say
 
-SIZES = "1KiB:1GiB"
 SLOWER = 1  # exit code
 MOST_NOTES = 8
 
@@ -114,7 +113,7 @@ def command(
             ranks=ranks,
             nodes=nodes or 0,
             ranks_per_node=ranks_per_node or 0,
-            sizes=[size_range(word, "--bytes") for word in nbytes.split(",")] if nbytes else (),
+            sizes=size_ranges(nbytes, "--bytes") if nbytes else (),
             library=library,
             device=device,
         )

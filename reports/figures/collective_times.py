@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from calib.foundation.words import bytes_words, seconds_words
-from calib.reports.figures.basics import LEGEND_ABOVE, LINE_COLOUR, Figure, markers, plot_text
+from calib.reports.figures.basics import LEGEND_ABOVE, Figure, markers, plot_text
 from calib.reports.figures.fits import SERIES_COLOURS, byte_axis, seconds_axis
 from calib.reports.scoring.collectives import CollectiveRow, by_place
 
@@ -58,7 +57,7 @@ def _series(rows: Sequence[CollectiveRow], colour: str) -> list[Figure]:
         {**edge, "y": lows, "fill": "tonexty", "fillcolor": f"{colour}{BAND_ALPHA}"},
         {
             **about,
-            "name": plot_text(f"{name}: expected, 95% interval"),
+            "name": plot_text(name),
             "y": [time.value for time in times],
             "line": line,
             "text": [plot_text(text) for text in hover],
@@ -74,32 +73,25 @@ def _series(rows: Sequence[CollectiveRow], colour: str) -> list[Figure]:
         },
     ]
     known = [row for row in rows if row.measured is not None]
-    return found + (_measured(known, f"{name}: measured", colour, name) if known else [])
+    return found + (_measured(known, colour, name) if known else [])
 
 
-def _measured(rows: Sequence[CollectiveRow], name: str, colour: str, group: str) -> list[Figure]:
-    """Times and bandwidths that were measured; slower ones as triangles of another colour."""
+def _measured(rows: Sequence[CollectiveRow], colour: str, group: str) -> list[Figure]:
+    """Times and bandwidths that were measured; those outside the interval as larger triangles."""
     sizes = [row.expected.nbytes for row in rows]
     look = {
-        "size": 8,
-        "color": [LINE_COLOUR if row.verdict == "slower" else colour for row in rows],
+        "size": [7 if row.verdict == "inside" else 12 for row in rows],
+        "color": colour,
         "symbol": [SYMBOLS[row.verdict or "inside"] for row in rows],
     }
-    words = [_words(row) for row in rows]
+    times = [row.measured.value if row.measured else None for row in rows]
     rates = [row.measured_busbw for row in rows]
-    times = [row.measured.value if row.measured else math.nan for row in rows]
+    busbw = [None if rate is None else rate.value * 1e-9 for rate in rates]
+    words = [_words(row) for row in rows]
+    more: Figure = {"legendgroup": group, "showlegend": False}
     return [
-        markers(name, sizes, times, words, look, legendgroup=group),
-        markers(
-            name,
-            sizes,
-            [None if rate is None else rate.value * 1e-9 for rate in rates],
-            words,
-            look,
-            yaxis="y2",
-            legendgroup=group,
-            showlegend=False,
-        ),
+        markers("measured", sizes, times, words, look, **more),
+        markers("measured", sizes, busbw, words, look, yaxis="y2", **more),
     ]
 
 

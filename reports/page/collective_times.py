@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.fitting.parameters.file import Provenance
+from calib.microbench.importers.machine import UNKNOWN
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.collective_times import times_figure
 from calib.reports.page.report import fill
@@ -18,9 +19,7 @@ TEMPLATE = "collective_times.html.j2"
 READING = (
     "Lines: expected times of a call, with the 95% interval as a band; below, the bus bandwidth."
 )
-MEASURED = (
-    " Marks: measured medians; a triangle lies outside the interval, an orange one is slower."
-)
+MEASURED = " Marks: measured medians; a triangle up is above the interval, one down below it."
 
 
 def render(rows: Sequence[CollectiveRow], source: Provenance) -> str:
@@ -33,13 +32,21 @@ def render(rows: Sequence[CollectiveRow], source: Provenance) -> str:
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
         title=f"Collectives on {source.cluster_name}",
-        source=source,
+        version=source.program_version,
+        basis=_basis(source),
         summary=summary_of(rows) if against else "",
         tone="bad" if slower else "good",
         plots=plots,
         tables=collective_times(rows),
         notes=notes_on(rows),
     )
+
+
+def _basis(source: Provenance) -> str:
+    """What was fitted, and when it was measured, which logs do not say."""
+    if source.measured_from == UNKNOWN:
+        return "logs of other tools"
+    return f"what was measured from {source.measured_from} to {source.measured_until} (UTC)"
 
 
 def _plot(operation: str, rows: Sequence[CollectiveRow]) -> Plot:
