@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from calib.collective_times import SIZES, expected_times, times_beside
+from calib.collective_times import SIZES, Choice, expected_times, times_beside
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.notebook import Numbers, frame, given, whole_bytes
@@ -83,17 +83,8 @@ def collective(
     sizes = [] if nbytes is None or words else whole_bytes(nbytes)
     if against:
         ranges = size_ranges(words, "nbytes") if words else [(each, each) for each in sizes]
-        rows, notes = times_beside(
-            known,
-            [Path(log) for log in against],
-            operations=operations,
-            ranks=groups,
-            nodes=nodes,
-            ranks_per_node=ranks_per_node,
-            sizes=ranges,
-            library=library,
-            device=device,
-        )
+        choice = Choice(operations, groups, nodes, ranks_per_node, ranges, library, device)
+        rows, notes = times_beside(known, [Path(log) for log in against], choice)
     else:
         if not groups:
             raise InputError("give ranks, or logs to compare with")

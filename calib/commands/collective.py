@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from calib.collective_times import SIZES, expected_times, times_beside
+from calib.collective_times import SIZES, Choice, expected_times, times_beside
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
@@ -36,7 +36,7 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OPERATION...]",
+            metavar="OPERATION",
             help="allreduce, allgather, ..., comma-separated or each by itself, or all; with --against "
             "default those of the logs. More logs, as a shell's * gives after --against.",
         ),
@@ -103,25 +103,22 @@ def command(
             operations += word_list(word) or ()
     table_file = None if csv in (None, "-") else Path(csv)
     check_targets({"--csv": table_file, "--plot": plot}, parameters, *logs)
+    if not logs and not (operations and p):
+        raise InputError("name an operation and its ranks, as allreduce -p 8, or a log --against")
     known = parameters_of(parameters, ())
     ranks = numbers(p, "-p")
     if logs:
-        rows, notes = times_beside(
-            known,
-            logs,
-            operations=operations,
-            ranks=ranks,
-            nodes=nodes or 0,
-            ranks_per_node=ranks_per_node or 0,
-            sizes=size_ranges(nbytes, "--bytes") if nbytes else (),
-            library=library,
-            device=device,
+        choice = Choice(
+            operations,
+            ranks,
+            nodes or 0,
+            ranks_per_node or 0,
+            size_ranges(nbytes, "--bytes") if nbytes else (),
+            library,
+            device,
         )
+        rows, notes = times_beside(known, logs, choice)
     else:
-        if not operations or not ranks:
-            raise InputError(
-                "name an operation and its ranks, as allreduce -p 8, or a log --against"
-            )
         asked = Collectives(known, library, device)
         shapes = [asked.shape(each, nodes or 0, ranks_per_node or 0) for each in ranks]
         rows = expected_times(asked, operations, shapes, size_list(nbytes or SIZES, "--bytes"))

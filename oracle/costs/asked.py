@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, cast, get_args
 
-from calib.fitting.parameters.algorithms import POINT_TO_POINT
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.collectives import Operation, algorithm_bandwidth, bus_bandwidth
@@ -19,6 +18,8 @@ from calib.oracle.costs.senders import Sender, base_name
 from calib.oracle.layout.traffic import Message
 from calib.oracle.once import once
 
+# of one sender and one receiver, whatever p is; nccl-tests' sendrecv is among all ranks
+MESSAGES = ("p2p", "p2p_both", "p2p_stream", "p2p_both_stream")
 ONE_RUN = (
     "some sizes were timed by one run only, which does not say how far another is off: their interval "
     "is the scatter of all sizes about their law"
@@ -109,7 +110,7 @@ class Collectives:
         known = {*get_args(Operation), *costs.operations}
         if operation not in known:
             raise InputError(f"unknown operation {operation!r}; known: {', '.join(sorted(known))}")
-        if operation in POINT_TO_POINT and operation != HALO:
+        if operation in MESSAGES:
             shape = GroupShape(2, 2, 1) if shape.nodes > 1 else GroupShape(2, 1, 2)
             costs = self._costs(shape.ranks_per_node)
         message = Message(

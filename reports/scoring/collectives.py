@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
+from statistics import median
 from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import bus_bandwidth
@@ -12,6 +14,8 @@ from calib.foundation.words import counted, exact_bytes, seconds_words, signed_p
 from calib.oracle.costs.asked import CollectiveTime
 from calib.oracle.costs.collective_laws import GroupShape
 
+# intervals that go farther up than this say of hardly any time that it is too long
+MOST_REACH = 2.0
 Verdict = Literal["inside", "slower", "faster"]
 
 
@@ -63,8 +67,14 @@ def summary_of(rows: Sequence[CollectiveRow]) -> str:
     faster = [row for row in known if row.verdict == "faster"]
     below = f"; {_are(len(faster))} below it" if faster else ""
     if not slower:
-        times = counted(len(known), "measured time")
-        return f"normal: none of {times} is above its expected 95% interval{below}"
+        none = f"none of {counted(len(known), 'measured time')} is above its expected 95% interval"
+        reach = _reach(known)
+        if reach <= MOST_REACH:
+            return f"normal: {none}{below}"
+        return (
+            f"cannot tell: {none}{below}, but half of these intervals go to {reach:.1f} times the "
+            "expected time or beyond; what was measured is too far from this"
+        )
     worst = max(slower, key=lambda row: row.off or 0.0)
     expected, measured = worst.expected, worst.measured
     assert measured is not None
@@ -78,6 +88,12 @@ def summary_of(rows: Sequence[CollectiveRow]) -> str:
         f"{exact_bytes(expected.nbytes)} of {place_words(expected.operation, expected.shape)} took "
         f"{seconds_words(measured.value)}, expected {value} [{low}, {high}]{off}"
     )
+
+
+def _reach(rows: Sequence[CollectiveRow]) -> float:
+    """How far intervals go up, as a factor of what is expected: of the middle one."""
+    costs = [row.expected.cost for row in rows]
+    return median(cost.high / cost.seconds if cost.seconds > 0 else math.inf for cost in costs)
 
 
 def _are(n: int) -> str:

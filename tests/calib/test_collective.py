@@ -15,7 +15,9 @@ from tests.microbench.importers.logs import END, HEADER, TIMES, row, start, tabl
 from tests.oracle.handmade import machine
 from tests.oracle.networks import line, structural
 
-from calib.collective_times import times_beside
+from calib.collective_times import Choice, times_beside
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError
 from calib.replay.logs import parameters_of
 
 SECONDS = 1e-6  # alpha of a line; its beta is 1 ns/B
@@ -140,10 +142,24 @@ def test_what_is_given_chooses_among_the_logs(logged: Path) -> None:
     assert "no time that was asked for: they hold allreduce on 4 ranks" in done.stderr
 
 
-def test_another_library_is_compared_and_it_is_said(logged: Path, here: Path) -> None:
-    found, notes = times_beside(machine(), [logged / "log.txt"])
-    assert {x.expected.library for x in found} == {"mpi"}
-    assert notes == ["the parameters hold nothing of nccl on cuda, as the logs do"]
+def test_what_the_parameters_lack_is_left_out_and_it_is_said(logged: Path) -> None:
+    rows = "".join(row(m, time, 0.75) + "\n" for m, time in TIMES)
+    (logged / "two.txt").write_text(table() + start("alltoall") + HEADER + rows + END)
+    found, notes = times_beside(Parameters.read(logged / "p.json"), [logged / "two.txt"])
+    assert {x.expected.operation for x in found} == {"allreduce"}
+    assert len(notes) == 1 and notes[0].startswith("left out: all_to_all on 4 ranks: ")
+
+
+def test_another_library_is_compared_where_it_is_asked_for(logged: Path) -> None:
+    logs = [logged / "log.txt"]
+    with pytest.raises(FileError, match=r"the parameters hold nothing of nccl \(cuda\)"):
+        times_beside(machine(), logs)
+    found, notes = times_beside(machine(), logs, Choice(library="mpi"))
+    assert {x.expected.library for x in found} == {"mpi"} and notes == []
+    trained = line("allreduce", 4, library="torch_nccl", device="cuda")
+    found, notes = times_beside(machine(collectives=[trained], ranks_per_node=4), logs)
+    assert {x.expected.library for x in found} == {"torch_nccl"}
+    assert notes == ["times of nccl are compared with those of torch_nccl"]
 
 
 @needs_data

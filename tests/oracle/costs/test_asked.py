@@ -92,6 +92,13 @@ def test_a_message_is_between_two_ranks_on_as_many_nodes() -> None:
     assert between.cost.seconds - inside.cost.seconds == pytest.approx(4e-6)
 
 
+def test_a_sendrecv_is_among_all_ranks() -> None:
+    of = asked(line("sendrecv", 8, nodes=1, ranks_per_node=8), ranks_per_node=8)
+    found = of.time("sendrecv", SIZES[0], of.shape(8))
+    assert (found.shape, found.cost.basis) == (GroupShape(8, 1, 8), "measured")
+    assert found.busbw == found.algbw
+
+
 def test_a_hierarchical_allreduce_is_by_node() -> None:
     fits = (line("allreduce", 2), line("allreduce", 2, "system", nodes=2, ranks_per_node=1))
     of = asked(*fits, ranks_per_node=2)

@@ -50,6 +50,16 @@ def test_the_summary() -> None:
     )
 
 
+def test_wide_intervals_say_nothing() -> None:
+    wide = Cost(1e-3, "extrapolated", (("law", 9e-4, 5e-3),))
+    expected = row(None).expected._replace(cost=wide)
+    said = summary_of([CollectiveRow(expected, Estimate.exactly(4e-3))])
+    assert said.startswith(
+        "cannot tell: none of 1 measured time is above its expected 95% interval"
+    )
+    assert "go to 6.0 times the expected time" in said
+
+
 def test_places() -> None:
     assert place_words("p2p", GroupShape(2, 1, 2)) == "p2p on 2 ranks"
     uneven = place_words("allreduce", GroupShape(10, 2, 8))
