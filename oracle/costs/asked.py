@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.collectives import Operation, algorithm_bandwidth, bus_bandwidth
+from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.oracle.cost import TIMED_ONCE, Cost, within_factor
@@ -47,14 +47,15 @@ class CollectiveTime(NamedTuple):
         return Estimate(value=cost.seconds, low=cost.low, high=cost.high)
 
     @property
-    def algbw(self) -> Estimate | None:
-        """Bytes of the whole buffer over seconds, B/s; None where the time may be nothing."""
-        return algorithm_bandwidth(self.nbytes, self.seconds)
+    def algbw(self) -> float | None:
+        """Bytes of the whole buffer over seconds, B/s; None where it takes no time."""
+        return self.nbytes / self.cost.seconds if self.cost.seconds > 0 else None
 
     @property
-    def busbw(self) -> Estimate | None:
+    def busbw(self) -> float | None:
         """algbw times nccl-tests' factor, B/s; None where it has none, or algbw is None."""
-        return bus_bandwidth(self.operation, self.shape.ranks, self.nbytes, self.seconds)
+        factor = bus_factor(self.operation, self.shape.ranks)
+        return None if self.algbw is None or factor is None else self.algbw * factor
 
 
 class Collectives:

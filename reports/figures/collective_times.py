@@ -51,7 +51,7 @@ def _series(rows: Sequence[CollectiveRow], colour: str) -> list[Figure]:
     edge: Figure = {**about, "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     line = {"color": colour, "width": 2}
     hover = [_words(row) for row in rows]
-    busbw = [None if of is None else of.value * 1e-9 for of in (x.expected.busbw for x in rows)]
+    busbw = [_rate(row.expected.busbw) for row in rows]
     found: list[Figure] = [
         {**edge, "y": [time.high for time in times]},
         {**edge, "y": lows, "fill": "tonexty", "fillcolor": f"{colour}{BAND_ALPHA}"},
@@ -85,14 +85,18 @@ def _measured(rows: Sequence[CollectiveRow], colour: str, group: str) -> list[Fi
         "symbol": [SYMBOLS[row.verdict or "inside"] for row in rows],
     }
     times = [row.measured.value if row.measured else None for row in rows]
-    rates = [row.measured_busbw for row in rows]
-    busbw = [None if rate is None else rate.value * 1e-9 for rate in rates]
+    busbw = [_rate(row.measured_busbw) for row in rows]
     words = [_words(row) for row in rows]
     more: Figure = {"legendgroup": group, "showlegend": False}
     return [
         markers("measured", sizes, times, words, look, **more),
         markers("measured", sizes, busbw, words, look, yaxis="y2", **more),
     ]
+
+
+def _rate(bytes_per_s: float | None) -> float | None:
+    """In GB/s."""
+    return None if bytes_per_s is None else bytes_per_s * 1e-9
 
 
 def _words(row: CollectiveRow) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import median
 from typing import Literal, NamedTuple
 
-from calib.foundation.collectives import bus_bandwidth
+from calib.foundation.collectives import bus_factor
 from calib.foundation.records import Estimate
 from calib.foundation.words import counted, exact_bytes, seconds_words, signed_percent
 from calib.oracle.costs.asked import CollectiveTime
@@ -26,12 +26,13 @@ class CollectiveRow(NamedTuple):
     measured: Estimate | None = None
 
     @property
-    def measured_busbw(self) -> Estimate | None:
+    def measured_busbw(self) -> float | None:
         """busbw of what was measured, B/s; None where there is none."""
         of = self.expected
-        if self.measured is None:
+        factor = bus_factor(of.operation, of.shape.ranks)
+        if self.measured is None or factor is None or self.measured.value <= 0:
             return None
-        return bus_bandwidth(of.operation, of.shape.ranks, of.nbytes, self.measured)
+        return factor * of.nbytes / self.measured.value
 
     @property
     def off(self) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calib.foundation.records import Estimate
 from calib.foundation.words import exact_bytes, number, signed_percent
 from calib.reports.scoring.collectives import CollectiveRow, by_place, place_words
 from calib.reports.tables.cells import NONE, us
@@ -71,5 +70,5 @@ def _against(row: CollectiveRow) -> dict[str, str]:
     }
 
 
-def _rate(bytes_per_s: Estimate | None) -> str:
-    return NONE if bytes_per_s is None else number(bytes_per_s.value * 1e-9)
+def _rate(bytes_per_s: float | None) -> str:
+    return NONE if bytes_per_s is None else number(bytes_per_s * 1e-9)

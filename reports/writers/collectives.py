@@ -36,11 +36,9 @@ def row_of(row: CollectiveRow) -> list[Cell]:
     of, measured = row.expected, row.measured
     return [
         *(of.operation, of.library, of.device, *of.shape, of.nbytes, *of.seconds.numbers),
-        *(None if rate is None else rate.value for rate in (of.algbw, of.busbw)),
-        *(of.cost.basis, of.algorithm),
+        *(of.algbw, of.busbw, of.cost.basis, of.algorithm),
         *((None,) * 3 if measured is None else measured.numbers),
-        None if row.measured_busbw is None else row.measured_busbw.value,
-        *(row.off, row.verdict),
+        *(row.measured_busbw, row.off, row.verdict),
     ]
 
 

@@ -143,7 +143,7 @@ def test_what_is_given_chooses_among_the_logs(logged: Path) -> None:
 
 
 def test_what_the_parameters_lack_is_left_out_and_it_is_said(logged: Path) -> None:
-    rows = "".join(row(m, time, 0.75) + "\n" for m, time in TIMES)
+    rows = "".join(row(m, time, 0.75, parts=4, redop="none") + "\n" for m, time in TIMES)
     (logged / "two.txt").write_text(table() + start("alltoall") + HEADER + rows + END)
     found, notes = times_beside(Parameters.read(logged / "p.json"), [logged / "two.txt"])
     assert {x.expected.operation for x in found} == {"allreduce"}
