@@ -15,6 +15,10 @@ def __getattr__(name: str) -> Any:
         from calib.training.recorder.recorder import calib_recorder
 
         return calib_recorder
+    if name == "collective":
+        from calib.notebook_collectives import collective
+
+        return collective
     if name == "open_run":
         from calib.notebook import open_run
 

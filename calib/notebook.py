@@ -1,7 +1,7 @@
 """A run directory as pandas tables: `calib.open_run("runs/latest")`, for notebooks.
 
 docs/notebook.md has examples. A column of seconds ends in _s, one of bytes in _B. Only this module
-imports pandas; `calib/__init__.py` imports it when it is used.
+(and calib/notebook_collectives.py) imports pandas; `calib/__init__.py` imports it when it is used.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ RENAMED = {
     "rank_seconds": "rank_times_s",
     "nbytes": "size_B",
     "bytes_per_rank": "naive_B",
+    **{f"{name}_bytes_per_s": f"{name}_B_per_s" for name in ("algbw", "busbw", "measured_busbw")},
     **dict(zip(Estimate.columns("peak", "bytes"), Estimate.columns("peak", "B"), strict=True)),
 }
 TIMES = ("time_s", "low_s", "high_s")
@@ -198,7 +199,7 @@ class Run:
             for fit in self.parameters_record.collectives
             for of in measured_sizes(fit)
         ]
-        table = _frame(rows, (*names, *TIMES, "law_s", "outlier", "n", *BANDWIDTHS))
+        table = frame(rows, (*names, *TIMES, "law_s", "outlier", "n", *BANDWIDTHS))
         return table.astype({"nodes": "Int64", **dict.fromkeys((*TIMES, *BANDWIDTHS), float)})
 
     def layers(self) -> pd.DataFrame:
@@ -224,7 +225,7 @@ class Run:
             )
             for of in measured_passes(self.parameters_record)
         ]
-        table = _frame(rows, (*names, *TIMES, "n", *work, "bound", "kernels", "workspace_B"))
+        table = frame(rows, (*names, *TIMES, "n", *work, "bound", "kernels", "workspace_B"))
         return table.astype(dict.fromkeys((*TIMES, *work, "workspace_B"), float))
 
     def predictions(self) -> pd.DataFrame:
@@ -260,7 +261,7 @@ class Run:
         if of not in QUANTITIES:
             raise InputError(f"there is no accuracy of {of!r}; known: {', '.join(QUANTITIES)}")
         names = accuracy_table.COLUMNS
-        table = _frame(accuracy_table.rows_of(self.scored.accuracies), names)
+        table = frame(accuracy_table.rows_of(self.scored.accuracies), names)
         unit = "B" if of == "memory" else "s"
         times = [name for name in names if name.startswith(("predicted", "measured"))]
         chosen = table[table.of == of].drop(columns=["of", "unit"]).reset_index(drop=True)
@@ -298,7 +299,7 @@ class Run:
             )
         nights = trend(past)
         rows = history_table.rows_of(nights, drift(past))
-        return _frame(rows, history_table.columns_of(nights))
+        return frame(rows, history_table.columns_of(nights))
 
     def predict(
         self,
@@ -361,20 +362,18 @@ class Run:
         layers = _spec(model, input_shape, loss, self.path).run_as(execution)
         chosen = templates(
             strategy if isinstance(strategy, str) else ",".join(strategy),
-            inner=_given("inner", inner),
-            segments=_given("segments", segments),
+            inner=given("inner", inner),
+            segments=given("segments", segments),
             overlap=overlap,
             sharded_optimizer=sharded_optimizer,
             sequence_parallel=sequence_parallel,
         )
-        scales = batches(
-            layers, _given("batch_per_rank", batch_per_rank), [], _given("batch", batch)
-        )
+        scales = batches(layers, given("batch_per_rank", batch_per_rank), [], given("batch", batch))
         if form not in get_args(Form):
             raise InputError(f"unknown form {form!r}; known: measured, paper")
         machine = Machine(parameters_of(self.path / PARAMETERS_FILE, changes))
         predictor = Predictor(machine, form, optimizer, samples)
-        found = list(predictor.points([(layers, scales)], _given("p", p), chosen))
+        found = list(predictor.points([(layers, scales)], given("p", p), chosen))
         predictor.require_some(layers.name, found)
         return _projections(found)
 
@@ -423,9 +422,9 @@ class Run:
         known = [name for name in get_args(Operation) if name != HIERARCHICAL]
         if operation not in known:
             raise InputError(f"unknown operation {operation!r}; known: {', '.join(known)}")
-        layouts = product(_given("p", p), _given("stride", stride), _given("groups", groups))
+        layouts = product(given("p", p), given("stride", stride), given("groups", groups))
         rows = []
-        for (ranks, apart, many), size in product(layouts, _sizes(nbytes)):
+        for (ranks, apart, many), size in product(layouts, whole_bytes(nbytes)):
             grid = (ranks,) if operation == HALO else ()
             message = Message(cast("Operation", operation), size, ranks, apart, many, grid)
             cost = self._network.time(message)
@@ -435,10 +434,10 @@ class Run:
             busbw = None if algbw is None or factor is None else algbw * factor
             rows.append((operation, ranks, apart, many, size, *times, algbw, busbw, cost.basis))
         about = ("operation", "p", "stride", "groups", "size_B")
-        return _frame(rows, (*about, *TIMES, *BANDWIDTHS, "basis"))
+        return frame(rows, (*about, *TIMES, *BANDWIDTHS, "basis"))
 
 
-def _frame(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
+def frame(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
     """A table; a column without any value is of numbers that are not known."""
     table = pd.DataFrame(list(rows), columns=list(columns))
     unknown = [name for name in table if table[name].isna().all()]
@@ -451,7 +450,7 @@ def _frame(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> pd.DataFram
 
 
 def _projections(found: Sequence[Projection]) -> pd.DataFrame:
-    table = _frame(map(row_of, found), PREDICTED_COLUMNS)
+    table = frame(map(row_of, found), PREDICTED_COLUMNS)
     table.insert(2, "label", [projection.division.words for projection in found])
     return table
 
@@ -476,7 +475,7 @@ def _spec(model: Any, input_shape: Sequence[int], loss: Loss, run: Path) -> Mode
     return trace(model, tuple(input_shape), type(model).__name__, loss)
 
 
-def _given(name: str, value: Numbers | None) -> list[int]:
+def given(name: str, value: Numbers | None) -> list[int]:
     """The numbers in rising order, each once; none where none were given. Raises InputError."""
     if value is None:
         return []
@@ -484,7 +483,7 @@ def _given(name: str, value: Numbers | None) -> list[int]:
     return numbers(text, name)
 
 
-def _sizes(nbytes: ArrayLike) -> list[int]:
+def whole_bytes(nbytes: ArrayLike) -> list[int]:
     """Whole bytes. Raises InputError."""
     try:
         sizes = np.ravel(nbytes).astype(float)

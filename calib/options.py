@@ -169,7 +169,9 @@ GradientsOption = Annotated[
 ]
 
 MOST_NUMBERS = 100_000
+MOST_BYTES = 2**50
 SIZE_UNITS = {"": 1, "B": 1}
+SIZE_UNITS |= {prefix: 1024**power for power, prefix in enumerate("KMGT", start=1)}  # nccl-tests'
 SIZE_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
 SIZE_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 MOST_SIZE = 1e21
@@ -259,6 +261,29 @@ def bytes_of(text: str, option: str) -> int:
     if not nbytes <= MOST_SIZE:  # nor NaN
         raise InputError(f"{option} {text!r} is not a size such as 16GiB or 40GB")
     return round(nbytes)
+
+
+def size_range(text: str, option: str) -> tuple[int, int]:
+    """Two ends in bytes from 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
+    values = [bytes_of(word, option) for word in text.split(":")]
+    low, high = values[0], values[-1]
+    if len(values) > 2 or not 1 <= low <= high <= MOST_BYTES:
+        raise InputError(
+            f"{option} {text!r} is not like 64KiB:64MiB: from 1 B to {MOST_BYTES >> 40} TiB, the "
+            "smaller first"
+        )
+    return low, high
+
+
+def size_ranges(text: str, option: str) -> list[tuple[int, int]]:
+    """The ends of each range in 8:64K,1M:1G. Raises InputError."""
+    return [size_range(word, option) for word in text.split(",")]
+
+
+def size_list(text: str, option: str) -> list[int]:
+    """Bytes in rising order, each once: 4K,1M are two, and 1M:1G doubles. Raises InputError."""
+    ranges = size_ranges(text, option)
+    return sorted({low << k for low, high in ranges for k in range((high // low).bit_length())})
 
 
 def sample_shape(text: str) -> Shape:

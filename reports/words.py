@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from calib.foundation.layer_keys import parse
 from calib.foundation.records import Estimate
@@ -18,6 +19,11 @@ BASIS_MARKS: dict[Basis, str] = {
     "extrapolated": "!",
 }
 OVERSUBSCRIBED_MARK = "*"
+# notes that differ in these only are one
+VARYING = re.compile(
+    r"\d[\d.,]*(?:e[+-]?\d+)?|"
+    r"\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
+)
 MOST_KERNELS, KERNEL_LETTERS = 2, 60
 LEGEND = {
     "~": "interpolated between measured cases",
@@ -34,6 +40,23 @@ def marked(time: Estimate, text: str) -> str:
 def ms_words(time: Estimate, interval: bool = False) -> str:
     """A predicted or measured time in ms, with its mark, with or without its interval."""
     return marked(time, estimate_words(time, 1e3) if interval else number(time.value * 1e3))
+
+
+def alike(notes: Iterable[Sequence[str]]) -> list[str]:
+    """The notes of many results, each once, those of most results first.
+
+    Of notes that differ in numbers or strategies, the first and how many.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    concerned: Counter[str] = Counter()
+    for of_one in notes:
+        concerned.update({VARYING.sub("#", note) for note in of_one})
+        for note in of_one:
+            groups.setdefault(VARYING.sub("#", note), {})[note] = None
+    return [
+        next(iter(found)) + (f" (and {len(found) - 1} more like it)" if len(found) > 1 else "")
+        for _, found in sorted(groups.items(), key=lambda group: -concerned[group[0]])
+    ]
 
 
 def strategy_text(strategy: str, layout: str, oversubscribed: bool) -> str:

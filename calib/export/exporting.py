@@ -16,10 +16,9 @@ from calib.foundation.execution import execution_of
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.options import bytes_of, numbers
+from calib.options import numbers, size_range
 from calib.terminal.printing import say
 
-MOST_BYTES = 2**50
 MOST_RANKS_NAMED = 64  # of one export: each has a row for every size in a linear program
 OPTION_NAMES = {
     "ranks": "--ranks",
@@ -79,7 +78,7 @@ def request_of(
         parameters=parameters,
         source=Source(path.name, signed.sha256, signed.edited),
         ranks=chosen,
-        nbytes=sizes(nbytes, "--bytes") if nbytes is not None else None,
+        nbytes=size_range(nbytes, "--bytes") if nbytes is not None else None,
         nodes=nodes or 0,
         cluster=Cluster.read(cluster) if cluster is not None else cluster_beside(path),
         topology=topology or "",
@@ -106,18 +105,6 @@ def inputs_of(path: Path, cluster: Path | None, calls: Path | None) -> list[Path
     if calls is not None and os.path.isdir(calls):
         found += sorted(calls.iterdir())
     return found
-
-
-def sizes(text: str, option: str) -> tuple[int, int]:
-    """Two ends in bytes from 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
-    values = [bytes_of(word, option) for word in text.split(":")]
-    low, high = values[0], values[-1]
-    if len(values) > 2 or not 1 <= low <= high <= MOST_BYTES:
-        raise InputError(
-            f"{option} {text!r} is not like 64KiB:64MiB: from 1 B to {MOST_BYTES >> 40} TiB, the "
-            "smaller first"
-        )
-    return low, high
 
 
 def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:

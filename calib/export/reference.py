@@ -15,9 +15,9 @@ from calib.export.target import ExportPoint, ExportRequest
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import InputError, MissingParameter
-from calib.oracle.costs.collective_laws import library_of
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.levels import GroupLayout
+from calib.oracle.costs.senders import library_of
 from calib.oracle.layout.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
@@ -45,7 +45,7 @@ class Reference:
 
     def __init__(self, request: ExportRequest) -> None:
         self.request, self.parameters = request, request.parameters
-        self.library, _ = library_of(request.parameters)
+        self.library = library_of(request.parameters).library
         self._network = CollectiveCosts(request.parameters)
 
     @cached_property

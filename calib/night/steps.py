@@ -27,8 +27,8 @@ from calib.night.cases import Known, chosen, planned_cases
 from calib.night.check import CHECK, begin, check_plan, read_checks
 from calib.night.options import Begun, NightOptions
 from calib.night.points import NightPoint
-from calib.oracle.costs.collective_laws import library_of
 from calib.oracle.costs.machine import Machine
+from calib.oracle.costs.senders import library_of
 from calib.oracle.predict import project
 from calib.planning.request import Request
 from calib.predicting.file import write_predictions
@@ -142,7 +142,9 @@ def _train(begun: Begun, point: NightPoint) -> str:
         model=point.model.name,
         division=point.division,
         settings=Settings(
-            backend=backend_on(begun.parameters.device_kind, (library_of(begun.parameters)[0],)),
+            backend=backend_on(
+                begun.parameters.device_kind, (library_of(begun.parameters).library,)
+            ),
             own=point.model.own,
             execution=point.execution,
             optimizer=point.optimizer,

@@ -167,6 +167,11 @@ class StructuralFit(CollectiveLaw):
         used = [each.shape for each in self.layouts if not each.outlying and each.shape in known]
         return ScaledLaw(self, shape, {each: known[each] for each in used}) if used else None
 
+    def around(self, nbytes: float) -> StructuralBand:
+        """The band that is nearest to a size."""
+        log = math.log(max(nbytes, 1.0))
+        return min(self.bands, key=lambda band: abs(log - math.log(max(band.nbytes, 1.0))))
+
     def is_of(self, fit: CollectiveFit) -> bool:
         """Whether a direct law is of the same operation, library, device and level."""
         mine = (self.operation, self.library, self.device, self.level)
@@ -239,17 +244,12 @@ class ScaledLaw:
 
     def expected(self, nbytes: float) -> Expected:
         """Seconds of m bytes > 0, at least those of fewer nodes, and of fewer bytes by one choice."""
-        band = self._band(nbytes)
+        band = self.law.around(nbytes)
         logs = [(self._logarithm(choice, nbytes), weight) for choice, weight in band.choices]
         mean = math.fsum(log * weight for log, weight in logs)
         spread = math.fsum(weight * (log - mean) ** 2 for log, weight in logs)
         seconds = max(math.exp(mean), self._least(nbytes))
         return Expected(seconds, math.sqrt(self._variance + spread), band.likeliest)
-
-    def _band(self, nbytes: float) -> StructuralBand:
-        return min(
-            self.law.bands, key=lambda band: abs(math.log(max(nbytes, 1.0) / max(band.nbytes, 1.0)))
-        )
 
     def _logarithm(self, choice: Choice, nbytes: float) -> float:
         exponent, operation = self.law.links_exponent.value, self.law.operation

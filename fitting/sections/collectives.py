@@ -54,7 +54,7 @@ def collective_fits(
     """
     fits, notes = [], []
     for key, every in sorted(grouped(samples).items()):
-        rows, about = of_one_sweep(one_type(packed(every))), _words(key)
+        rows, about = _of_one_law(every), _words(key)
         sizes = rows.distinct("nbytes")
         if len(sizes) < MIN_SIZES:
             if sizes:
@@ -69,6 +69,17 @@ def collective_fits(
     return fits, notes
 
 
+def measured_points(samples: Samples) -> dict[Direct, list[CollectivePoint]]:
+    """The medians that direct laws would be fitted to, those of a single size too."""
+    laws = {key: _of_one_law(every) for key, every in sorted(grouped(samples).items())}
+    return {key: _points(rows) for key, rows in laws.items() if len(rows)}
+
+
+def _of_one_law(every: Samples) -> Samples:
+    """The rows of one data type, packed side by side, with one number for a size."""
+    return of_one_sweep(one_type(packed(every)))
+
+
 def _words(key: Direct) -> str:
     among = f" of {key.nodes} nodes" if key.nodes > 1 else ""
     return f"{key.operation} on {key.ranks} ranks{among}"
@@ -77,17 +88,7 @@ def _words(key: Direct) -> str:
 def _fit(
     key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float], channels: Channels
 ) -> CollectiveFit:
-    points = [
-        CollectivePoint(
-            nbytes=m,
-            seconds=together(mine),
-            n=len(mine),
-            calls=int(_calls(mine).min()),
-            estimate_s=estimates.get(mine.first.case_id) if estimates else None,
-            channels=dict(channels.get(mine.first.case_id, {})) if channels else {},
-        )
-        for (m,), mine in sorted(rows.groups("nbytes").items())
-    ]
+    points = _points(rows, estimates, channels)
     sizes = [point.nbytes for point in points]
     falls = _proven_fall(points)
     law = SegmentedHockney(falls=falls, seed=seed)
@@ -122,6 +123,23 @@ def _fit(
         n=len(rows),
         points=points,
     )
+
+
+def _points(
+    rows: Samples, estimates: Mapping[str, float] = NO_ESTIMATES, channels: Channels = NO_CHANNELS
+) -> list[CollectivePoint]:
+    """The median of each size, the smallest first."""
+    return [
+        CollectivePoint(
+            nbytes=m,
+            seconds=together(mine),
+            n=len(mine),
+            calls=int(_calls(mine).min()),
+            estimate_s=estimates.get(mine.first.case_id) if estimates else None,
+            channels=dict(channels.get(mine.first.case_id, {})) if channels else {},
+        )
+        for (m,), mine in sorted(rows.groups("nbytes").items())
+    ]
 
 
 def _calls(rows: Samples) -> Integers:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib.foundation.arrays import Integers
 from calib.microbench.importers.lines.reading import Faults, Numbers
-from calib.microbench.records.samples import make_table, schema
+from calib.microbench.records.samples import Samples, make_table, schema
 
 IMPORTED = "imported"
 MEAN_OVER_RANKS = "mean_over_ranks"
@@ -165,6 +165,12 @@ def write_blocks(path: Path, files: Sequence[Imported]) -> None:
                     waiting = []
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
+
+
+def rows_of(files: Sequence[Imported]) -> Samples:
+    """The rows in memory, as `write_blocks` writes them."""
+    parts = [table for block, launches in launched(files) for table in tables(block, launches)]
+    return Samples(pa.concat_tables(parts) if parts else None)
 
 
 def launched(files: Sequence[Imported]) -> Iterator[tuple[Block, Integers]]:

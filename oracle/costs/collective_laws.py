@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
 from calib.fitting.parameters.structural import ScaledLaw
 from calib.fitting.rounded_sizes import is_alike
 from calib.foundation.records import Z_95
@@ -74,19 +73,6 @@ def less_sure(law: Law, note: str) -> Law:
         return TimedBytes(timed.cost.at_best("interpolated").noted(note), timed.byte_s)
 
     return found
-
-
-def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
-    """The library that training uses, else the first other measured one, with a note.
-
-    gloo is no surprise on a CPU, where training may be told to use it.
-    """
-    found = {fit.library for fit in parameters.collectives if fit.at_home}
-    of_training = TRAINING_LIBRARIES[parameters.device_kind]
-    name = next((of for of in (*of_training, *OTHER_LIBRARIES) if of in found), of_training[0])
-    expected = (*of_training, "torch_gloo") if parameters.device_kind == "cpu" else of_training
-    note = f"no {of_training[-1]} was measured: operations are those of {name}"
-    return name, () if name in expected else (note,)
 
 
 def names_of(message: Message) -> tuple[str, ...]:

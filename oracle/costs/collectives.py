@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
-from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.structural import default_law
+from calib.fitting.parameters.structural import StructuralFit, default_law
 from calib.foundation.collectives import Operation, sent_bytes
 from calib.foundation.errors import MissingParameter
 from calib.foundation.records import Estimate
@@ -29,7 +29,6 @@ from calib.oracle.costs.collective_laws import (
     direct,
     halo,
     layout_doublings,
-    library_of,
     names_of,
     nearest,
     neighbours,
@@ -40,6 +39,7 @@ from calib.oracle.costs.collective_laws import (
 from calib.oracle.costs.contention import ContentionCosts, Phi
 from calib.oracle.costs.levels import NODE, GroupLayout, Levels, ladder
 from calib.oracle.costs.link import Link
+from calib.oracle.costs.senders import Sender, base_name, lenders, library_of
 from calib.oracle.layout.traffic import Message
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
@@ -69,23 +69,82 @@ PriceOfBytes = Callable[[int], Cost]  # of m bytes
 class CollectiveCosts:
     """Looks up collectives, structural laws, contention and overlap in a parameter file."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        self.levels = Levels.of(parameters)
-        self._library, self._about = library_of(parameters)
+    def __init__(
+        self,
+        parameters: Parameters,
+        library: str = "",
+        device: str = "",
+        levels: Levels | None = None,
+    ) -> None:
+        """`library` and `device`: see `library_of`. `levels`: on nodes of another size.
+
+        Raises InputError where the parameters hold nothing of the library on the device.
+        """
+        self.levels = levels or Levels.of(parameters)
+        self.sender = library_of(parameters, library, device)
+        self._lent = {} if library else self._borrowed(parameters)
         self._fits: dict[tuple[str, str], list[CollectiveFit]] = {}
         for fit in parameters.collectives:
-            if fit.library == self._library and fit.at_home:
+            if self._is_of_sender(fit):
                 self._fits.setdefault((fit.operation, fit.level), []).append(fit)
-        overlaps = [law for law in parameters.overlap if law.library == self._library]
+        name = self.sender.library
+        overlaps = [law for law in parameters.overlap if law.library == name]
         self._overlaps = overlaps or parameters.overlap
-        device = next((fit.device for fits in self._fits.values() for fit in fits), "")
         self._laws = {
             (law.operation, law.level): law
             for law in parameters.structural
-            if (law.library, law.device) == (self._library, device)
+            if self._is_of_sender(law)
         }
-        self._contention = ContentionCosts(parameters, self._library, device)
+        self._contention = ContentionCosts(parameters, name, self.sender.device)
         self.cache: dict[Any, Any] = {}
+
+    def _borrowed(self, parameters: Parameters) -> dict[str, Sender]:
+        """Operations that are taken from another library, as none has them or their mirrors here."""
+        own = {base_name(fit.operation) for fit in parameters.collectives if self._is_own(fit)}
+        return {
+            name: lender
+            for name, lender in lenders(parameters, self.sender).items()
+            if own.isdisjoint(MIRRORS.get(cast("Operation", name), ()))
+        }
+
+    def _is_own(self, law: CollectiveLaw) -> bool:
+        return (law.library, law.device) == self.sender[:2]
+
+    def sender_of(self, operation: str) -> Sender:
+        """Whose times of an operation these are, and what is to be said of that."""
+        return self._lent.get(base_name(operation), self.sender)
+
+    def _lender_notes(self, operation: str) -> tuple[str, ...]:
+        """What is to be said where an operation that stands in is itself another library's."""
+        lender = self._lent.get(operation)
+        return lender.notes if lender is not None else ()
+
+    def _is_of_sender(self, law: CollectiveLaw) -> bool:
+        return (law.library, law.device) == self.sender_of(law.operation)[:2]
+
+    @property
+    def operations(self) -> list[str]:
+        """The operations that were measured, sorted."""
+        return sorted({operation for operation, _ in self._fits})
+
+    def fit_of(self, message: Message) -> CollectiveFit | None:
+        """The direct law of a message: of this operation, measured in this layout."""
+        return self._fit_at(message, self.levels.names(GroupLayout.of(message)))
+
+    def _fit_at(self, message: Message, levels: tuple[str, ...]) -> CollectiveFit | None:
+        """A law of the operation at these levels that was measured in the message's layout."""
+        shape = self._shape(GroupLayout.of(message))
+        for name in names_of(message):
+            for fit in self._fits_of(name, levels):
+                if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
+                    return fit
+        return None
+
+    def law_of(self, message: Message) -> StructuralFit | None:
+        """The law of a message's operation on any number of ranks, at the level that it crosses."""
+        levels = self.levels.names(GroupLayout.of(message))
+        laws = (self._laws.get((message.operation, level)) for level in levels)
+        return next((law for law in laws if law is not None), None)
 
     def time(self, message: Message) -> Cost:
         """One operation, by all its groups at once; NOTHING for groups of 1.
@@ -146,7 +205,7 @@ class CollectiveCosts:
     def _link(
         self, fit: CollectiveFit, shape: GroupShape, operation: str, levels: tuple[str, ...]
     ) -> Link:
-        notes, factor = list(self._about), fit.line_error_factor
+        notes, factor = list(self.sender_of(fit.operation).notes), fit.line_error_factor
         basis: Basis = "interpolated"
         span, apart = shape.ranks, layout_doublings(shape, fit)
         if fit.operation in ALGORITHMS and (fit.ranks != span or apart):
@@ -194,7 +253,7 @@ class CollectiveCosts:
     def _crowded(self, law: Law, message: Message) -> PriceOfBytes:
         """The law under the contention of the message's groups, with the notes of the library."""
         operation, p = message.operation, message.group_size
-        phi, about = self._contention.of(message), self._about
+        phi, about = self._contention.of(message), self.sender_of(operation).notes
 
         def price(nbytes: int) -> Cost:
             found = law(sent_bytes(operation, nbytes, p))
@@ -205,11 +264,9 @@ class CollectiveCosts:
 
     def _measured(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """A law of the operation at its level: of this layout, else scaled from others."""
-        shape = self._shape(GroupLayout.of(message))
-        for name in names_of(message):
-            for fit in self._fits_of(name, levels):
-                if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
-                    return direct(fit)
+        shape, fit = self._shape(GroupLayout.of(message)), self._fit_at(message, levels)
+        if fit is not None:
+            return direct(fit)
         return self._scaled(message.operation, levels, shape)
 
     def _scaled(self, operation: str, levels: tuple[str, ...], shape: GroupShape) -> Law | None:
@@ -241,7 +298,8 @@ class CollectiveCosts:
             )
             if law is not None:
                 note = f"no {operation} was measured: taken from {mirror}, of the same steps"
-                return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", note)
+                notes = (note, *self._lender_notes(mirror))
+                return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", *notes)
         return None
 
     def _from_nearest(self, fits: list[CollectiveFit], shape: GroupShape) -> Law:
@@ -274,9 +332,9 @@ class CollectiveCosts:
             fits = self._fits_of(name, levels)
             if fits:
                 note = f"no halo was measured: taken as {many} {name}, one for each neighbour"
-                return unsure(
-                    repeated(direct(fits[0]), many), COMPOSED_FACTOR, f"halo of {name}", note
-                )
+                notes = (note, *self._lender_notes(name))
+                law = repeated(direct(fits[0]), many)
+                return unsure(law, COMPOSED_FACTOR, f"halo of {name}", *notes)
         return None
 
     def _by_leaders(self, message: Message) -> PriceOfBytes:

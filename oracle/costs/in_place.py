@@ -11,7 +11,7 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING, Cost, widened
-from calib.oracle.costs.collective_laws import library_of
+from calib.oracle.costs.senders import library_of
 
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
@@ -59,7 +59,7 @@ class InPlaceLaws:
     def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
         of = [law for law in parameters.composition if law.execution == execution]
         self.any_measured = bool(of)  # with whatever number of ranks
-        mine = library_of(parameters)[0]
+        mine = library_of(parameters).library
         known = [law for law in of if law.active_ranks == active_ranks]
         self._laws = {law.phase: law for law in sorted(known, key=lambda law: law.library == mine)}
 

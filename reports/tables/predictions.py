@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from calib.foundation.execution import USUAL
@@ -11,18 +9,13 @@ from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.peak import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
 from calib.reports.tables.table import Table, in_columns
-from calib.reports.words import marked
+from calib.reports.words import alike, marked
 
 BASES: dict[Basis, str] = {
     "measured": "No mark: all parts were measured",
     "interpolated": "~ some were interpolated between measured cases",
     "extrapolated": "! some were extrapolated beyond measured cases",
 }
-# notes that differ in these only are one
-VARYING = re.compile(
-    r"\d[\d.,]*(?:e[+-]?\d+)?|"
-    r"\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
-)
 # units of a column of bytes; from the largest of which any cell has one
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 # from here on a table is in seconds
@@ -243,18 +236,7 @@ def like_notes(projections: Sequence[Projection]) -> list[str]:
     Of notes that differ in numbers or strategies, the first and how many. What memory is of stands in
     the legend.
     """
-    groups: dict[str, dict[str, None]] = {}
-    concerned: Counter[str] = Counter()
-    for projection in projections:
-        concerned.update({VARYING.sub("#", note) for note in projection.notes})
-        for note in projection.notes:
-            if note.startswith(PEAK_IS_OF):
-                continue
-            groups.setdefault(VARYING.sub("#", note), {})[note] = None
-    return [
-        next(iter(notes)) + (f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else "")
-        for _, notes in sorted(groups.items(), key=lambda group: -concerned[group[0]])
-    ]
+    return alike([note for note in x.notes if not note.startswith(PEAK_IS_OF)] for x in projections)
 
 
 def legend(projections: Sequence[Projection]) -> str:

@@ -48,6 +48,8 @@ schema: --list --all --output
 export: --to --output --ranks --bytes --nodes --cluster --library --execution --topology
     --calls --list --json
 env: --parameters --ranks --json
+collective: -p --nodes --ranks-per-node --bytes --library --device --against --parameters --csv
+    --plot --json
 predict: --model --strategy -p --inner --segments --schedule --boundaries --grid --split-until
     --overlap --sharded-optimizer --sequence-parallel --accumulate --optimizer --execution
     --samples --library --form --set
@@ -87,7 +89,9 @@ HEAVY = set(words_of("torch mpi4py scipy pyarrow plotly pandas numpy jinja2 psut
 
 
 # verbs of one look at a file or a table of predictions: they start in a moment
-LIGHT = set(words_of("env show check parameters schema predict sweep search model sbatch"))
+LIGHT = set(
+    words_of("env show check parameters schema collective predict sweep search model sbatch")
+)
 # what verbs that measure, fit or report import as a matter of course; scikit-learn imports pandas
 NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy", "pandas"}
 

@@ -22,7 +22,7 @@ from torch import nn
 import calib
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.foundation.division import Division
-from calib.foundation.errors import CalibError, FileError
+from calib.foundation.errors import CalibError, FileError, InputError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.parts import write_part
@@ -174,6 +174,30 @@ def test_collectives_of_many_sizes(run: Run) -> None:
     assert (found.low_s < found.time_s).all() and (found.time_s < found.high_s).all()
     assert set(found[found.p == 4].basis) == {"extrapolated"}
     assert run.collective("allreduce", 8, groups=[1, 2]).groups.tolist() == [1, 2]
+
+
+def test_collectives_in_other_layouts_and_beside_logs(run: Run, tmp_path: Path) -> None:
+    file, (fit,) = run.path / "parameters.json", run.parameters_record.collectives
+    found = calib.collective(file, "allreduce", "1K:4K", ranks=[2, 4], nodes=2)
+    assert found.size_B.tolist() == 2 * [1 << 10, 1 << 11, 1 << 12] and "off" not in found
+    assert found[["p", "nodes", "ranks_per_node"]].drop_duplicates().values.tolist() == [
+        [2, 2, 1],
+        [4, 2, 2],
+    ]
+    point = fit.points[0]
+    (tmp_path / "log.csv").write_text(
+        "operation,ranks,nodes,size (B),time (us)\n"
+        + "".join(f"allreduce,2,1,{x.nbytes},{x.seconds.value * 2e6:.4f}\n" for x in fit.points)
+    )
+    beside = calib.collective(run.parameters_record, against=[tmp_path / "log.csv"])
+    assert beside.off.tolist() == pytest.approx([1.0] * len(fit.points), abs=1e-3)
+    assert set(beside.verdict) == {"slower"} and "slower than expected" in beside.attrs["summary"]
+    one = calib.collective(
+        run.parameters_record, "all", point.nbytes, against=[tmp_path / "log.csv"]
+    )
+    assert one.measured_s.tolist() == pytest.approx([2 * point.seconds.value], rel=1e-3)
+    with pytest.raises(InputError, match="give ranks"):
+        calib.collective(file, "allreduce")
 
 
 def test_layers_beside_the_peaks(run: Run) -> None:

@@ -18,9 +18,14 @@ from tests.reports.page.hostile import hostile
 from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
 
+import calib.reports.page.collective_times
 import calib.reports.page.fits
+from calib.collective_times import expected_times
+from calib.foundation.records import Estimate
+from calib.oracle.costs.asked import Collectives
 from calib.reports.page.points import first_rows, points_of
 from calib.reports.page.report import ReportData, render
+from calib.reports.scoring.collectives import CollectiveRow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -232,6 +237,22 @@ def test_every_plot_of_a_fit_is_drawn(browser: Browser, tmp_path: Path) -> None:
         "one.querySelector('svg.main-svg')).map((one) => one.id)"
     )
     assert sorted(driven(browser, html, tmp_path, drawn)) == sorted(plots)
+
+
+def test_the_plots_of_collectives_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    """Expected times on two layouts, and a measured one that is slower."""
+    of = Collectives(f.filled())
+    rows = expected_times(of, ["allreduce"], [of.shape(2), of.shape(4)], [8, 1024, 1 << 20])
+    rows += [CollectiveRow(rows[0].expected, Estimate.exactly(1.0))]
+    html = calib.reports.page.collective_times.render(rows, f.filled().provenance)
+    drawn = (
+        "const plot = document.getElementById('times-allreduce');"
+        "return [plot.data.length, document.querySelector('.verdict.bad').textContent,"
+        " document.documentElement.scrollWidth]"
+    )
+    traces, said, wide = driven(browser, html, tmp_path, drawn, width=360)
+    assert traces == 4 + 4 + 4 + 2 and said.startswith("slower than expected: 1 of 1")
+    assert wide <= 360
 
 
 @pytest.mark.parametrize(

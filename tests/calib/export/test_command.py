@@ -13,9 +13,9 @@ from tests.calib.inside import calib
 from tests.helpers.filled import collective, filled
 
 from calib.export import TARGETS
-from calib.export.exporting import sizes
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster, Host, Level
+from calib.options import size_range
 
 
 @pytest.fixture
@@ -269,10 +269,10 @@ def test_an_edited_file_is_usable_with_a_warning(home: Path) -> None:
     ],
 )
 def test_sizes(text: str, ends: tuple[int, int]) -> None:
-    assert sizes(text, "--bytes") == ends
+    assert size_range(text, "--bytes") == ends
 
 
 @pytest.mark.parametrize("text", ["", ":", "0", "1:2:3", "-1", "2PiB", "1025TiB", "٣"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(InputError, match="--bytes"):
-        sizes(text, "--bytes")
+        size_range(text, "--bytes")

@@ -19,7 +19,7 @@ from calib.fitting.parameters.signature import digest
 from calib.fitting.review.review import review
 from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError
-from calib.oracle.costs.collective_laws import library_of
+from calib.oracle.costs.senders import library_of
 
 SECTIONS = [name for name, value in f.filled() if isinstance(value, list)]
 BARE: dict[str, Any] = {name: [] for name in SECTIONS}
