@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.oracle.costs.asked import Collectives
-from calib.oracle.costs.collective_laws import GroupShape
 from calib.oracle.costs.senders import base_name
 from calib.reports.scoring.collectives import CollectiveRow, place_words
 

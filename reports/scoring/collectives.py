@@ -8,11 +8,11 @@ from itertools import groupby
 from statistics import median
 from typing import Literal, NamedTuple
 
+from calib.fitting.parameters.algorithms import GroupShape
 from calib.foundation.collectives import bus_factor
 from calib.foundation.records import Estimate
 from calib.foundation.words import counted, exact_bytes, seconds_words, signed_percent
 from calib.oracle.costs.asked import CollectiveTime
-from calib.oracle.costs.collective_laws import GroupShape
 
 # intervals that go farther up than this say of hardly any time that it is too long
 MOST_REACH = 2.0

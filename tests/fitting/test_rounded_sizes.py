@@ -88,7 +88,7 @@ def ring(ranks: int, nbytes: int, speed: float = 1.0, **fields: object) -> list[
 
 
 def test_a_structural_law_has_one_band_for_a_size() -> None:
-    """6 and 10 ranks do not divide the sizes, 4 and 8 do: a band for each of the largest, and the ring."""
+    """6 and 10 ranks do not divide the sizes, 4 and 8 do: a band for each size of the largest."""
     sweep = [1 << k for k in range(18, 26)]
     rows = [row for p in (4, 6, 8, 10) for m in sweep for row in ring(p, rounded(m, p, 4))]
     fits, _ = collective_fits(as_samples(rows), 0)

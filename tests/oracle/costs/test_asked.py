@@ -8,11 +8,11 @@ import pytest
 from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, machine
 from tests.oracle.networks import SIZES, line, structural
 
+from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.records import Estimate
 from calib.oracle.costs.asked import ONE_RUN, Collectives
-from calib.oracle.costs.collective_laws import GroupShape
 
 
 def asked(*fits: Any, **changes: Any) -> Collectives:

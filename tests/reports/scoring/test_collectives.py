@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from calib.fitting.parameters.algorithms import GroupShape
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.asked import CollectiveTime
-from calib.oracle.costs.collective_laws import GroupShape
 from calib.reports.scoring.collectives import CollectiveRow, by_place, place_words, summary_of
 
 SHAPE = GroupShape(8, 2, 4)
