@@ -108,9 +108,16 @@ def types_note(about: str, every: Samples, rows: Samples) -> list[str]:
     return [f"{about}: of {', '.join(types)} only {rows.first.dtype} is fitted"]
 
 
-def one_type(rows: Samples) -> Samples:
-    """The rows with bytes of the data type that was timed at the most (p, bytes)."""
+def one_type(rows: Samples, usual: str = "") -> Samples:
+    """The rows with bytes of the `usual` data type, else of that timed at the most (p, bytes)."""
     some = rows.where(rows["nbytes"] > 0)
-    sizes = Counter(dtype for dtype, _, _ in some.groups("dtype", "ranks", "nbytes"))
-    best = min(sizes, key=lambda name: (-sizes[name], name), default="")
+    best = usual_type(some)
+    if usual and len(some.where(dtype=usual).distinct("nbytes")) > 1:
+        best = usual
     return some.where(dtype=best)
+
+
+def usual_type(rows: Samples) -> str:
+    """The data type that was timed at the most (p, bytes)."""
+    sizes = Counter(dtype for dtype, _, _ in rows.groups("dtype", "ranks", "nbytes"))
+    return min(sizes, key=lambda name: (-sizes[name], name), default="")

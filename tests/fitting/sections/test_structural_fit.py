@@ -1,17 +1,25 @@
-"""Structural laws from rows: one data type over all p, and a note where rows or laws are left out."""
+"""Structural laws from direct ones: similarity, the choice of algorithms, links, outlying layouts."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, sample
 
+from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.structural import StructuralFit, default_law, kriged, shape_of_fit
 from calib.fitting.sections.collective_rows import unpacked_note
+from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.structural import structural_fits
 from calib.microbench.records.samples import Sample
 
 ALPHA, BETA, BASE = 2e-6, 1e-10, 1e-5
+SIZES = [1 << k for k in range(2, 31)]
 
 
 def rows(ranks: int, sizes: int = 8, speed: float = 1.0, **fields: object) -> list[Sample]:
@@ -27,6 +35,177 @@ def rows(ranks: int, sizes: int = 8, speed: float = 1.0, **fields: object) -> li
     ]
 
 
+def of_step(message: float) -> float:
+    """Seconds of a step that sends so many bytes: two protocols, with a fall between them."""
+    return 3e-6 + message * 4e-10 if message < 2e5 else 2.5e-5 + message * 8e-11
+
+
+def fits(
+    *shapes: tuple[int, int],
+    operation: str = "allgather",
+    algorithm: str = "ring",
+    library: str = "nccl",
+    links_exponent: float = 0.5,
+    slower: dict[tuple[int, int], float] | None = None,
+) -> list[CollectiveFit]:
+    """Direct laws of (nodes, ranks on each) by an algorithm whose step takes `of_step`."""
+    found = []
+    for nodes, each in shapes:
+        shape = GroupShape(nodes * each, nodes, each)
+        of = ALGORITHMS[operation][algorithm]
+        found += [
+            sample(
+                operation=operation,
+                library=library,
+                device="cuda" if library == "nccl" else "cpu",
+                level="system",
+                ranks=shape.ranks,
+                nodes=nodes,
+                active_ranks=each,
+                nbytes=m,
+                seconds=(slower or {}).get((nodes, each), 1.0)
+                * of.steps(shape)
+                * of_step(m * of.message(shape, links_exponent)),
+            )
+            for m in SIZES
+        ]
+    return collective_fits(as_samples(found), 0)[0]
+
+
+def off(law: StructuralFit, known: list[CollectiveFit], unknown: CollectiveFit) -> float:
+    """Mean relative error of the law on a layout, from 1 MiB on."""
+    on = law.on(shape_of_fit(unknown), known)
+    assert on is not None
+    points = [point for point in unknown.points if point.nbytes >= 1 << 20]
+    return float(
+        np.mean([abs(on.expected(p.nbytes).seconds / p.seconds.value - 1) for p in points])
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "algorithm"),
+    [("allgather", "ring"), ("allreduce", "ring"), ("all_to_all", "ring"), ("broadcast", "chain")],
+)
+def test_a_step_is_a_function_of_its_message_whatever_the_function(
+    operation: str, algorithm: str
+) -> None:
+    """From 2 and 4 nodes to 64: a line or a law at equal sizes would miss the change of protocol."""
+    known = fits((2, 4), (4, 4), operation=operation, algorithm=algorithm)
+    (unknown,) = fits((64, 4), operation=operation, algorithm=algorithm)
+    (law,) = structural_fits(known)
+    assert off(law, known, unknown) < 0.08
+    assert law.held_out_error is not None and law.held_out_error < 0.08
+
+
+@settings(max_examples=25, deadline=None)
+@given(exponent=st.sampled_from([0.0, 0.5, 1.0]))
+def test_links_of_a_node_are_found_from_layouts_that_differ_in_ranks_per_node(
+    exponent: float,
+) -> None:
+    known = fits((10, 1), (10, 2), (10, 4), links_exponent=exponent)
+    (unknown,) = fits((10, 8), links_exponent=exponent)
+    (law,) = structural_fits(known)
+    assert law.links_exponent.value == pytest.approx(exponent, abs=0.06)
+    assert law.links_exponent.covers(exponent)
+    assert off(law, known, unknown) < 0.08
+
+
+def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
+    (law,) = structural_fits(fits((2, 4), (4, 4)))
+    assert law.links_exponent.numbers == (0.5, 0.0, 1.0)
+    (law,) = structural_fits(fits((2, 4), (4, 4)), links=2)
+    assert law.links_exponent.value == pytest.approx(0.5) and not law.links_exponent.has_interval
+    (law,) = structural_fits(fits((2, 4), (4, 4)), links=4)
+    assert law.links_exponent.value == 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["recursive doubling", "recursive halving and doubling", "ring"])
+def test_the_algorithm_of_an_mpi_library_is_found(algorithm: str) -> None:
+    known = fits(*((n, 1) for n in (2, 4, 8, 16)), operation="allreduce", algorithm=algorithm, library="mpi")
+    (unknown,) = fits((256, 1), operation="allreduce", algorithm=algorithm, library="mpi")
+    (law,) = structural_fits(known)
+    assert off(law, known, unknown) < 0.15
+    large = [band for band in law.bands if band.nbytes >= 1 << 20]
+    assert all(algorithm in band.likeliest for band in large)
+
+
+@pytest.mark.parametrize("slow", [(2, 4), (4, 4), (8, 4), (16, 4)])
+def test_an_outlying_layout_is_named_and_bends_nothing(slow: tuple[int, int]) -> None:
+    shapes = [(2, 4), (4, 4), (8, 4), (16, 4)]
+    known = fits(*shapes, slower={slow: 1.7})
+    (unknown,) = fits((64, 4))
+    (law,) = structural_fits(known)
+    (outlying,) = [each for each in law.layouts if each.outlying]
+    assert (outlying.nodes, outlying.ranks_per_node) == slow
+    assert outlying.factor == pytest.approx(1.7, rel=0.05)
+    assert off(law, known, unknown) < 0.08
+    (words,) = law.outlying_words
+    assert words.startswith(f"allgather on {4 * slow[0]} ranks of {slow[0]} nodes takes 1.7 times")
+
+
+def test_no_layout_of_a_machine_without_outliers_is_named() -> None:
+    generator = np.random.default_rng(3)
+    shapes = [(n, 4) for n in (2, 4, 8, 16, 32)]
+    for _ in range(20):
+        slower = {shape: math.exp(generator.normal(0, 0.07)) for shape in shapes}
+        (law,) = structural_fits(fits(*shapes, slower=slower))
+        assert law.outlying_words == []
+
+
+def test_intervals_cover_layouts_that_drift_as_the_priors_say() -> None:
+    """Random walks over doublings of nodes: 90% intervals of 64 nodes hold 80 to 98% of 100 machines."""
+    generator, shapes = np.random.default_rng(5), [(n, 4) for n in (2, 4, 8, 64)]
+    (truth,) = fits((64, 4))
+    held = 0
+    for _ in range(100):
+        walk = np.cumsum(generator.normal(0, [0.1, 0.1, 0.1, 0.1 * math.sqrt(3)]))
+        own = walk + generator.normal(0, 0.07 / math.sqrt(2), 4)
+        slower = dict(zip(shapes, np.exp(own).tolist(), strict=True))
+        known = fits(*shapes[:3], slower=slower)
+        (law,) = structural_fits(known)
+        on = law.on(GroupShape(256, 64, 4), known)
+        assert on is not None
+        found = on.expected(2.0**24)
+        true = slower[64, 4] * next(p.seconds.value for p in truth.points if p.nbytes == 2**24)
+        held += abs(math.log(found.seconds / true)) < 1.645 * found.deviation
+    assert 80 <= held <= 98
+
+
+def test_the_bounds_of_physics() -> None:
+    """More bytes or nodes take no less time, and no bandwidth is above the largest measured one's."""
+    known = fits((2, 4), (4, 4), operation="allreduce")
+    (law,) = structural_fits(known)
+    before = [0.0] * 40
+    for nodes in (4, 8, 16, 64, 512, 4096):
+        on = law.on(GroupShape(4 * nodes, nodes, 4), known)
+        assert on is not None
+        times = [on.expected(2.0**k).seconds for k in range(18, 40)]
+        assert times == sorted(times)
+        assert all(now >= 0.999 * then for now, then in zip(times, before, strict=False))
+        before = times
+        assert times[-1] / times[-2] == pytest.approx(2.0, rel=0.05)
+
+
+def test_weights_of_kriging_sum_to_one_and_prefer_the_near() -> None:
+    (law,) = structural_fits(fits((2, 4), (4, 4), (8, 4)))
+    shapes = [GroupShape(8, 2, 4), GroupShape(16, 4, 4), GroupShape(32, 8, 4)]
+    weights, variance = kriged(law, GroupShape(256, 64, 4), shapes)
+    assert sum(weights) == pytest.approx(1.0) and weights == sorted(weights)
+    assert variance > kriged(law, GroupShape(64, 16, 4), shapes)[1]
+    itself, nothing = kriged(law, shapes[1], shapes)
+    assert itself == pytest.approx([0, 1, 0], abs=1e-9) and nothing == pytest.approx(0, abs=1e-12)
+    # uneven and even nodes are no doubling apart
+    alike = [GroupShape(10, 2, 8), GroupShape(16, 2, 8)]
+    assert sum(kriged(law, GroupShape(32, 4, 8), alike)[0]) == pytest.approx(1.0)
+
+
+def test_one_layout_is_scaled_by_the_default_and_less_sure() -> None:
+    known = fits((2, 4))
+    (law,) = structural_fits(known)
+    assert law.held_out_error is None and law.layouts[0].factor is None
+    assert law.deviation == default_law(known).deviation > 0.07
+
+
 def test_a_law_is_of_one_data_type_over_all_p() -> None:
     """float32 has more sizes on 2 and 8 ranks and float16, twice as slow, on 4: one law, no mixture."""
     of_float32 = rows(2) + rows(4, sizes=7) + rows(8)
@@ -35,73 +214,9 @@ def test_a_law_is_of_one_data_type_over_all_p() -> None:
         for p, sizes in ((2, 7), (4, 8), (8, 7))
         for row in rows(p, sizes=sizes, speed=2.0, dtype="float16")
     ]
-    (law,), notes = structural_fits(as_samples(of_float32 + half), 0)
-    (alone,), none = structural_fits(as_samples(of_float32), 0)
-    assert law == alone and none == []
-    assert law.mean_relative_error < 1e-9 and law.held_out_error == pytest.approx(0.0, abs=1e-9)
-    assert notes == ["allreduce on any number of ranks: of float16, float32 only float32 is fitted"]
-
-
-def test_data_types_of_one_p_each_are_no_law() -> None:
-    fits, notes = structural_fits(as_samples(rows(2) + rows(4, dtype="float16")), 0)
-    assert fits == []
-    assert notes == [
-        "allreduce on any number of ranks: no data type has two p with bytes; a law needs them"
-    ]
-    assert structural_fits(as_samples(rows(2)), 0) == ([], [])
-
-
-@pytest.mark.parametrize("nodes", [0, 3])
-def test_nodes_that_cannot_be_are_a_note(nodes: int) -> None:
-    """Zero, or more than ranks: the other operations are fitted all the same."""
-    odd = rows(2, nodes=nodes) + rows(4, nodes=nodes)
-    good = [sample(**{**vars(row), "operation": "allgather"}) for row in rows(2) + rows(4)]
-    fits, notes = structural_fits(as_samples(odd + good), 0)
-    assert [fit.operation for fit in fits] == ["allgather"]
-    assert notes == [
-        "allreduce on any number of ranks: a collective runs on at least one node and on a rank of each"
-    ]
-
-
-def test_launches_widen_the_record() -> None:
-    """Lord's factor for three launches: 1.304 times their range, 0.2 of alpha and beta, or more."""
-    every = [
-        row
-        for launch, speed in enumerate((0.9, 1.0, 1.1))
-        for p in (2, 4, 8)
-        for row in rows(p, speed=speed, launch=launch)
-    ]
-    (law,), notes = structural_fits(as_samples(every), 0)
-    assert notes == [] and law.error_factor == pytest.approx(1.2608, rel=1e-4)
-    for band in law.bands:
-        for estimate, true in ((band.alpha_s, ALPHA), (band.beta_s_per_byte, BETA)):
-            assert estimate.value == pytest.approx(true, rel=1e-6)
-            assert estimate.low <= 0.7393 * true and estimate.high >= 1.2607 * true
-
-
-def test_a_law_is_no_surer_than_it_describes_its_own_rows() -> None:
-    """As H100 over ten nodes: twice the ranks of a node, half the time, which no algorithm says.
-
-    40 ranks, predicted from 10 and 20, may be near by chance; 10, which it was fitted to, is not.
-    """
-    every = [
-        sample(
-            ranks=10 * each,
-            nodes=10,
-            active_ranks=each,
-            level="system",
-            nbytes=2**k,
-            seconds=2**k * 4e-11 / each**0.9,
-        )
-        for each in (1, 2, 4)
-        for k in range(20, 28)
-    ]
-    (law,), _ = structural_fits(as_samples(every), 0)
-    assert (law.ranks, law.nodes, law.ranks_per_node) == ([10, 20, 40], [10] * 3, [1, 2, 4])
-    missed = sorted(
-        abs(math.log(law.seconds(row.nbytes, row.ranks, row.nodes) / row.seconds)) for row in every
-    )
-    assert law.error_factor >= 0.999 * math.exp(missed[int(0.9 * len(missed))]) > 1.5
+    (law,) = structural_fits(collective_fits(as_samples(of_float32 + half), 0)[0])
+    (alone,) = structural_fits(collective_fits(as_samples(of_float32), 0)[0])
+    assert law == alone
 
 
 def test_rows_of_ranks_farther_apart_than_needed_are_counted_in_one_note() -> None:
