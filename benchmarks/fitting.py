@@ -36,10 +36,12 @@ from calib.fitting.regression import hockney_line
 from calib.fitting.sections.collectives import collective_fits
 from calib.foundation.arrays import Floats
 from calib.foundation.run_files import SAMPLES_FILE
-from calib.microbench.records.samples import make_table, read_samples, write_table
+from calib.microbench.records.samples import Samples, make_table, read_samples, write_table
 
 if TYPE_CHECKING:
-    pass
+    from numpy.typing import NDArray
+
+    from calib.fitting.parameters.collectives import CollectiveFit
 
 
 ROWS = 100_000
@@ -53,8 +55,8 @@ DENSE_SIZES = 1000
 class Scores:
     """Mean relative errors of one sweep: of fits to all its sizes, and to every second one.
 
-    `left_out` and `interpolated` are of the other sizes between those: of the pieces, and of a straight
-    line in log-log between neighbours.
+    `ends` is the line of alpha and beta. `left_out` and `interpolated` are of the sizes between every
+    second one: by the law that predictions take, and straight in log-log between neighbours.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Scores:
     sizes: int
     pieces: int
     line: float
+    ends: float
     two: float
     chosen: float
     left_out: float
@@ -72,6 +75,7 @@ def scores(sweep: Sweep) -> Scores:
     """The scores of one sweep."""
     m, t = sweep.nbytes, sweep.seconds
     law, (intercept, slope) = law_of(m, t), hockney_line(m, t)
+    others = fit_of(m[::2], t[::2])
     inside = slice(1, len(m) - 1 + len(m) % 2, 2)
     between = np.interp(np.log(m[inside]), np.log(m[::2]), np.log(t[::2]))
     return Scores(
@@ -80,9 +84,10 @@ def scores(sweep: Sweep) -> Scores:
         sizes=len(m),
         pieces=len(law.pieces_),
         line=error(intercept + slope * m, t),
+        ends=fit_of(m, t).mean_relative_error,
         two=error(law_of(m, t, 2).predict(m), t),
         chosen=error(law.predict(m), t),
-        left_out=error(law_of(m[::2], t[::2]).predict(m[inside]), t[inside]),
+        left_out=error(np.array([others.seconds(size) for size in m[inside]]), t[inside]),
         interpolated=error(np.exp(between), t[inside]),
     )
 
@@ -90,6 +95,12 @@ def scores(sweep: Sweep) -> Scores:
 def law_of(m: Floats, t: Floats, most: int = 6) -> SegmentedHockney:
     """The pieces through one time per size, as `calib fit` has them."""
     return SegmentedHockney(max_pieces=most, falls=True, n_bootstraps=2).fit(m, t)
+
+
+def fit_of(m: Floats, t: Floats) -> CollectiveFit:
+    """The direct law of one time per size, as `calib fit` has it."""
+    (fit,), _ = collective_fits(Samples(rows_of("allreduce", m, t)), 0)
+    return fit
 
 
 def error(predicted: Floats, seconds: Floats) -> float:
@@ -121,10 +132,12 @@ def logs() -> list[str]:
     if not DATA.is_dir():
         return [f"published logs: {DATA} is not here"]
     found = [scores(sweep) for sweep in [*published(every_log()), vtrain(2), vtrain(4)]]
-    head = f"{'mean relative error, %':70s} sizes pieces  line   two  chosen  left out  log-log"
+    head = (
+        f"{'mean relative error, %':70s} sizes pieces  line  ends   two  chosen  left out  log-log"
+    )
     rows = [
         f"{each.name:70s} {each.sizes:5d} {each.pieces:6d} {100 * each.line:5.1f} "
-        f"{100 * each.two:5.1f} {100 * each.chosen:7.2f} {100 * each.left_out:9.2f} "
+        f"{100 * each.ends:5.1f} {100 * each.two:5.1f} {100 * each.chosen:7.2f} {100 * each.left_out:9.2f} "
         f"{100 * each.interpolated:8.2f}"
         for each in found
     ]
@@ -133,11 +146,12 @@ def logs() -> list[str]:
 
 
 def _mean(title: str, found: Sequence[Scores]) -> str:
-    line, two, chosen, left_out, interpolated = (
+    line, ends, two, chosen, left_out, interpolated = (
         100 * float(np.mean([getattr(each, name) for each in found]))
-        for name in ("line", "two", "chosen", "left_out", "interpolated")
+        for name in ("line", "ends", "two", "chosen", "left_out", "interpolated")
     )
-    return f"{title:83s} {line:5.1f} {two:5.1f} {chosen:7.2f} {left_out:9.2f} {interpolated:8.2f}"
+    means = f"{line:5.1f} {ends:5.1f} {two:5.1f} {chosen:7.2f} {left_out:9.2f} {interpolated:8.2f}"
+    return f"{title:83s} {means}"
 
 
 def dense_sweep(n: int = DENSE_SIZES) -> tuple[Floats, Floats]:
@@ -203,9 +217,20 @@ def _made_table(operation: str, sizes: Floats, each: int, number: int) -> pa.Tab
     index = np.arange(each * len(sizes))
     factors = noise(np.random.default_rng(number), len(index), NOISES[1])
     seconds = np.repeat(made_law(sizes), each) * factors
+    return rows_of(operation, sizes[index // each], seconds, index % 4, index % each // 4)
+
+
+def rows_of(
+    operation: str,
+    nbytes: Floats,
+    seconds: Floats,
+    launch: NDArray[np.int64] | int = 0,
+    repetition: NDArray[np.int64] | int = 0,
+) -> pa.Table:
+    """Rows [n] of an operation of MPI between two ranks of a node."""
     return make_table(
-        len(index),
-        case_id=pa.array([f"{number:08x}{size:08x}" for size in (index // each).tolist()]),
+        len(nbytes),
+        case_id=pa.array([f"{operation}{size:.0f}" for size in nbytes.tolist()]),
         kind="collective",
         operation=operation,
         key="",
@@ -213,9 +238,9 @@ def _made_table(operation: str, sizes: Floats, each: int, number: int) -> pa.Tab
         level="node",
         ranks=2,
         active_ranks=2,
-        nbytes=sizes[index // each].astype(int),
-        launch=index % 4,
-        repetition=index % each // 4,
+        nbytes=nbytes.astype(int),
+        launch=launch,
+        repetition=repetition,
         calls=1,
         seconds=seconds,
         skew_seconds=0.0,

@@ -151,11 +151,10 @@ def parameters_of(name: str, of: Nominal) -> Parameters:
 def _pair(
     operation: str, level: str, alpha_s: float, bytes_per_s: float, nodes: int
 ) -> CollectiveFit:
-    """The operation between two devices: one line."""
+    """The operation between two devices: a line, whose times are stated at each of SIZES."""
     steps, volume = (1.0, 1.0) if operation == "p2p" else shape_of(operation, RINGS[operation], 2)
     intercept, slope = _about(steps * alpha_s), _about(volume / bytes_per_s)
     line = {"intercept_s": intercept, "slope_s_per_byte": slope}
-    ends = SIZES[0], SIZES[-1]
     points = [
         CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
         for m in SIZES
@@ -172,7 +171,7 @@ def _pair(
         line_error_factor=FACTOR,
         interpolation_error_factor=FACTOR,
         points=points,
-        pieces=[HockneyPiece(from_nbytes=ends[0], to_nbytes=ends[1], **line)],
+        pieces=[HockneyPiece(from_nbytes=SIZES[0], to_nbytes=SIZES[-1], **line)],
         pieces_error_factor=FACTOR,
     )
 

@@ -11,6 +11,7 @@ from calib.reports.tables.parameters import kinds
 from calib.reports.tables.table import Table, in_columns
 from calib.terminal.printing import print_table, say
 
+ENDS = "alpha: start-up of the smallest sizes; beta: per byte at the largest; line: these two alone"
 # what a narrow terminal may leave out
 LEAST = [["left-out sizes off by"], ["line off by"], ["pieces off by"]]
 
@@ -32,8 +33,8 @@ def show(parameters: Parameters) -> None:
     ]
     if rows:
         where = f" ({places.pop()})" if len(places) == 1 else ""
-        title = f"Collectives{where}: one line (alpha, beta, 95% interval) and the pieces"
-        remarks = ["algbw and busbw: at the largest size", BANDWIDTHS]
+        title = f"Collectives{where}: alpha, beta (95% interval) and the pieces"
+        remarks = [ENDS, "algbw and busbw: at the largest size", BANDWIDTHS]
         print_table(Table(title, *in_columns(rows), remarks=remarks, least=LEAST))
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")

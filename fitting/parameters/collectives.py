@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from pydantic import Field, model_validator
 
 from calib.fitting.parameters.algorithms import AlgorithmShape, steps_and_volume
+from calib.fitting.parameters.size_law import SizeLaw, falls, interpolate, risen
 from calib.foundation.errors import InputError
 from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
@@ -66,11 +67,12 @@ class HockneyPiece(Record):
 
 
 class CollectiveFit(CollectiveLaw):
-    """One operation of one library, device, level, p and layout: pieces, one line, and the points.
+    """One operation of one library, device, level, p and layout: points, both ends, and pieces.
 
-    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are derived
-    from it. The pieces describe the times better; where the data prove a fall between
-    two (a change of protocol) the time falls. Between two pieces the law goes straight in log-log.
+    Predictions take the points, and go straight in log-log from one to the next. The ends say what
+    the smallest messages take and how the time grows with the largest; alpha and beta are derived from
+    them. The pieces describe the points in few numbers; where the data prove a fall between two (a change
+    of protocol) the time falls.
     """
 
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
@@ -78,14 +80,18 @@ class CollectiveFit(CollectiveLaw):
     ranks_per_node: KnownRanks = Field(
         default=0, description="the most of a group on one node; 0 unknown"
     )
-    intercept_s: TimeEstimate = Field(description="of the line, s")
-    slope_s_per_byte: TimePerByte = Field(description="of the line, s/B")
-    mean_relative_error: Ratio = Field(description="of the line at the measured sizes")
+    intercept_s: TimeEstimate = Field(
+        description="what the smallest sizes take without their bytes, s"
+    )
+    slope_s_per_byte: TimePerByte = Field(description="at the largest sizes, s/B")
+    mean_relative_error: Ratio = Field(
+        description="of the line intercept_s + slope_s_per_byte m at the measured sizes"
+    )
     line_error_factor: Factor = Field(
-        description="95% of the sizes lie within the line / and * this"
+        description="95% of the sizes lie within that line / and * this"
     )
     interpolation_error_factor: Factor = Field(
-        description="the same for sizes that were left out of the fit"
+        description="95% of the sizes lie within what their neighbours say / and * this"
     )
     pieces: list[HockneyPiece] = Field(
         default_factory=list, description="lines that hold between two sizes each, in their order"
@@ -97,7 +103,8 @@ class CollectiveFit(CollectiveLaw):
         default=None, description="95% of the sizes lie within the pieces / and * this"
     )
     left_out_error: Ratio | None = Field(
-        default=None, description="mean relative error of every second size, from the others"
+        default=None,
+        description="mean relative error of a size that is left out, from its neighbours",
     )
     residual_quantiles: Residuals = Field(default_factory=list)
     runner_up: str = Field(
@@ -134,7 +141,7 @@ class CollectiveFit(CollectiveLaw):
 
     @property
     def alpha_s(self) -> Estimate:
-        """Start-up time of one message, s: the line's intercept / the algorithm's messages in a row.
+        """Start-up time of one message, s: intercept_s / the algorithm's messages in a row.
 
         The time of no bytes is steps alpha (formulas.md, "structural"). That the library uses the
         default algorithm is assumed, not measured: by another one alpha would be another.
@@ -143,7 +150,7 @@ class CollectiveFit(CollectiveLaw):
 
     @property
     def beta_s_per_byte(self) -> Estimate:
-        """Time per byte of one message, s/B: the line's slope / the algorithm's volume."""
+        """Time per byte of a large message, s/B: slope_s_per_byte / the algorithm's volume."""
         return self.slope_s_per_byte.scaled(1 / self.shape[1])
 
     @property
@@ -173,23 +180,28 @@ class CollectiveFit(CollectiveLaw):
         """The sizes between which the fit is an interpolation."""
         return self.points[0].nbytes, self.points[-1].nbytes
 
-    def law_seconds(self, nbytes: float) -> float:
-        """What describes the points: the pieces, or the line where there are none."""
+    def described_seconds(self, nbytes: float) -> float:
+        """What describes the points: the pieces, or the line of both ends where there are none."""
         if self.pieces:
             return piecewise(self.pieces, nbytes)
         return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
 
     def seconds(self, nbytes: float) -> float:
-        """The law at any size: by the pieces.
+        """The law at any size: through the points, but for outliers, and by the ends beyond them.
 
-        Where there are none, straight in log-log between the points, by the line beyond.
+        Where no fall is proven, times that fall by chance share their mean.
         """
-        low, high = self.range_nbytes
-        if self.pieces or not low <= nbytes <= high:
-            return self.law_seconds(nbytes)
-        return interpolate(
-            nbytes, [p.nbytes for p in self.points], [p.seconds.value for p in self.points]
-        )
+        return self._law.at(nbytes)
+
+    @cached_property
+    def _law(self) -> SizeLaw:
+        outliers = set(self.outliers_nbytes)
+        kept = [p for p in self.points if p.nbytes not in outliers] or self.points
+        times = [point.seconds.value for point in kept]
+        if not falls([p.seconds.low for p in kept], [p.seconds.high for p in kept]):
+            times = risen(times)
+        sizes = [point.nbytes for point in kept]
+        return SizeLaw.through(sizes, times, self.intercept_s.value, self.slope_s_per_byte.value)
 
 
 def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
@@ -201,15 +213,3 @@ def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
     right = pieces[here + 1]
     ends = [left.to_nbytes, right.from_nbytes]
     return interpolate(nbytes, ends, [left.at(ends[0]), right.at(ends[1])])
-
-
-def interpolate(nbytes: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """Seconds at `nbytes` on the straight lines in log-log through rising sizes, inside their range."""
-    above = next((k for k, size in enumerate(sizes) if size >= nbytes), len(sizes) - 1)
-    if above == 0 or sizes[above] == nbytes:
-        return seconds[above]
-    share = math.log(nbytes / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
-    start, end = seconds[above - 1], seconds[above]
-    if min(start, end) <= 0:  # a law may be nothing at a size
-        return (1 - share) * start + share * end
-    return math.exp((1 - share) * math.log(start) + share * math.log(end))

@@ -18,7 +18,9 @@ class MeasuredSize(CollectiveLaw):
     nbytes: Count = Field(description="size of the whole buffer, B")
     seconds: TimeEstimate = Field(description="median time of a call, s")
     n: Count = Field(description="repetitions")
-    law_seconds: float = Field(description="by the pieces, or the line where there are none, s")
+    law_seconds: float = Field(
+        description="by the pieces; where there are none, by the line of both ends, s"
+    )
     estimate_s: float | None = Field(description="as NCCL itself expects it, s; null: unknown")
     channels: dict[str, CountOrNone] = Field(
         description="algorithm/protocol that NCCL took -> channels of a call; empty: unknown"
@@ -46,7 +48,7 @@ def measured_sizes(fit: CollectiveFit) -> list[MeasuredSize]:
             nbytes=point.nbytes,
             seconds=point.seconds,
             n=point.n,
-            law_seconds=fit.law_seconds(point.nbytes),
+            law_seconds=fit.described_seconds(point.nbytes),
             estimate_s=point.estimate_s,
             channels=point.channels,
             outlier=point.nbytes in outliers,

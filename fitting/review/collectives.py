@@ -84,8 +84,8 @@ def _thin(fit: CollectiveFit) -> Iterator[Remark]:
         low, high = fit.range_nbytes
         yield warning(
             GAPS,
-            f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
-            f"average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
+            f"a size that is left out, predicted from its neighbours, is off by {fit.left_out_error:.1%} "
+            f"on average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
             f"{bytes_words(high)}",
         )
 
@@ -107,12 +107,12 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
             f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
             f"worst {bytes_words(nbytes)} with +-{worst:.0%}; {QUIETER}",
         )
-    # the interval of the line holds how badly a line describes the sizes
-    then = f"one line is off by {fit.mean_relative_error:.0%} on average, so "
-    then += "use the pieces" if fit.pieces else "fit the runs again, in pieces"
-    yield from wide_intervals([("alpha", fit.alpha_s), ("beta", fit.beta_s_per_byte)], then)
+    yield from wide_intervals([("alpha", fit.alpha_s)], "measure smaller sizes, or more often")
+    yield from wide_intervals(
+        [("beta", fit.beta_s_per_byte)], "measure larger sizes, or more often"
+    )
     factor = fit.pieces_error_factor if fit.pieces else fit.line_error_factor
-    what = "measured sizes" if fit.pieces else "measured sizes (one line, no pieces)"
+    what = "measured sizes" if fit.pieces else "measured sizes (by alpha and beta, no pieces)"
     yield from large_error(factor, what, "measure more sizes where they are off")
 
 
@@ -172,7 +172,7 @@ def _other_ranks(
     measured = ", ".join(map(str, sorted({fit.ranks for fit in fits})))
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
-    how = "the structural law" if is_structural else "the nearest"
+    how = "the structural law" if is_structural else "alpha and beta, as if it were a ring"
     yield note(
         BEYOND,
         f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from calib.fitting.estimate import together
-from calib.fitting.estimators.base import BOOTSTRAPS, interval
-from calib.fitting.estimators.collectives.pieces import FALL
+from calib.fitting.estimators.collectives.ends import end_estimates
+from calib.fitting.estimators.collectives.neighbours import between_neighbours
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    interpolate,
-)
-from calib.fitting.regression import error_factor, hockney_line
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
+from calib.fitting.parameters.size_law import falls
+from calib.fitting.regression import error_factor
 from calib.fitting.sections.collective_rows import (
     Direct,
     grouped,
@@ -38,7 +33,8 @@ NO_ESTIMATES: Mapping[str, float] = MappingProxyType({})
 Channels = Mapping[str, Mapping[str, int]]  # case, algorithm/protocol, channels
 NO_CHANNELS: Channels = MappingProxyType({})
 MIN_SIZES = 2
-MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
+MIN_TO_SPLIT = 6  # sizes, below which those left out say little of the others
+UNCHECKED_FACTOR = 2.0  # of two sizes: between them the time may be anywhere
 
 
 def collective_fits(
@@ -90,16 +86,15 @@ def _fit(
 ) -> CollectiveFit:
     points = _points(rows, estimates, channels)
     sizes = [point.nbytes for point in points]
-    falls = _proven_fall(points)
-    law = SegmentedHockney(falls=falls, seed=seed)
+    may_fall = falls([p.seconds.low for p in points], [p.seconds.high for p in points])
+    law = SegmentedHockney(falls=may_fall, seed=seed)
     law.fit(rows["nbytes"].astype(float), rows["seconds"], groups=rows["launch"])
-    medians = np.array([point.seconds.value for point in points])
     kept = np.isin(sizes, law.outliers_, invert=True)
     used = np.array(sizes, dtype=float)[kept]
-    line = hockney_line(used, medians[kept])
-    fitted = line[0] + line[1] * used
-    intercept, slope = _line_estimates(law, line, fitted, used, medians[kept], seed)
-    left_out, between = _left_out(used, medians[kept], falls)
+    medians = np.array([point.seconds.value for point in points])[kept]
+    intercept, slope = end_estimates(used, medians, law.resampled_, law.launch_medians_)
+    line = intercept.value + slope.value * used
+    left_out, between = left_out_errors(used, medians)
     return CollectiveFit(
         operation=key.operation,
         library=key.library,
@@ -110,8 +105,8 @@ def _fit(
         ranks_per_node=key.ranks_per_node,
         intercept_s=intercept,
         slope_s_per_byte=slope,
-        mean_relative_error=float(np.mean(np.abs(fitted / medians[kept] - 1.0))),
-        line_error_factor=error_factor(fitted, medians[kept]),
+        mean_relative_error=float(np.mean(np.abs(line / medians - 1.0))),
+        line_error_factor=error_factor(line, medians),
         interpolation_error_factor=between,
         left_out_error=left_out,
         pieces=_pieces(law),
@@ -148,72 +143,18 @@ def _calls(rows: Samples) -> Integers:
     return np.where(imported & (rows["calls"] == 1), 0, rows["calls"])
 
 
-def _proven_fall(points: list[CollectivePoint]) -> bool:
-    """Whether some size took longer than a larger one, beyond the intervals of both and by FALL.
+def left_out_errors(sizes: Floats, seconds: Floats) -> tuple[float | None, float]:
+    """(mean relative error, error factor) of every inner size when its neighbours alone predict it.
 
-    Without that the law is monotone: a noisy sweep falls somewhere by chance.
+    The mean is None of fewer than MIN_TO_SPLIT sizes.
     """
-    least = np.array([point.seconds.low for point in points])
-    most_after = np.array([point.seconds.high for point in points[::-1]])
-    later = np.minimum.accumulate(most_after)[::-1]
-    return bool((least[:-1] > FALL * later[1:]).any())
-
-
-def _line_estimates(
-    law: SegmentedHockney,
-    line: tuple[float, float],
-    fitted: Floats,
-    sizes: Floats,
-    medians: Floats,
-    seed: int,
-) -> list[Estimate]:
-    """Intercept and slope of the one `line`, whose times are `fitted`, with intervals.
-
-    From the times that the law resampled, which say how well each size is known, and from the line's own
-    resampled residuals, which say how well a line describes them: it often does not.
-    """
-    residual = np.log(medians / fitted)
-    spread = np.concatenate([residual, -residual]) * math.sqrt(len(sizes) / max(len(sizes) - 2, 1))
-    generator = np.random.default_rng(seed)
-    noise = generator.choice(spread, size=(BOOTSTRAPS, len(sizes)))
-    sets = (law.resampled_[0], fitted * np.exp(noise))
-    draws = [np.array([hockney_line(sizes, row) for row in times]).T for times in sets]
-    own = np.array([hockney_line(sizes, row) for row in law.launch_medians_]).reshape(-1, 2).T
-    result = []
-    for index, value in enumerate(line):
-        ends = [interval(value, lines[index], own[index].tolist()) for lines in draws]
-        lows, highs = zip(*ends, strict=True)
-        result.append(Estimate.around(value, min(lows), max(highs)))
-    return result
-
-
-def interpolation_error(sizes: list[float], seconds: list[float]) -> float:
-    """error_factor of every inner size when it is interpolated from the others."""
     if len(sizes) < 3:
-        return 2.0  # nothing to check it with: between two sizes the time may be anywhere
-    predicted = [
-        interpolate(sizes[i], sizes[:i] + sizes[i + 1 :], seconds[:i] + seconds[i + 1 :])
-        for i in range(1, len(sizes) - 1)
-    ]
-    return error_factor(predicted, seconds[1:-1])
-
-
-def _left_out(sizes: Floats, seconds: Floats, falls: bool) -> tuple[float | None, float]:
-    """(mean relative error, error factor) of every second size, predicted from the others.
-
-    Both halves are left out in turn, and only sizes inside the other half's range are scored.
-    """
+        return None, UNCHECKED_FACTOR
+    predicted, measured = between_neighbours(sizes, seconds), seconds[1:-1]
+    factor = error_factor(predicted, measured)
     if len(sizes) < MIN_TO_SPLIT:
-        return None, interpolation_error(sizes.tolist(), seconds.tolist())
-    predicted, measured = [], []
-    for half in (0, 1):
-        mine = np.arange(len(sizes)) % 2 == half
-        law = SegmentedHockney(falls=falls, n_bootstraps=2).fit(sizes[mine], seconds[mine])
-        inside = ~mine & (sizes > sizes[mine][0]) & (sizes < sizes[mine][-1])
-        predicted += law.predict(sizes[inside]).tolist()
-        measured += seconds[inside].tolist()
-    relative = np.abs(np.array(predicted) / np.array(measured) - 1.0)
-    return float(relative.mean()), error_factor(predicted, measured)
+        return None, factor
+    return float(np.mean(np.abs(predicted / measured - 1.0))), factor
 
 
 def _pieces(law: SegmentedHockney) -> list[HockneyPiece]:

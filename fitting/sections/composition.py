@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.estimators.composition import SumInPlace
-from calib.fitting.parameters.collectives import CollectiveFit, interpolate
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import (
     LEAST_EXCHANGE_BYTES,
     TRAINING_LIBRARIES,
@@ -200,10 +200,7 @@ def _copies(case: InPlaceCase, loops: Mapping[str, TensorLoop]) -> tuple[float, 
 def _at(fit: CollectiveFit, nbytes: int) -> float | None:
     """Seconds at a size inside those that were measured."""
     low, high = fit.range_nbytes
-    if not low <= nbytes <= high:
-        return None
-    sizes = [point.nbytes for point in fit.points]
-    return interpolate(nbytes, sizes, [point.seconds.value for point in fit.points])
+    return fit.seconds(nbytes) if low <= nbytes <= high else None
 
 
 def of_training(

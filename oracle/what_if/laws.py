@@ -2,10 +2,9 @@
 
 A law is t(m) = start + bytes(m), where start is its time at 0 bytes. Scaling alpha by f gives
 f start + bytes(m), scaling beta gives start + f bytes(m), and adding d to alpha or beta adds steps d or
-volume m d (formulas.md, "Collectives"). So the line, pieces and points of a fit stay consistent, pieces
-meet where they met, and no time is negative. The start of a line is its intercept; that of pieces and
-points is the first piece's, or the smallest time if that is less. An = is the scaling that sets the
-alpha or beta of the line (an addition if it was 0).
+volume m d (formulas.md, "Collectives"). So the ends, pieces and points of a fit stay consistent, pieces
+meet where they met, and no time is negative. The start is the fit's intercept, or the smallest time if
+that is less. An = is the scaling that sets alpha or beta (an addition if it was 0).
 
 Structural laws scale these. A measured phi multiplies beta as before.
 """
@@ -125,6 +124,6 @@ def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFi
 
 def _start(fit: CollectiveFit) -> float:
     """The time of pieces and points at 0 bytes."""
-    first = fit.pieces[0].intercept_s.value if fit.pieces else fit.intercept_s.value
     ends = [piece.at(m) for piece in fit.pieces for m in (piece.from_nbytes, piece.to_nbytes)]
-    return max(0.0, min([first, *ends, *(point.seconds.value for point in fit.points)]))
+    times = [point.seconds.value for point in fit.points]
+    return max(0.0, min([fit.intercept_s.value, *ends, *times]))

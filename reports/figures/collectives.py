@@ -16,10 +16,10 @@ from calib.reports.tables.cells import span
 from calib.reports.tables.collectives import contention_name
 
 READING = (
-    "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
-    "them. Orange, dashed: one straight line, whose alpha (start-up time) and beta (time per byte) are "
-    "those of one message: an operation's line is its algorithm's steps times alpha plus its volume "
-    "times beta. Below: how far each median lies from the pieces."
+    "Blue: medians with 95% intervals; predictions go straight from one to the next. Green: the pieces, "
+    "dotted between two of them. Orange, dashed: the line of alpha (start-up time, of the smallest sizes) "
+    "and beta (time per byte, at the largest): its algorithm's steps times alpha plus its volume times "
+    "beta. Between its ends it may be far off. Below: how far each median lies from the pieces."
 )
 REPETITIONS = " Grey: single repetitions."
 OUTLIERS = " A cross is a median too far off to be fitted."
@@ -82,7 +82,7 @@ def _plot(index: int, fit: CollectiveFit, laws: Mapping[Direct, Samples]) -> Plo
 
 
 def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
-    """The errors of the pieces and of the line, its alpha and beta, and what it rests on."""
+    """The errors of the pieces, alpha and beta, how far these are off, and what all rests on."""
     beta, (low, high) = fit.beta_s_per_byte, fit.range_nbytes
     bandwidth = f" ({number(1e-9 / beta.value)} GB/s)" if beta.value > 0 else ""
     pieces = f"{len(fit.pieces)} piece{'s' * (len(fit.pieces) > 1)}"
@@ -93,7 +93,7 @@ def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
         f"sizes left out, by {percent(fit.left_out_error)}"
         if fit.left_out_error is not None
         else "",
-        f"one line, by {percent(fit.mean_relative_error)} (95% of sizes within a factor "
+        f"alpha and beta alone, by {percent(fit.mean_relative_error)} (95% of sizes within a factor "
         f"{fit.line_error_factor:.2f})",
     ]
     raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"

@@ -108,12 +108,19 @@ def _dots(dots: Sequence[FitPoint]) -> Figure:
 
 
 def _laws(fit: CollectiveFit) -> list[Figure]:
-    """The one line; the law in pieces, dotted from piece to piece; each piece, drawn through."""
+    """The line of both ends; the law in pieces, dotted from piece to piece; each, drawn through."""
     low, high = fit.range_nbytes
     sizes = log_spaced(low, high, LINE_POINTS)
     intercept, slope = fit.intercept_s.value, fit.slope_s_per_byte.value
     found = [
-        _line("one line", sizes, [intercept + slope * m for m in sizes], LINE_COLOUR, "dash", 1.5)
+        _line(
+            "alpha and beta",
+            sizes,
+            [intercept + slope * m for m in sizes],
+            LINE_COLOUR,
+            "dash",
+            1.5,
+        )
     ]
     if not fit.pieces:
         return found
@@ -125,7 +132,7 @@ def _laws(fit: CollectiveFit) -> list[Figure]:
         y += [*(max(piece.at(m), 1e-12) for m in inside), None]
     gaps = [(left.to_nbytes, right.from_nbytes, None) for left, right in pairwise(fit.pieces)]
     between = [size for gap in gaps for size in gap]
-    times = [None if size is None else fit.seconds(size) for size in between]
+    times = [None if size is None else fit.described_seconds(size) for size in between]
     return [
         *found,
         _line("pieces", x, y, PIECES_COLOUR, "solid", 2.5),
@@ -181,7 +188,7 @@ def _hover(size: MeasuredSize) -> str:
 def _residuals(fit: CollectiveFit) -> Figure:
     outliers = set(fit.outliers_nbytes)
     points = [point for point in fit.points if point.nbytes not in outliers]
-    off = [_off(point.seconds.value, fit.law_seconds(point.nbytes)) for point in points]
+    off = [_off(point.seconds.value, fit.described_seconds(point.nbytes)) for point in points]
     return markers(
         "off",
         [point.nbytes for point in points],

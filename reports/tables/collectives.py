@@ -34,7 +34,7 @@ def collective_name(fit: CollectiveFit) -> str:
 
 
 def collectives(parameters: Parameters) -> Table:
-    """alpha and bandwidth of one message, and how well line and pieces describe the times."""
+    """alpha and bandwidth of one message, and how well they and the pieces describe the times."""
     rows = (
         {
             "operation": fit.operation,
@@ -53,10 +53,10 @@ def collectives(parameters: Parameters) -> Table:
         for fit in parameters.collectives
     )
     remarks = [
-        "alpha: start-up time of one message, the line's intercept / the steps of its algorithm; "
-        "1/beta: bandwidth of one message, the bytes that it moves / slope; [95% interval]",
-        "off: mean relative error, of one line, of the pieces (how many), and of every second size "
-        "when it is left out and predicted from the others",
+        "alpha: start-up time of a message, what the smallest sizes take without their bytes / the steps "
+        "of the algorithm; 1/beta: bandwidth of a message, at the largest sizes; [95% interval]",
+        "off: mean relative error, of one line with this alpha and beta, of the pieces (how many), and of "
+        "a size when it is left out and predicted from its neighbours",
     ]
     return Table("Collectives: one message", *in_columns(rows), remarks=remarks)
 
@@ -117,7 +117,8 @@ def _measured(title: str, groups: list[list[dict[str, str]]]) -> Table:
         cells,
         numbers=columns[1:],
         remarks=[
-            "time: median of a call, [95% interval]; off: time / law - 1, * where no law explains it",
+            "time: median of a call, [95% interval]; law: the pieces; off: time / law - 1, * where no "
+            "law explains it",
             BANDWIDTHS,
         ],
         least=[["reps"], ["off"], ["law us"]],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.fitting import Scores, error, law_of, moved, scores
+from benchmarks.fitting import Scores, error, fit_of, law_of, moved, scores
 from benchmarks.sweeps import DATA, Sweep, published, vtrain
 from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
 from tests.helpers.published import needs_data
@@ -21,6 +21,7 @@ from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.regression import hockney_line
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.structural import structural_fits
+from calib.oracle.costs.collective_laws import direct
 
 pytestmark = needs_data
 # the logs that hold a sweep of five sizes or more; a file beside them changes no test
@@ -85,8 +86,6 @@ LOGS = (
 )
 # 144 ranks on shared hosts: sizes beside each other differ by up to 25 times, up and down
 NOISY = "oci_osu_allreduce_v7.5_144p_noisy allreduce"
-# ten rows from a bug report: times fall by 3.7 and rise by 11 from one size to the next
-EXCERPT = "nccl1453_tagged_wrapped_excerpt allreduce"
 
 
 @cache
@@ -131,7 +130,7 @@ def test_six_pieces_leave_two_percent(log: str) -> None:
         score = score_of(name)
         assert score.pieces <= 6, name
         if name == NOISY:
-            assert score.chosen == pytest.approx(0.0755, abs=0.001)
+            assert score.chosen == pytest.approx(0.0566, abs=0.001)
         else:
             assert score.chosen <= 0.02, name
 
@@ -154,18 +153,45 @@ def test_one_line_and_two_pieces_as_data_md_has_them() -> None:
     assert all(score.chosen < score.two < score.line for score in logs)
 
 
-def test_sizes_left_out_are_no_worse_than_between_neighbours() -> None:
-    """The mean over the logs; `make bench` prints both per log. An excerpt is no log."""
-    logs = [score_of(sweep.name) for sweep in sweeps() if sweep.name != EXCERPT]
-    left_out = np.mean([score.left_out for score in logs])
-    assert left_out <= np.mean([score.interpolated for score in logs])
-    kinds = {
-        "nccl": ("abci_V_a", "abci_V_b", "sb_", "xx_"),
-        "osu": ("abci_V_osu", "gh200", "stack"),
-    }
-    for starts in kinds.values():
-        mine = [score for score in logs if score.name.startswith(starts)]
-        assert np.mean([s.left_out for s in mine]) <= np.mean([s.interpolated for s in mine])
+def test_no_sweep_is_worse_than_log_log_where_sizes_are_left_out() -> None:
+    """The bar of the issue: by no more than a tenth, of every log; `make bench` prints both."""
+    for sweep in sweeps():
+        score = score_of(sweep.name)
+        assert score.left_out <= 1.1 * score.interpolated, sweep.name
+
+
+@pytest.mark.parametrize("folder", ["nccl-tests", "nccl-scale", "nccl-pairs", "osu", "imb"])
+def test_nor_are_logs_that_no_choice_was_made_on(folder: str) -> None:
+    """Every second size in turn, and two of three, out of all logs of each folder (of pairs every tenth)."""
+    logs = sorted(path for path in (DATA / folder).glob("*.txt"))
+    found = published(logs[:: 10 if folder == "nccl-pairs" else 1])
+    assert found
+    for sweep in found:
+        m, t = sweep.nbytes, sweep.seconds
+        for start, step in ((0, 2), (1, 2), (0, 3)):
+            mine = np.arange(len(m)) % step == start
+            out = ~mine & (m > m[mine][0]) & (m < m[mine][-1])
+            if mine.sum() < 3 or not out.any():
+                continue
+            law = fit_of(m[mine], t[mine])
+            ours = error(np.array([law.seconds(size) for size in m[out]]), t[out])
+            between = np.exp(np.interp(np.log(m[out]), np.log(m[mine]), np.log(t[mine])))
+            assert ours <= 1.1 * error(between, t[out]), (sweep.name, start, step)
+
+
+@pytest.mark.parametrize("folder", ["nccl-tests", "osu"])
+def test_sizes_beyond_the_largest_are_in_the_interval(folder: str) -> None:
+    """4 and 16 times as large as the largest that is left; 94% of them, at 95%."""
+    held = []
+    for sweep in published(sorted((DATA / folder).glob("*.txt"))):
+        m, t = sweep.nbytes, sweep.seconds
+        for last in range(5, len(m), 5):
+            law = direct(fit_of(m[: last + 1], t[: last + 1]))
+            for beyond in (last + 2, last + 4):
+                if beyond < len(m):
+                    cost = law(int(m[beyond])).cost
+                    held.append(cost.low <= t[beyond] <= cost.high)
+    assert len(held) > 100 and 0.88 <= np.mean(held) <= 0.99
 
 
 @pytest.mark.parametrize(
@@ -184,19 +210,26 @@ def test_a_planted_outlier_moves_no_other_size(name: str) -> None:
     assert (moved(of(name)) <= 0.05).all()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "alpha_s", "beta_s_per_byte"), [(2, 23e-6, 5.18e-12), (4, 9e-6, 4.58e-12)]
-)
-def test_vtrain(ranks: int, alpha_s: float, beta_s_per_byte: float) -> None:
-    """Golden: DATA.md. 1,024 sizes; alpha and beta within 5%, the pieces within 1.5%."""
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_vtrain(ranks: int) -> None:
+    """1,024 sizes from 1 MiB to 1 GiB. (One line, as DATA.md has it: test_replay.py.)
+
+    alpha is no more than the smallest message takes; beta that of the largest, whose time is nearly all
+    bytes: both by hand from the log, and both ends of the line that they make.
+    """
     sweep = vtrain(ranks)
     rows = [
         sample(ranks=ranks, library="nccl", device="cuda", nbytes=int(m), seconds=t)
         for m, t in zip(sweep.nbytes, sweep.seconds, strict=True)
     ]
     fit = collective_fits(as_samples(rows), seed=0)[0][0]
-    assert fit.alpha_s.value == pytest.approx(alpha_s, rel=0.05)
-    assert fit.beta_s_per_byte.value == pytest.approx(beta_s_per_byte, rel=0.05)
+    steps, volume = steps_and_volume("allreduce", ranks)
+    smallest, largest = sweep.seconds[0], sweep.seconds[-1]
+    assert 0.75 * smallest <= steps * fit.alpha_s.value <= smallest
+    slope = np.polyfit(sweep.nbytes[256:], sweep.seconds[256:], 1)[0]  # ordinary least squares
+    assert volume * fit.beta_s_per_byte.value == pytest.approx(slope, rel=0.005)
+    assert fit.intercept_s.covers(smallest - slope * 2**20)
+    assert largest == pytest.approx(volume * fit.beta_s_per_byte.value * 2**30, rel=0.03)
     assert fit.pieces_mean_relative_error <= 0.005 and len(fit.pieces) <= 6
     assert fit.left_out_error is not None and fit.left_out_error <= 0.006
 

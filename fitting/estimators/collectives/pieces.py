@@ -13,12 +13,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.fitting.parameters.size_law import FALL
 from calib.foundation.arrays import Floats
 
 LEAST_SIZES = 2  # of a piece: one size alone would be remembered, not explained
 EXACT_POINTS = 40  # up to here `exact` is fast
 MOST_CUTS = 64  # with more points, borders are sought on a grid of so many
-FALL = 1.05  # a time that falls by less between two pieces is noise, by more a change of protocol
 TINY = 1e-12
 
 

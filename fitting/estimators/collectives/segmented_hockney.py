@@ -21,6 +21,7 @@ from calib.fitting.estimators.base import (
     widest,
 )
 from calib.fitting.estimators.collectives.launches import completed, pooled_if_alike
+from calib.fitting.estimators.collectives.neighbours import slow_outliers
 from calib.fitting.estimators.collectives.pieces import (
     EXACT_POINTS,
     LEAST_SIZES,
@@ -44,12 +45,6 @@ FALL_PRICE = 1.0  # how many more a falling border costs
 TROUBLED = 0.02  # mean relative error from which pieces of least absolute errors are tried too
 UNCHECKED = 0.1  # relative: of one number each at two sizes, which nothing checks
 LEAST_WIDENING, MOST_WIDENING = 1.1, 2.0  # of an interval, per decade beyond the sizes
-# the largest step between neighbours that a change of protocol made in the public logs is 4.5 up (with
-# sizes doubling) and 3.7 down; a spike has both, and is over these in both
-SPIKE = 4.0
-DROP = 2.0
-MOST = 0.2  # share of the sizes; where more are disturbed, nothing says which are right
-LEAST = 5  # sizes, to tell an outlier from a law
 
 
 class SegmentedHockney(Estimator):
@@ -251,34 +246,3 @@ class SegmentedHockney(Estimator):
             sets = [draws[which] for draws in self.draws_]
             result.append(np.stack(widest(value, sets, self.launches_[which], least), axis=1))
         return result[0], result[1]
-
-
-def slow_outliers(m: Floats, t: Floats) -> Mask:
-    """Which of the medians t [n] at rising sizes m [n] are slow outliers.
-
-    Inside: over SPIKE times the straight line in log-log between its neighbours, and falling by DROP to
-    the next. First: falling by SPIKE to the next. Last: SPIKE times more than growth in proportion to
-    the bytes explains. One by one, the worst first, as a neighbour of an outlier looks like none.
-    """
-    kept = np.ones(len(m), dtype=bool)
-    most = int(MOST * len(m)) if len(m) >= LEAST else 0
-    for _ in range(most):
-        where = np.flatnonzero(kept)
-        excess = _excess(np.log(m[where]), np.log(t[where]))
-        worst = int(np.argmax(excess))
-        if excess[worst] <= np.log(SPIKE):
-            break
-        kept[where[worst]] = False
-    return ~kept
-
-
-def _excess(m: Floats, t: Floats) -> Floats:
-    """log of how many times too slow each is [n]; zero where it does not fall as a spike does."""
-    result = np.zeros(len(t))
-    share = (m[1:-1] - m[:-2]) / (m[2:] - m[:-2])
-    between = (1 - share) * t[:-2] + share * t[2:]
-    falls = t[1:-1] - t[2:] > np.log(DROP)
-    result[1:-1] = np.where(falls, t[1:-1] - between, 0.0)
-    result[0] = t[0] - t[1]
-    result[-1] = t[-1] - t[-2] - (m[-1] - m[-2])
-    return result

@@ -119,9 +119,13 @@ def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
     assert law.links_exponent.value == 1.0
 
 
-@pytest.mark.parametrize("algorithm", ["recursive doubling", "recursive halving and doubling", "ring"])
+@pytest.mark.parametrize(
+    "algorithm", ["recursive doubling", "recursive halving and doubling", "ring"]
+)
 def test_the_algorithm_of_an_mpi_library_is_found(algorithm: str) -> None:
-    known = fits(*((n, 1) for n in (2, 4, 8, 16)), operation="allreduce", algorithm=algorithm, library="mpi")
+    known = fits(
+        *((n, 1) for n in (2, 4, 8, 16)), operation="allreduce", algorithm=algorithm, library="mpi"
+    )
     (unknown,) = fits((256, 1), operation="allreduce", algorithm=algorithm, library="mpi")
     (law,) = structural_fits(known)
     assert off(law, known, unknown) < 0.15

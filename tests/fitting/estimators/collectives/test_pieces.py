@@ -9,7 +9,6 @@ import pytest
 from scipy.optimize import linprog
 
 from calib.fitting.estimators.collectives.pieces import (
-    FALL,
     LinePiece,
     huber_weights,
     least_absolute,
@@ -19,7 +18,7 @@ from calib.fitting.estimators.collectives.pieces import (
     polished,
     rising,
 )
-from calib.fitting.estimators.collectives.segmented_hockney import slow_outliers
+from calib.fitting.parameters.size_law import FALL
 
 N = 9
 
@@ -161,16 +160,3 @@ def test_mean_error_is_weighted() -> None:
     assert mean_error([LinePiece(0, 1, 1.0, 0.0)], m, t, np.array([1.0, 3.0])) == pytest.approx(
         0.375
     )
-
-
-def test_outliers_at_the_ends_and_inside() -> None:
-    m = 2.0 ** np.arange(10)
-    t = 1e-6 + 1e-9 * m
-    for index in range(10):
-        planted = t.copy()
-        planted[index] *= 20
-        assert np.flatnonzero(slow_outliers(m, planted)).tolist() == [index]
-    assert not slow_outliers(m, t).any()
-    assert not slow_outliers(m, np.where(m < 32, t, 20 * t)).any()  # a step is none
-    assert not slow_outliers(m, np.where(m < 32, 10 * t, t)).any()  # nor one down
-    assert not slow_outliers(m[:4], t[:4] * [1, 50, 1, 1]).any()  # too few sizes to tell
