@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from calib.fitting.rounded_sizes import ALIKE, joined
 from calib.microbench.records.samples import Samples
@@ -11,8 +11,7 @@ from calib.microbench.records.samples import Samples
 IN_PLACE = ("in_place", "graph_in_place")
 
 
-@dataclass(frozen=True, order=True)
-class Direct:
+class Direct(NamedTuple):
     """What one direct law is of: an operation in one layout."""
 
     operation: str
@@ -108,16 +107,30 @@ def types_note(about: str, every: Samples, rows: Samples) -> list[str]:
     return [f"{about}: of {', '.join(types)} only {rows.first.dtype} is fitted"]
 
 
-def one_type(rows: Samples, usual: str = "") -> Samples:
-    """The rows with bytes of the `usual` data type, else of that timed at the most (p, bytes)."""
+def of_laws(samples: Samples) -> dict[Direct, tuple[Samples, Samples]]:
+    """(every row, those that are fitted) of each direct law, sorted.
+
+    Fitted are those packed side by side, of one data type (over all layouts of an operation, where they
+    have it), with one number for a size.
+    """
+    groups = grouped(samples)
+    types: dict[tuple[str, str, str, str], Counter[str]] = defaultdict(Counter)
+    for key, every in groups.items():
+        types[key[:4]].update(_sizes_by_type(every))
+    found = {}
+    for key, every in sorted(groups.items()):
+        rows = every.where(every["nbytes"] > 0)
+        own, usual = _sizes_by_type(rows), _most(types[key[:4]])
+        best = usual if own[usual] > 1 else _most(own)
+        found[key] = every, of_one_sweep(packed(rows).where(dtype=best))
+    return found
+
+
+def _sizes_by_type(rows: Samples) -> Counter[str]:
+    """How many (p, bytes) each data type has."""
     some = rows.where(rows["nbytes"] > 0)
-    best = usual_type(some)
-    if usual and len(some.where(dtype=usual).distinct("nbytes")) > 1:
-        best = usual
-    return some.where(dtype=best)
+    return Counter(dtype for dtype, _, _ in some.groups("dtype", "ranks", "nbytes"))
 
 
-def usual_type(rows: Samples) -> str:
-    """The data type that was timed at the most (p, bytes)."""
-    sizes = Counter(dtype for dtype, _, _ in rows.groups("dtype", "ranks", "nbytes"))
-    return min(sizes, key=lambda name: (-sizes[name], name), default="")
+def _most(types: Counter[str]) -> str:
+    return min(types, key=lambda name: (-types[name], name), default="")

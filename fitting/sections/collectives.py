@@ -14,14 +14,7 @@ from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHock
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.size_law import falls
 from calib.fitting.regression import error_factor
-from calib.fitting.sections.collective_rows import (
-    Direct,
-    grouped,
-    of_one_sweep,
-    one_type,
-    packed,
-    types_note,
-)
+from calib.fitting.sections.collective_rows import Direct, of_laws, types_note
 from calib.foundation.arrays import Floats, Integers
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
@@ -49,8 +42,8 @@ def collective_fits(
     log says that it took.
     """
     fits, notes = [], []
-    for key, every in sorted(grouped(samples).items()):
-        rows, about = _of_one_law(every), _words(key)
+    for key, (every, rows) in of_laws(samples).items():
+        about = _words(key)
         sizes = rows.distinct("nbytes")
         if len(sizes) < MIN_SIZES:
             if sizes:
@@ -67,13 +60,7 @@ def collective_fits(
 
 def measured_points(samples: Samples) -> dict[Direct, list[CollectivePoint]]:
     """The medians that direct laws would be fitted to, those of a single size too."""
-    laws = {key: _of_one_law(every) for key, every in sorted(grouped(samples).items())}
-    return {key: _points(rows) for key, rows in laws.items() if len(rows)}
-
-
-def _of_one_law(every: Samples) -> Samples:
-    """The rows of one data type, packed side by side, with one number for a size."""
-    return of_one_sweep(one_type(packed(every)))
+    return {key: _points(rows) for key, (_, rows) in of_laws(samples).items() if len(rows)}
 
 
 def _words(key: Direct) -> str:
