@@ -97,7 +97,7 @@ def command(
     logs = list(against or [])
     operations: list[str] = []
     for word in words or []:
-        if against and Path(word).exists():
+        if against and is_file_name(word):
             logs.append(Path(word))
         else:
             operations += word_list(word) or ()
@@ -130,6 +130,11 @@ def command(
             raise typer.Exit(SLOWER)
 
 
+def is_file_name(word: str) -> bool:
+    """Whether a word after --against is a log's name, there or not: operations have no . or /."""
+    return "." in word or "/" in word or Path(word).exists()
+
+
 def put(
     rows: Sequence[CollectiveRow],
     notes: Sequence[str],
@@ -153,7 +158,7 @@ def put(
         write_whole(destination(plot), render(rows, parameters.provenance))
         say(f"page: {plot}")
     if as_json:
-        print_json(in_json(rows))
+        print_json(in_json(rows, notes))
     elif csv != "-":
         for table in collective_times(rows):
             print_table(table)

@@ -47,11 +47,11 @@ def csv_text(rows: Sequence[CollectiveRow]) -> str:
     return written(COLUMNS, map(row_of, rows), "\n")
 
 
-def in_json(rows: Sequence[CollectiveRow]) -> dict[str, Any]:
-    """The rows, what they rest on, and what is to be said of measured times."""
+def in_json(rows: Sequence[CollectiveRow], notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The rows, `notes` and those on what they rest on, and what is to be said of measured times."""
     against = any(row.measured is not None for row in rows)
     return {
         "rows": [dict(zip(COLUMNS, row_of(row), strict=True)) for row in rows],
-        "notes": notes_on(rows),
+        "notes": [*notes, *notes_on(rows)],
         "summary": summary_of(rows) if against else None,
     }

@@ -137,6 +137,7 @@ def test_what_is_given_chooses_among_the_logs(logged: Path) -> None:
     assert {x["p"] for x in found} == {4, 8} and len(found) == 2 * len(TIMES)
     found = json.loads(calib(logged, line + "allreduce -p 8 --bytes 1K:4K,1M:1M").stdout)["rows"]
     assert [(x["p"], x["nbytes"]) for x in found] == [(8, 1 << 10), (8, 1 << 12), (8, 1 << 20)]
+    assert "nosuch.log" in calib(logged, line + "nosuch.log").stderr
     done = calib(logged, line + "allgather")
     assert done.returncode == 2
     assert "no time that was asked for: they hold allreduce on 4 ranks" in done.stderr
@@ -190,6 +191,7 @@ def test_published_logs_to_twice_the_nodes(tmp_path: Path) -> None:
         ("allreduce -p 4 --json --csv -", "choose one"),
         ("allreduce -p 4 --plot parameters.json", "one of the files that are read"),
         ("--against nosuch.log", "nosuch.log"),
+        ("--against parameters.json nosuch.log", "parameters.json"),
     ],
 )
 def test_mistakes(here: Path, words: str, said: str) -> None:
