@@ -172,7 +172,7 @@ def _other_ranks(
     measured = ", ".join(map(str, sorted({fit.ranks for fit in fits})))
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
-    how = "the structural law" if is_structural else "alpha and beta, as if it were a ring"
+    how = "the structural law" if is_structural else "the nearest, scaled as a ring"
     yield note(
         BEYOND,
         f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "

@@ -46,7 +46,7 @@ NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the be
 OUTLYING_DEVIATION = 0.6
 OUTLYING_SHARE = 0.05  # of layouts, beforehand
 MOST_OUTLYING = 3
-LEAST_OUTLYING = 1.25  # a smaller factor is not named
+LEAST_OUTLYING = 1.35  # a smaller factor is not named
 
 
 class Error(NamedTuple):

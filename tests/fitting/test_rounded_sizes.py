@@ -94,7 +94,7 @@ def test_a_structural_law_has_one_band_for_a_size() -> None:
     fits, _ = collective_fits(as_samples(rows), 0)
     (law,) = structural_fits(fits)
     assert [band.nbytes for band in law.bands] == [rounded(m, 10, 4) for m in sweep]
-    assert law.held_out_error == pytest.approx(0, abs=0.005)
+    assert law.held_out_error == pytest.approx(0, abs=0.02)
 
 
 def test_two_logs_that_rounded_differently_are_one_sweep() -> None:

@@ -234,7 +234,10 @@ LAYOUTS = f.structural().layouts
 
 def test_one_p_and_no_structural_law() -> None:
     found = spoilt(collectives=[f.collective(2)], structural=[])
-    assert "measured on p = 2; every other p is predicted by the nearest" in the(found).message
+    assert (
+        "measured on p = 2; every other p is predicted by the nearest, scaled as a ring"
+        in the(found).message
+    )
 
 
 @pytest.mark.parametrize(
