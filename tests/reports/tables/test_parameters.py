@@ -141,10 +141,9 @@ def _told(start: float, per_byte: float, operation: str, **more: Any) -> Collect
         "intercept_s": f.near(start * 1e-6).model_dump(),
         "slope_s_per_byte": f.near(per_byte * 1e-9).model_dump(),
     }
-    sizes = f.collective().points[0], f.collective().points[-1]
     points = [
-        point.model_copy(update={"nbytes": m})
-        for m, point in zip((1024, 2**24), sizes, strict=True)
+        {"nbytes": m, "seconds": f.near((start + per_byte * m * 1e-3) * 1e-6).model_dump(), "n": 9}
+        for m in (2**k for k in range(10, 25))
     ]
     of = {"library": "nccl", "device": "cuda", "operation": operation, "pieces": [piece]}
     return f.collective(4, **of, points=points, **more)
