@@ -137,8 +137,8 @@ def logs() -> list[str]:
     )
     rows = [
         f"{each.name:70s} {each.sizes:5d} {each.pieces:6d} {100 * each.line:5.1f} "
-        f"{100 * each.ends:5.1f} {100 * each.two:5.1f} {100 * each.chosen:7.2f} {100 * each.left_out:9.2f} "
-        f"{100 * each.interpolated:8.2f}"
+        f"{100 * each.ends:5.1f} {100 * each.two:5.1f} {100 * each.chosen:7.2f} "
+        f"{100 * each.left_out:9.2f} {100 * each.interpolated:8.2f}"
         for each in found
     ]
     logs_only = [each for each in found if "excerpt" not in each.name]

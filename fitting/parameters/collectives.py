@@ -71,8 +71,8 @@ class CollectiveFit(CollectiveLaw):
 
     Predictions take the points, and go straight in log-log from one to the next. The ends say what
     the smallest messages take and how the time grows with the largest; alpha and beta are derived from
-    them. The pieces describe the points in few numbers; where the data prove a fall between two (a change
-    of protocol) the time falls.
+    them. The pieces describe the points in few numbers; where the data prove a fall between two (a
+    change of protocol) the time falls.
     """
 
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")

@@ -84,9 +84,9 @@ def _thin(fit: CollectiveFit) -> Iterator[Remark]:
         low, high = fit.range_nbytes
         yield warning(
             GAPS,
-            f"a size that is left out, predicted from its neighbours, is off by {fit.left_out_error:.1%} "
-            f"on average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
-            f"{bytes_words(high)}",
+            f"a size that is left out, predicted from its neighbours, is off by "
+            f"{fit.left_out_error:.1%} on average, over {MAX_ERROR:.0%}; measure more "
+            f"sizes between {bytes_words(low)} and {bytes_words(high)}",
         )
 
 

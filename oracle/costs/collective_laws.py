@@ -25,8 +25,8 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
 
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
-# error factor per decade beyond the largest size: 95% of the public logs' sizes, predicted from those of
-# less than a 4th, 16th or 64th of them, lay within it (94 to 96%)
+# error factor per decade beyond the largest size: of the public logs, sizes predicted from those up to a
+# 4th, 16th or 64th of them lay within it in 93, 95 and 98%
 BEYOND_FACTOR = 4.0
 # uncertainty per doubling of nodes, or of ranks on a node, beyond the measured ones: twice the ranks of
 # a node may use twice the links, or share the same ones
@@ -98,8 +98,8 @@ def as_words(grid: Sequence[int]) -> str:
 def direct(fit: CollectiveFit) -> Law:
     """The law of a measured layout: a point, else the fit; wider outside its sizes.
 
-    Below the smallest size the interval is at least that of the start-up, and beyond the largest it grows by
-    BEYOND_FACTOR with every decade.
+    Below the smallest size the interval is at least that of the start-up; beyond the largest it grows
+    by BEYOND_FACTOR with every decade.
     """
     sizes = [point.nbytes for point in fit.points]
     times = [point.seconds for point in fit.points]

@@ -17,9 +17,9 @@ from calib.reports.tables.collectives import contention_name
 
 READING = (
     "Blue: medians with 95% intervals; predictions go straight from one to the next. Green: the pieces, "
-    "dotted between two of them. Orange, dashed: the line of alpha (start-up time, of the smallest sizes) "
-    "and beta (time per byte, at the largest): its algorithm's steps times alpha plus its volume times "
-    "beta. Between its ends it may be far off. Below: how far each median lies from the pieces."
+    "dotted between two of them. Orange, dashed: the line of alpha (start-up time, of the smallest "
+    "sizes) and beta (time per byte, at the largest): its algorithm's steps times alpha plus its volume "
+    "times beta. Between its ends it may be far off. Below: how far each median lies from the pieces."
 )
 REPETITIONS = " Grey: single repetitions."
 OUTLIERS = " A cross is a median too far off to be fitted."

@@ -53,10 +53,10 @@ def collectives(parameters: Parameters) -> Table:
         for fit in parameters.collectives
     )
     remarks = [
-        "alpha: start-up time of a message, what the smallest sizes take without their bytes / the steps "
-        "of the algorithm; 1/beta: bandwidth of a message, at the largest sizes; [95% interval]",
-        "off: mean relative error, of one line with this alpha and beta, of the pieces (how many), and of "
-        "a size when it is left out and predicted from its neighbours",
+        "alpha: start-up time of a message, what the smallest sizes take without their bytes / the "
+        "steps of the algorithm; 1/beta: bandwidth of a message at the largest sizes; [95% interval]",
+        "off: mean relative error, of one line with this alpha and beta, of the pieces (how many), "
+        "and of a size when it is left out and predicted from its neighbours",
     ]
     return Table("Collectives: one message", *in_columns(rows), remarks=remarks)
 

@@ -18,8 +18,8 @@ from calib.foundation.records import Estimate
 REACH = 4.0  # an end has the sizes within this factor, but two at least
 NARROW = 2.0  # what half the reach says is in the interval: it shows a bend inside the end
 ROUNDED = 1.01  # a tool's rounding of sizes
-# of the largest size's time, that its bytes take at least. In the public logs, cut off where the time had
-# not grown within REACH, it was 1.2%, and with 3% sizes 4 to 1000 times as large were predicted best
+# of the largest size's time, that its bytes take at least. Public logs, cut off where the time had not
+# grown within REACH: it was 1.2%, and with 3% sizes 4 to 1000 times as large were predicted best
 LEAST_SHARE = 0.03
 
 

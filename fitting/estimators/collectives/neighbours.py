@@ -15,7 +15,7 @@ LEAST = 5  # sizes, to tell an outlier from a law
 
 
 def between_neighbours(m: Floats, t: Floats) -> Floats:
-    """Seconds of the inner ones [n-2] of rising sizes m [n], straight in log-log from their neighbours."""
+    """Seconds of the inner sizes [n-2] of m [n], rising: straight in log-log from their neighbours."""
     between: Floats = np.exp(_between(np.log(m), np.log(t)))
     return between
 

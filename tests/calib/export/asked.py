@@ -26,7 +26,7 @@ def exactly(value: float) -> Estimate:
 
 
 def law(operation: str, p: int, a: float, b: float, level: str = "node") -> CollectiveFit:
-    """t = a + b m from 64 B to 16 MiB."""
+    """t = a + b m from 64 B to 16 MiB, measured at each power of two."""
     piece = HockneyPiece(
         from_nbytes=SIZES[0],
         to_nbytes=SIZES[1],
@@ -35,9 +35,10 @@ def law(operation: str, p: int, a: float, b: float, level: str = "node") -> Coll
     )
     points = [
         collective().points[0].model_copy(update={"nbytes": m, "seconds": exactly(a + b * m)})
-        for m in SIZES
+        for m in (1 << k for k in range(6, 25))
     ]
-    return collective(p, operation=operation, level=level, nodes=0, pieces=[piece], points=points)
+    line = {"intercept_s": exactly(a), "slope_s_per_byte": exactly(b), "pieces": [piece]}
+    return collective(p, operation=operation, level=level, nodes=0, points=points, **line)
 
 
 def of(*fits: CollectiveFit, **changes: Any) -> Parameters:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import numpy as np
 import pytest
 from tests.calib.export.asked import NO_MORE, asking, of
 from tests.calib.inside import calib
@@ -225,8 +226,12 @@ def test_calls_that_were_told_are_compared_as_logs_are() -> None:
 def law(
     name: str, start: float, per_byte: float, factor: float = 1.0, **more: Any
 ) -> CollectiveFit:
-    """t = start + per_byte m in seconds, known to a factor, of sizes 1 KiB to 16 MiB."""
+    """t = start + per_byte m in seconds, known to a factor, of sizes 1 KiB to 16 MiB.
+
+    Measured at so many that what goes straight in log-log between two of them is this line.
+    """
     sizes = more.pop("sizes", [1024, 16 << 20])
+    every = sorted({*sizes, *map(int, np.geomspace(sizes[0], sizes[-1], 1000))})
     return collective(
         more.pop("ranks", 4),
         operation=name,
@@ -240,7 +245,7 @@ def law(
                 "slope_s_per_byte": near(per_byte),
             }
         ],
-        points=[CollectivePoint(nbytes=m, seconds=near(start + per_byte * m), n=1) for m in sizes],
+        points=[CollectivePoint(nbytes=m, seconds=near(start + per_byte * m), n=1) for m in every],
         pieces_error_factor=factor,
         **more,
     )

@@ -44,7 +44,7 @@ def written(request: ExportRequest, directory: Path) -> tuple[Path, Exported]:
 
 
 def in_pieces(ranks: int, *pieces: tuple[float, float, float], **changes: Any) -> CollectiveFit:
-    """An allreduce of lines (bytes from which on, intercept, slope), and their times at powers of 8."""
+    """An allreduce of lines (first bytes, intercept, slope), and their times at powers of two."""
     ends = [*(piece[0] for piece in pieces[1:]), float(SIZES[-1])]
     laws = [
         HockneyPiece(
@@ -56,10 +56,11 @@ def in_pieces(ranks: int, *pieces: tuple[float, float, float], **changes: Any) -
         for k, ((start, a, b), end) in enumerate(zip(pieces, ends, strict=True))
     ]
     points = []
-    for m in SIZES:
+    for m in (SIZES[0] << k for k in range(22)):
         _, a, b = max(piece for piece in pieces if piece[0] <= m)
         points.append(CollectivePoint(nbytes=m, seconds=near(a + b * m), n=20))
-    return collective(ranks, pieces=laws, points=points, **changes)
+    both = {"intercept_s": near(pieces[0][1]), "slope_s_per_byte": near(pieces[-1][2])}
+    return collective(ranks, pieces=laws, points=points, **(both | changes))
 
 
 def jumping(**changes: Any) -> Parameters:

@@ -1,4 +1,4 @@
-"""A direct law at any size: through its points, bounded beyond them, falling only where that is proven."""
+"""A direct law at any size: through its points, bounded beyond, falling only where that is proven."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_interpolation_is_exact_on_power_laws(factor: float, power: float, nbyte
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12), st.floats(1e-7, 1.0))
 def test_it_goes_through_its_points_and_is_bounded_beyond(times: list[float], share: float) -> None:
-    """Any rising times, and any slope at the end: no jump, no fall, no flat end, no bandwidth invented."""
+    """Any rising times, any slope at the end: no jump, no fall, no flat end, no bandwidth invented."""
     seconds = sorted(times)
     slope = share * seconds[-1] / SIZES[-1]
     law = SizeLaw.through(SIZES, seconds, seconds[0] / 2, slope)
@@ -49,7 +49,7 @@ def test_below_the_smallest_size_it_goes_straight_to_the_start() -> None:
 
 
 def test_beyond_the_largest_size_it_grows_by_the_slope() -> None:
-    """Where start-up is most of the time, growth in proportion would be 190% too slow (docs/fitting.md)."""
+    """Where start-up is most of the time, in proportion it would be 190% off (docs/fitting.md)."""
     short = SizeLaw.through(SIZES[:3], LINE.seconds[:3], 20e-6, 1e-9)
     assert short.at(1 << 30) == pytest.approx(20e-6 + 1e-9 * (1 << 30))
     # 99.9% of bytes: the bandwidth that was measured, 0.06% under that of the slope

@@ -136,18 +136,18 @@ POINTS = f.collective().points
             ["2 of 8 sizes have under 6 repetitions (least 5)"],
         ),
         ({"left_out_error": 0.125}, "thin", ["is off by 12.5%", "between 8 B and 16 MiB"]),
-        (
-            {"slope_s_per_byte": f.near(1e-9, 0.2)},
-            "noisy",
-            ["beta +-20%", "one line is off by 12% on average, so use the pieces"],
-        ),
+        ({"slope_s_per_byte": f.near(1e-9, 0.2)}, "noisy", ["beta +-20%", "measure larger sizes"]),
         (
             {"points": [p.model_copy(update={"seconds": f.near(1e-3, 0.3)}) for p in POINTS]},
             "noisy",
             ["8 of 8 sizes have", "worst 16 MiB with +-30%"],
         ),
         ({"pieces_error_factor": 1.75}, "noisy", ["within / and * 1.75"]),
-        ({"pieces": [], "line_error_factor": 2.5}, "noisy", ["within / and * 2.50", "one line"]),
+        (
+            {"pieces": [], "line_error_factor": 2.5},
+            "noisy",
+            ["within / and * 2.50", "by alpha and beta, no pieces"],
+        ),
     ],
 )
 def test_collectives_that_are_worth_a_warning(

@@ -62,7 +62,8 @@ def bent() -> CollectiveFit:
         CollectivePoint(nbytes=8, seconds=estimate(4.1e-6), n=3),
         CollectivePoint(nbytes=2**20, seconds=estimate(4.6e-5), n=3),
     ]
-    return STRAIGHT.model_copy(update={"pieces": pieces, "points": points})
+    content = {"intercept_s": estimate(4e-6), "pieces": pieces, "points": points}
+    return STRAIGHT.model_copy(update=content)
 
 
 def with_fit(fit: CollectiveFit) -> Parameters:
@@ -74,7 +75,7 @@ def only(parameters: Parameters) -> CollectiveFit:
     return fit
 
 
-@pytest.mark.parametrize("nbytes", [8, 100, 2**20, 2**24])
+@pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize(
     ("setting", "alpha", "beta"),
     [
@@ -118,8 +119,11 @@ def test_twice_beta_doubles_the_bytes_of_every_piece_and_keeps_their_border() ->
     before, after = bent(), only(apply(with_fit(bent()), ["communication.node.beta_s_per_byte*=2"]))
     start = 4e-6
     for nbytes in (8, 1000, 65535, 65537, 2**20):
-        bytes_part = before.seconds(nbytes) - start
-        assert after.seconds(nbytes) == pytest.approx(start + 2 * bytes_part, rel=1e-9)
+        bytes_part = before.described_seconds(nbytes) - start
+        assert after.described_seconds(nbytes) == pytest.approx(start + 2 * bytes_part, rel=1e-9)
+    for one, other in zip(before.points, after.points, strict=True):
+        bytes_part = one.seconds.value - start
+        assert other.seconds.value == pytest.approx(start + 2 * bytes_part, rel=1e-9)
     left, right = (piece.at(65536) for piece in after.pieces)
     assert left == pytest.approx(right, rel=1e-9)
 

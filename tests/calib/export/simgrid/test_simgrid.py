@@ -170,8 +170,12 @@ def straight(ranks: int, intercept: float, slope: float, **changes: Any) -> Coll
         intercept_s=near(intercept),
         slope_s_per_byte=near(slope),
     )
-    points = [CollectivePoint(nbytes=m, seconds=near(intercept + slope * m), n=20) for m in SIZES]
-    return collective(ranks, pieces=[piece], points=points, **changes)
+    points = [
+        CollectivePoint(nbytes=m, seconds=near(intercept + slope * m), n=20)
+        for m in (SIZES[0] << k for k in range(22))
+    ]
+    line = {"intercept_s": near(intercept), "slope_s_per_byte": near(slope), "pieces": [piece]}
+    return collective(ranks, points=points, **(line | changes))
 
 
 @pytest.mark.parametrize(
