@@ -26,11 +26,9 @@ LATER_TIERS_OVERRUN = 1.0
 # of a collective: its check, the trial that says how many calls a timing holds; and a warm-up
 BEFORE_REPETITIONS = 2
 FEWEST_CALLS = BEFORE_REPETITIONS + 1 + FEWEST_REPETITIONS
-# of a size's time, what the fewest repetitions of its collectives may take: the rest is for more of
-# them, for the other cases, and for what takes longer than was expected
+# of a size's time, what the fewest repetitions may take: the rest is for more of them, for the layers
+# that can be left out, and for what takes longer than was expected
 FILLED = 0.8
-# where two launches are too many for that, what collectives have of the time; more, if they weigh more
-OF_COLLECTIVES = 0.5
 # what three sizes of every law may take of the time; the rest is for the sizes that are sent
 OF_THREE_SIZES = 0.5
 # a size that strategies send, and that takes no longer than this, is always measured
@@ -82,7 +80,13 @@ def fewest_s(case: Case) -> float:
     return (case.fewest_s or 0.0) if isinstance(case, CollectiveCase) else 0.0
 
 
-def chosen(plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 0.0) -> Plan:
+def chosen(
+    plan: Plan,
+    ranks: int,
+    needs: Mapping[str, float],
+    spent_s: float = 0.0,
+    others_s: float = 0.0,
+) -> Plan:
     """The plan with what its budget holds of the collectives of a size.
 
     Parameters
@@ -95,6 +99,8 @@ def chosen(plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 
         Case -> s of its fewest repetitions. A case without is measured in any case.
     spent_s
         Seconds of the size's time that are gone.
+    others_s
+        Seconds that a launch takes for what it never leaves out, at the fewest repetitions.
 
     Returns
     -------
@@ -113,19 +119,21 @@ def chosen(plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 
     total = sum(needs[case.id] for case in known)
     filled_s = time_s * FILLED
     least = min(FEWEST_LAUNCHES, plan.launches)
-    launches = next((n for n in range(plan.launches, least, -1) if n * total <= filled_s), least)
-    share = max(weights_of(known) / weights_of(plan.cases_for(ranks)), OF_COLLECTIVES)
-    free = filled_s * share / launches
+    all_s = total + others_s
+    launches = next((n for n in range(plan.launches, least, -1) if n * all_s <= filled_s), least)
+    most_s = filled_s / launches
+    share = weights_of(known) / weights_of(plan.cases_for(ranks))
+    free = max(most_s - others_s, most_s * share)
     first, kept = set[str](), set(needs)
-    if launches * total > filled_s:
-        first, kept = needed_most(known, needs, free, filled_s / launches)
+    if all_s > most_s:
+        first, kept = needed_most(known, needs, free, most_s)
 
     def told(case: Case) -> Case:
         if not isinstance(case, CollectiveCase) or case.id not in needs:
             return case
         need, why = needs[case.id], ""
         if case.id not in kept:
-            of = seconds_words(free if case.tier else filled_s / launches)
+            of = seconds_words(free if case.tier else most_s)
             why = f"{seconds_words(need)} at its fewest repetitions, of {of} for all in a launch"
         about = {"fewest_s": need, "left_out": why, "first": case.id in first}
         return case.model_copy(update=about)

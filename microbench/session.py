@@ -94,6 +94,12 @@ def case_seed(plan: Plan, case: Case) -> int:
     return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
 
 
+def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
+    """Seconds that a case would have taken at its fewest repetitions."""
+    made = max(map(len, result.ranks.values()), default=0) + BEFORE_REPETITIONS
+    return elapsed_s * min(1.0, FEWEST_CALLS / made)
+
+
 def needs_torch(case: Case) -> bool:
     """Whether ranks load PyTorch for a case: all but collectives of MPI on buffers of the host."""
     return not (isinstance(case, CollectiveCase) and (case.library, case.device) == ("mpi", "cpu"))
@@ -135,6 +141,8 @@ class Session:
     synchroniser: Synchroniser
     pool: CommunicatorPool
     gpu: Device | None = None
+    others_s: float = 0.0
+    """Of the cases so far, at their fewest repetitions."""
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -172,20 +180,25 @@ class Session:
         timer, clock = device.events or self.timer, self.synchroniser.clock
         return CollectiveSetting(self.control, self.pool, self.placement, timer, clock, device)
 
+    def must_choose(self) -> bool:
+        """Whether nobody has found out yet what the budget holds of this size."""
+        cases, held = self.plan.cases_for(self.control.size), self.plan.held_of(self.control.size)
+        return held is None and any(isinstance(case, CollectiveCase) for case in cases)
+
     def choose(self) -> None:
         """Find out once what the budget holds of the collectives of this size: into plan.json.
 
-        Collective. Where it holds all, nothing is left out and every launch is made.
+        Collective. Where it holds all, nothing is left out and every launch is made. What was measured
+        before is taken for what no launch leaves out.
         """
         begin = perf_counter()
         ranks = self.control.size
         cases = [case for case in self.plan.cases_for(ranks) if isinstance(case, CollectiveCase)]
-        if not cases or self.plan.held_of(ranks) is not None:
-            return
         time_s = seconds_of_size(self.plan, ranks) * FOR_CHOOSING
         needs = expected_s(lambda case: needed_s(self._setting(case), case), cases, time_s)
-        spent_s = self.control.broadcast_object(perf_counter() - begin)
-        self.plan = chosen(self.plan, ranks, needs, spent_s)
+        about = [perf_counter() - begin, self.others_s]
+        spent_s, others_s = self.control.broadcast_object(about)
+        self.plan = chosen(self.plan, ranks, needs, spent_s, others_s)
         if self.control.rank:
             return
         write_plan(self.run, self.plan)
@@ -193,15 +206,13 @@ class Session:
         gone = [case for case in cases if case.id not in held]
         for case in gone:
             self.keep(self._ended(case, 0.0, NOT_HELD))
-        launches = self.plan.launches_of(ranks)
+        launches, line = self.plan.launches_of(ranks), ""
         if gone or launches < self.plan.launches:
-            self._say(
-                {
-                    "event": "chosen",
-                    "line": f"the budget holds {launches} of {self.plan.launches} launches of {ranks} "
-                    f"ranks, and {len(cases) - len(gone)} of {len(cases)} collectives in each",
-                }
+            line = (
+                f"the budget holds {launches} of {self.plan.launches} launches of {ranks} ranks, and "
+                f"{len(cases) - len(gone)} of {len(cases)} collectives in each"
             )
+        self._say({"event": "chosen", "line": line})
 
     def run_case(self, case: Case, budget_s: float) -> float:
         """Measure a case and keep how it ended; returns the seconds of its repetitions.
@@ -225,6 +236,7 @@ class Session:
             self.keep(self._ended(case, time() - begun, f"failed: {error}"))
             return 0.0
         best = min(attempts, key=Attempt.throttling)
+        self.others_s += at_its_fewest(best.result, time() - begun)
         gpus, again = (best.before, best.after), len(attempts) - 1
         end = case_end(case, self.launch, time() - begun, best.result, gpus=gpus, again=again)
         if self.control.rank == 0:
@@ -409,9 +421,17 @@ def run_session(
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
     )
-    session.choose()
-    todo = not_done(session.plan)
-    session.go(todo, budget_of(session.plan, communicator.size, todo))
+    left_s = 0.0
+    if session.must_choose():
+        # what is never left out comes first: its time is known when the rest is chosen
+        always = [c for c in todo if c.tier == 0 and not isinstance(c, CollectiveCase)]
+        start, budget_s = perf_counter(), budget_of(plan, communicator.size, always)
+        session.go(always, budget_s)
+        left_s = max(budget_s - (perf_counter() - start), 0.0)
+        session.choose()
+        over = {case.id for case in always}
+        todo = [case for case in not_done(session.plan) if case.id not in over]
+    session.go(todo, budget_of(session.plan, communicator.size, todo) + left_s)
     pool.close()
     record.finished = utc_now()
     record.clocks = synchroniser.records()

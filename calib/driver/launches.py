@@ -108,7 +108,8 @@ class Launches:
                 label = f"launch {launch + 1}, {event['label']}"
                 bar.update(kept + event["done"], label, event["left_s"] + later_s)
             elif event["event"] == "chosen":
-                say(event["line"])
+                if event["line"]:
+                    say(event["line"])
                 kept, later_s = self._stands(bar, later)
             elif event["event"] == "failed":
                 reason = event["reason"].removeprefix(f"{event['label']}: ")

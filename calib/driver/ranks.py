@@ -108,7 +108,7 @@ def emit(event: RankEvent, to: TextIO | None = None) -> None:
         print(f"{event['done']}/{event['of']} {event['label']}", file=to, flush=True)
     elif event["event"] == "failed":
         print(f"failed: {event['label']}: {event['reason']}", file=to, flush=True)
-    elif event["event"] == "chosen":
+    elif event["event"] == "chosen" and event["line"]:
         print(event["line"], file=to, flush=True)
     elif event["event"] == "stuck":
         print(

@@ -8,7 +8,6 @@ from tests.helpers.divided import model_case
 from calib.foundation.collectives import Operation
 from calib.microbench.budget import (
     FILLED,
-    OF_COLLECTIVES,
     SHORT_S,
     WEIGHTS,
     budget_of,
@@ -156,17 +155,28 @@ def test_cases_whose_time_is_not_known_are_held() -> None:
 
 
 def test_other_cases_keep_their_time() -> None:
-    """Where the network takes all, collectives have half of the size's time, and models the rest."""
+    """What a launch never leaves out comes off its time, as do the calls by which it was found out."""
     plan = slow_plan(60.0)
     plan = plan.model_copy(update={"cases": (model_case("m", 2), model_case("n", 1), *plan.cases)})
-    found = chosen(plan, 2, needs_of(plan), spent_s=4.0)
     whole = seconds_of_size(plan, 2)
     assert whole == pytest.approx(60 * weight(plan, 2) / (weight(plan, 1) + weight(plan, 2)))
-    share = max(OF_COLLECTIVES, 1 - WEIGHTS["in_place"] / weight(plan, 2))
-    assert held_s(found) <= FILLED * share * (whole - 4.0)
+    found = chosen(plan, 2, needs_of(plan), spent_s=4.0, others_s=5.0)
+    assert found.launches_of(2) == 2
+    assert held_s(found) + 2 * 5.0 <= FILLED * (whole - 4.0)
+    assert len(found.cases_for(2)) < len(chosen(plan, 2, needs_of(plan), 4.0).cases_for(2))
     assert found.launches_of(1) == 6, "of one rank, where nothing is sent"
     assert seconds_of_size(found, 2) == whole
     assert budget_of(found, 2, found.cases_for(2)) == pytest.approx((whole - 4.0) / 2)
+
+
+def test_collectives_keep_their_share_where_others_take_all() -> None:
+    plan = slow_plan(60.0)
+    plan = plan.model_copy(update={"cases": (model_case("m", 2), *plan.cases)})
+    found = chosen(plan, 2, needs_of(plan), others_s=1e3)
+    share = 1 - WEIGHTS["in_place"] / weight(plan, 2)
+    assert 0.5 * FILLED * share * 60.0 < held_s(found) <= FILLED * 60.0
+    operations = {c.operation for c in found.cases_for(2) if isinstance(c, CollectiveCase)}
+    assert operations == set(OPERATIONS)
 
 
 def weight(plan: Plan, ranks: int) -> float:
