@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from calib.foundation.words import seconds_words
 from calib.microbench.cases import Case, CollectiveCase, Held, Plan, law_of
-from calib.microbench.timing.repeat import FEWEST_REPETITIONS
+from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions
 
 # a case's share of the time, relative to others: a whole iteration takes long, and corrects every
 # prediction; what no prediction looks up can wait
@@ -26,6 +26,7 @@ LATER_TIERS_OVERRUN = 1.0
 # of a collective: its check, the trial that says how many calls a timing holds; and a warm-up
 BEFORE_REPETITIONS = 2
 FEWEST_CALLS = BEFORE_REPETITIONS + 1 + FEWEST_REPETITIONS
+REPEATED = 1 - BEFORE_REPETITIONS / FEWEST_CALLS  # of these, the share of the repetitions
 # of a size's time, what the fewest repetitions may take: the rest is for more of them, for the layers
 # that can be left out, and for what takes longer than was expected
 FILLED = 0.8
@@ -78,6 +79,12 @@ def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
 def fewest_s(case: Case) -> float:
     """Seconds of a case's fewest repetitions, as far as they are known."""
     return (case.fewest_s or 0.0) if isinstance(case, CollectiveCase) else 0.0
+
+
+def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
+    """Seconds that a case would have taken at its fewest repetitions."""
+    made = max(map(len, result.ranks.values()), default=0) + BEFORE_REPETITIONS
+    return elapsed_s * min(1.0, FEWEST_CALLS / made)
 
 
 def chosen(

@@ -21,9 +21,9 @@ from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
 from calib.foundation.garbage import loaded
 from calib.microbench.budget import (
-    BEFORE_REPETITIONS,
-    FEWEST_CALLS,
     FIRST_OVERHEAD_S,
+    REPEATED,
+    at_its_fewest,
     budget_of,
     chosen,
     fewest_s,
@@ -40,9 +40,10 @@ from calib.microbench.cases import (
     Plan,
     SparseCase,
     TensorsCase,
+    law_of,
     write_plan,
 )
-from calib.microbench.collectives.expected import expected_s, needed_s
+from calib.microbench.collectives.expected import HOW, expected_s, needed_s
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator
@@ -54,7 +55,13 @@ from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
-from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
+from calib.microbench.records.parts import (
+    OUT_OF_TIME,
+    cases_done,
+    changed_manifest,
+    read_ends,
+    write_part,
+)
 from calib.microbench.rows import case_end, rank_places, to_table
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
@@ -66,8 +73,6 @@ LEFT_OUT = f"{OUT_OF_TIME}; a larger budget measures them"
 NOT_HELD = "skipped: the budget does not hold them beside what is needed more; a larger one does"
 # of the time of a launch size, what the calls may take by which its collectives are chosen
 FOR_CHOOSING = 0.1
-# of a collective's fewest calls, those that are repetitions
-REPEATED = 1 - BEFORE_REPETITIONS / FEWEST_CALLS
 RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
 # clocks are synchronised again after the first interval, which then doubles up to the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
@@ -92,12 +97,6 @@ def _turn(case: Case) -> tuple[int, bool]:
 def case_seed(plan: Plan, case: Case) -> int:
     """The seed of a case's input data."""
     return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
-
-
-def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
-    """Seconds that a case would have taken at its fewest repetitions."""
-    made = max(map(len, result.ranks.values()), default=0) + BEFORE_REPETITIONS
-    return elapsed_s * min(1.0, FEWEST_CALLS / made)
 
 
 def needs_torch(case: Case) -> bool:
@@ -195,7 +194,17 @@ class Session:
         ranks = self.control.size
         cases = [case for case in self.plan.cases_for(ranks) if isinstance(case, CollectiveCase)]
         time_s = seconds_of_size(self.plan, ranks) * FOR_CHOOSING
-        needs = expected_s(lambda case: needed_s(self._setting(case), case), cases, time_s)
+        # a call that ended the ranks is not made again
+        ends = read_ends(self.run) if self.control.rank == 0 else []
+        deadly = [end.case_id for end in ends if end.ended_ranks]
+        deadly = self.control.broadcast_object(deadly)
+        ruled_out = {law_of(case, *HOW) for case in cases if case.id in deadly}
+        needs = expected_s(
+            lambda case: needed_s(self._setting(case), case),
+            [case for case in cases if law_of(case, *HOW) not in ruled_out],
+            time_s,
+            lambda case: self._say_case(case, 0, len(cases), time_s),
+        )
         about = [perf_counter() - begin, self.others_s]
         spent_s, others_s = self.control.broadcast_object(about)
         self.plan = chosen(self.plan, ranks, needs, spent_s, others_s)
@@ -291,18 +300,7 @@ class Session:
             if again:
                 self.synchroniser.refresh()
                 synchronised, pause = perf_counter(), min(2 * pause, SYNCHRONISE_EVERY_S)
-            self._say(
-                {
-                    "event": "case",
-                    "id": case.id,
-                    "label": case.label,
-                    "done": index,
-                    "of": len(todo),
-                    "launch": self.launch,
-                    "ranks": self.control.size,
-                    "left_s": max(left, needed),
-                }
-            )
+            self._say_case(case, index, len(todo), max(left, needed))
             beat()  # from here on the case itself is watched
             begin = perf_counter()
             repeated_s = self.run_case(case, share)
@@ -321,6 +319,13 @@ class Session:
         pids = self.control.allgather_object(os.getpid())
         ours = [pid for pid, gpu in zip(pids, self.placement.gpus, strict=True) if gpu == mine]
         return self.control.allgather_object(dict(self.gpu.telemetry(ours)))
+
+    def _say_case(self, case: Case, done: int, of: int, left_s: float) -> None:
+        about = {"id": case.id, "label": case.label, "launch": self.launch}
+        ranks = self.control.size
+        self._say(
+            {"event": "case", "done": done, "of": of, "ranks": ranks, "left_s": left_s, **about}
+        )
 
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:

@@ -48,11 +48,15 @@ def needed_s(setting: CollectiveSetting, case: CollectiveCase) -> float:
 
 
 def expected_s(
-    timer: CaseTimer, cases: Sequence[CollectiveCase], time_s: float
+    timer: CaseTimer,
+    cases: Sequence[CollectiveCase],
+    time_s: float,
+    begin: Callable[[CollectiveCase], None] = lambda case: None,
 ) -> dict[str, float]:
     """Case -> s of its fewest repetitions; without cases whose library or groups are missing.
 
     `timer` says them of a case, the same on all ranks, by one call; all these take about `time_s` s.
+    `begin` is told, before its calls, the largest case that they are for: the likeliest to end the ranks.
     """
     calls: dict[tuple[object, ...], list[CollectiveCase]] = {}
     for case in cases:
@@ -60,6 +64,7 @@ def expected_s(
     long_s = min(LONG_S, FEWEST_CALLS / 2 * time_s / max(len(calls), 1))
     found: dict[str, float] = {}
     for of_call in calls.values():
+        begin(max(of_call, key=lambda case: case.nbytes))
         try:
             line = climbed(timer, of_call, long_s)
         except CalibError:  # on all ranks; the case will say it when it is measured

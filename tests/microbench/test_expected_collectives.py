@@ -82,6 +82,16 @@ def test_a_library_that_fails_is_left_to_its_cases() -> None:
     assert set(expected_s(timer, [*every, *cases("p2p")], 1e3)) == {case.id for case in every}
 
 
+def test_the_largest_case_is_named_before_its_calls() -> None:
+    """Where they end the ranks, the driver takes it for the one that did."""
+    said: list[tuple[int, int]] = []
+    link = Link(4e9)
+    expected_s(
+        link, [*cases(), *cases("p2p")], 1e3, lambda c: said.append((len(link.calls), c.nbytes))
+    )
+    assert said == [(0, SIZES[-1]), (len(link.calls) // 2, SIZES[-1])]
+
+
 def test_a_line_never_falls_and_one_point_is_all_there_is() -> None:
     assert at([(8, 2.0)], 1 << 20) == 2.0
     assert at([(8, 2.0), (64, 1.0)], 1 << 20) == 2.0

@@ -17,8 +17,16 @@ from tests.helpers.runs import new_manifest
 
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
-from calib.microbench.budget import FIRST_OVERHEAD_S
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.budget import FIRST_OVERHEAD_S, fewest_s
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+)
 from calib.microbench.device import Device, DeviceLost
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
@@ -257,6 +265,27 @@ def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
         "failed: mpi allreduce 64 B on 2 ranks: wrong result on rank 1"
     )
     assert [e["label"] for e in events if e["event"] == "failed"] == [cases[0].label]
+
+
+def test_the_first_launch_says_what_collectives_take(tmp_path: Path) -> None:
+    """But of one that ended the ranks, which is not called again; a later launch goes by plan.json."""
+    cases = [
+        CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=64),
+        CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64),
+        model_case("m", 2),
+    ]
+    end = case_end(cases[1], 0, 1.0, stopped_by="failed: a rank died")
+    write_part(tmp_path, end.model_copy(update={"ended_ranks": True}))
+    asked = plan(*cases, budget=60.0)
+    events = launch(tmp_path, asked, runner := Runner(), ranks=2)
+    found = read_plan(tmp_path)
+    known = {case.label for case in found.cases if fewest_s(case) > 0}
+    assert known == {cases[0].label} and found.as_asked() == asked
+    assert found.held_of(2) is not None and found.launches_of(2) == asked.launches
+    assert [event["line"] for event in events if event["event"] == "chosen"] == [""]
+    again = launch(tmp_path, found, runner, number=1, ranks=2)
+    assert not any(event["event"] == "chosen" for event in again)
+    assert read_plan(tmp_path) == found and runner.ran == ["m", "m"]
 
 
 def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
