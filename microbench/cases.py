@@ -18,7 +18,7 @@ from calib.foundation.collectives import Operation
 from calib.foundation.division import Divided
 from calib.foundation.environment import Variables
 from calib.foundation.execution import USUAL, ExecutionName
-from calib.foundation.files import read_record
+from calib.foundation.files import read_record, write_whole
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.names import DeviceName, Library, ModelName
 from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
@@ -38,6 +38,9 @@ from calib.foundation.quantities import (
 from calib.foundation.run_files import PLAN_FILE
 
 MAX_LAUNCHES = 1000
+Launches = Annotated[int, Field(ge=1, le=MAX_LAUNCHES)]
+# fields of a case that are not its work
+NOT_WORK = {"purpose", "tier", "live_bytes", "fewest_s", "first", "left_out"}
 # rows of iterations of data parallelism whose gradients travel during the backward, or after it
 OVERLAPPED, BLOCKING = "overlapped", "blocking"
 
@@ -61,8 +64,7 @@ class CaseBase(BaseModel):
 
         Fields at their default are left out, so that a new field changes no older id.
         """
-        told = {"purpose", "tier", "live_bytes"}  # not work
-        content = self.model_dump(exclude=told, exclude_defaults=True, mode="json")
+        content = self.model_dump(exclude=NOT_WORK, exclude_defaults=True, mode="json")
         text = type(self).__name__ + json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -114,6 +116,18 @@ class CollectiveCase(CaseBase):
     start: Literal["barrier", "window"] = Field(
         default="barrier",
         description="how a repetition begins: at a barrier, or in a window on synchronised clocks",
+    )
+    fewest_s: Seconds | None = Field(
+        default=None,
+        description="s that its fewest repetitions take, as the first launch found; null: not known",
+    )
+    first: bool = Field(
+        default=False,
+        description="whether it is one of three sizes of its law that come first, where time is short",
+    )
+    left_out: str = Field(
+        default="",
+        description='why the budget does not hold it, as the first launch found; "" it does',
     )
 
     @model_validator(mode="after")
@@ -170,6 +184,11 @@ class CollectiveCase(CaseBase):
             f"{self.library} {self.operation} {self.nbytes} B on {many}{self.group_size} ranks"
             f"{grid}{step}{suffix}"
         )
+
+
+def law_of(case: CollectiveCase, *but: str) -> tuple[object, ...]:
+    """What cases that differ in size alone have in common; `but` names fields that may differ, too."""
+    return tuple(value for name, value in case if name not in {"nbytes", *NOT_WORK, *but})
 
 
 class LayerCase(CaseBase):
@@ -378,16 +397,27 @@ Case = Annotated[
 ]
 
 
+class Held(BaseModel):
+    """What a budget holds of a launch size, as its first launch found; its cases say what they take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ranks: Ranks = Field(description="size of the launch")
+    launches: Launches = Field(description="how often the ranks are started anew")
+    seconds: Seconds = Field(description="s of each launch, without its start")
+
+
 class Plan(BaseModel):
     """What to measure. `launches` is how often the ranks are started anew for every size p."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cases: tuple[Case, ...] = Field(min_length=1, description="what is measured")
-    launches: int = Field(
-        default=2, ge=1, le=MAX_LAUNCHES, description="how often the ranks are started anew"
-    )
+    launches: Launches = Field(default=2, description="how often the ranks are started anew")
     budget_seconds: Seconds = Field(gt=0, description="for measuring, all launches together")
+    held: tuple[Held, ...] = Field(
+        default=(), description="what the budget holds of each size with collectives"
+    )
     seed: Whole = Field(default=0, description="seed of the random numbers")
     target_half_width: Ratio = Field(
         default=0.025, gt=0, description="of the 95% interval of the median, relative"
@@ -399,11 +429,36 @@ class Plan(BaseModel):
         """The launch sizes, in order."""
         return sorted({case.ranks for case in self.cases})
 
+    def launches_of(self, ranks: int) -> int:
+        """How often the ranks of a size are started anew."""
+        held = self.held_of(ranks)
+        return self.launches if held is None else held.launches
+
+    def held_of(self, ranks: int) -> Held | None:
+        """What the budget holds of a size; None before its first launch."""
+        return next((held for held in self.held if held.ranks == ranks), None)
+
     def cases_for(self, ranks: int) -> list[Case]:
-        """The cases of one launch size, without duplicates."""
-        return list({case.id: case for case in self.cases if case.ranks == ranks}.values())
+        """The cases of one launch size, without duplicates and what the budget does not hold."""
+        mine = {case.id: case for case in self.cases if case.ranks == ranks}.values()
+        return [case for case in mine if not getattr(case, "left_out", "")]
+
+    def as_asked(self) -> Plan:
+        """The plan as it was before any launch found out what the budget holds."""
+        cases = [
+            case.model_copy(update={"fewest_s": None, "first": False, "left_out": ""})
+            if isinstance(case, CollectiveCase)
+            else case
+            for case in self.cases
+        ]
+        return self.model_copy(update={"cases": tuple(cases), "held": ()})
 
 
 def read_plan(run: Path) -> Plan:
     """plan.json of a run directory. Raises FileError."""
     return read_record(Plan, run / PLAN_FILE, "plan")
+
+
+def write_plan(run: Path, plan: Plan) -> None:
+    """Write plan.json of a run directory, whole or not at all."""
+    write_whole(run / PLAN_FILE, plan.model_dump_json(indent=1) + "\n")

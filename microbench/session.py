@@ -20,6 +20,18 @@ import pyarrow as pa
 from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
 from calib.foundation.garbage import loaded
+from calib.microbench.budget import (
+    FIRST_OVERHEAD_S,
+    REPEATED,
+    at_its_fewest,
+    budget_of,
+    chosen,
+    fewest_s,
+    is_first,
+    is_left_out,
+    seconds_of_size,
+    weight_of,
+)
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -28,7 +40,10 @@ from calib.microbench.cases import (
     Plan,
     SparseCase,
     TensorsCase,
+    law_of,
+    write_plan,
 )
+from calib.microbench.collectives.expected import HOW, expected_s, needed_s
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator
@@ -40,23 +55,24 @@ from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
-from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
+from calib.microbench.records.parts import (
+    OUT_OF_TIME,
+    cases_done,
+    changed_manifest,
+    read_ends,
+    write_part,
+)
 from calib.microbench.rows import case_end, rank_places, to_table
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
 from calib.microbench.timing.watchdog import ProgressReport, beat
 
-# a case's share of the time, relative to others: a whole iteration takes long, and corrects every
-# prediction; what no prediction looks up can wait
-WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0, "sparse": 1.0}
-TIER_WEIGHTS = (1.0, 1.0, 0.5)
-# what a case takes beyond its repetitions (set-up, check, writing rows), until that is known
-FIRST_OVERHEAD_S = 0.02
-# a tier is left out once this many times the launch's budget is spent; tier 0 never is
-OVERRUN = {1: 2.0}
-LATER_TIERS_OVERRUN = 1.0
 LEFT_OUT = f"{OUT_OF_TIME}; a larger budget measures them"
+# one reason for all, so that they are counted together; plan.json has the seconds of each
+NOT_HELD = "skipped: the budget does not hold them beside what is needed more; a larger one does"
+# of the time of a launch size, what the calls may take by which its collectives are chosen
+FOR_CHOOSING = 0.1
 RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
 # clocks are synchronised again after the first interval, which then doubles up to the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
@@ -75,27 +91,12 @@ def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
 
 
 def _turn(case: Case) -> tuple[int, bool]:
-    return case.tier, not isinstance(case, InPlaceCase)
+    return 0 if is_first(case) else case.tier, not isinstance(case, InPlaceCase)
 
 
 def case_seed(plan: Plan, case: Case) -> int:
     """The seed of a case's input data."""
     return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
-
-
-def weight_of(case: Case) -> float:
-    """A case's share of the time, relative to others."""
-    return WEIGHTS[case.kind] * TIER_WEIGHTS[min(case.tier, len(TIER_WEIGHTS) - 1)]
-
-
-def budget_of(plan: Plan, todo: Sequence[Case]) -> float:
-    """Seconds for cases of one launch: their share, by weight, of a launch's part of the budget.
-
-    A launch that is begun again after an interruption has time for what is left, and no more.
-    """
-    whole = sum(weight_of(case) for size in plan.sizes for case in plan.cases_for(size))
-    mine = sum(map(weight_of, todo))
-    return plan.budget_seconds / plan.launches * mine / whole
 
 
 def needs_torch(case: Case) -> bool:
@@ -106,11 +107,6 @@ def needs_torch(case: Case) -> bool:
 def is_on_gpu(case: Case) -> bool:
     """Whether a case has its buffers or kernels on a GPU."""
     return getattr(case, "device", "cpu") == "cuda"
-
-
-def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
-    """Whether too much of the budget is spent for a case of this tier."""
-    return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
 
 
 @dataclass(frozen=True)
@@ -144,6 +140,8 @@ class Session:
     synchroniser: Synchroniser
     pool: CommunicatorPool
     gpu: Device | None = None
+    others_s: float = 0.0
+    """Of the cases so far, at their fewest repetitions."""
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -151,14 +149,9 @@ class Session:
         What needs PyTorch is imported here: ranks that time MPI alone start without it.
         """
         target, seed = self.plan.target_half_width, case_seed(self.plan, case)
-        clock, device = self.synchroniser.clock, self.gpu if is_on_gpu(case) else CPU
-        assert device is not None  # run_session took it for the plan
         if isinstance(case, CollectiveCase):
-            timer = device.events or self.timer
-            setting = CollectiveSetting(
-                self.control, self.pool, self.placement, timer, clock, device
-            )
-            return measure_collective(setting, case, budget_s, target)
+            return measure_collective(self._setting(case), case, budget_s, target)
+        clock, device = self.synchroniser.clock, self._device(case)
         if isinstance(case, LayerCase):
             from calib.microbench.layers.timing import measure_layer
 
@@ -175,6 +168,60 @@ class Session:
             return measure_sparse(self.control, case, seed, budget_s, target, clock)
         with device.arithmetic(execution_of(case.execution).dtype):
             return self.runners[case.kind](self.control, case, seed, budget_s, target)
+
+    def _device(self, case: Case) -> Device:
+        device = self.gpu if is_on_gpu(case) else CPU
+        assert device is not None  # run_session took it for the plan
+        return device
+
+    def _setting(self, case: CollectiveCase) -> CollectiveSetting:
+        device = self._device(case)
+        timer, clock = device.events or self.timer, self.synchroniser.clock
+        return CollectiveSetting(self.control, self.pool, self.placement, timer, clock, device)
+
+    def must_choose(self) -> bool:
+        """Whether nobody has found out yet what the budget holds of this size."""
+        cases, held = self.plan.cases_for(self.control.size), self.plan.held_of(self.control.size)
+        return held is None and any(isinstance(case, CollectiveCase) for case in cases)
+
+    def choose(self) -> None:
+        """Find out once what the budget holds of the collectives of this size: into plan.json.
+
+        Collective. Where it holds all, nothing is left out and every launch is made. What was measured
+        before is taken for what no launch leaves out.
+        """
+        begin = perf_counter()
+        ranks = self.control.size
+        cases = [case for case in self.plan.cases_for(ranks) if isinstance(case, CollectiveCase)]
+        time_s = seconds_of_size(self.plan, ranks) * FOR_CHOOSING
+        # a call that ended the ranks is not made again
+        ends = read_ends(self.run) if self.control.rank == 0 else []
+        deadly = [end.case_id for end in ends if end.ended_ranks]
+        deadly = self.control.broadcast_object(deadly)
+        ruled_out = {law_of(case, *HOW) for case in cases if case.id in deadly}
+        needs = expected_s(
+            lambda case: needed_s(self._setting(case), case),
+            [case for case in cases if law_of(case, *HOW) not in ruled_out],
+            time_s,
+            lambda case: self._say_case(case, 0, len(cases), time_s),
+        )
+        about = [perf_counter() - begin, self.others_s]
+        spent_s, others_s = self.control.broadcast_object(about)
+        self.plan = chosen(self.plan, ranks, needs, spent_s, others_s)
+        if self.control.rank:
+            return
+        write_plan(self.run, self.plan)
+        held = {case.id for case in self.plan.cases_for(ranks)}
+        gone = [case for case in cases if case.id not in held]
+        for case in gone:
+            self.keep(self._ended(case, 0.0, NOT_HELD))
+        launches, line = self.plan.launches_of(ranks), ""
+        if gone or launches < self.plan.launches:
+            line = (
+                f"the budget holds {launches} of {self.plan.launches} launches of {ranks} ranks, and "
+                f"{len(cases) - len(gone)} of {len(cases)} collectives in each"
+            )
+        self._say({"event": "chosen", "line": line})
 
     def run_case(self, case: Case, budget_s: float) -> float:
         """Measure a case and keep how it ended; returns the seconds of its repetitions.
@@ -198,6 +245,7 @@ class Session:
             self.keep(self._ended(case, time() - begun, f"failed: {error}"))
             return 0.0
         best = min(attempts, key=Attempt.throttling)
+        self.others_s += at_its_fewest(best.result, time() - begun)
         gpus, again = (best.before, best.after), len(attempts) - 1
         end = case_end(case, self.launch, time() - begun, best.result, gpus=gpus, again=again)
         if self.control.rank == 0:
@@ -235,13 +283,14 @@ class Session:
         """Run the cases in order; one that ends early leaves its time to those after it."""
         start = synchronised = perf_counter()
         pause = SYNCHRONISE_AFTER_S
-        weights = list(map(weight_of, todo))
+        weights, needs = list(map(weight_of, todo)), list(map(fewest_s, todo))
         overhead_s, used_s, ran = FIRST_OVERHEAD_S, 0.0, 0
         for index, case in enumerate(todo):
             spent = perf_counter() - start
+            needed = sum(needs[index:])
             left = max(budget_s - spent, 0.0)
-            free = max(left - overhead_s * (len(todo) - index), 0.0)
-            share = free * weights[index] / sum(weights[index:])
+            free = max(left - needed - overhead_s * (len(todo) - index), 0.0)
+            share = needs[index] * REPEATED + free * weights[index] / sum(weights[index:])
             again = perf_counter() - synchronised > pause
             out = is_left_out(case, spent, budget_s)
             share, again, out = self.control.broadcast_object([share, again, out])
@@ -251,22 +300,12 @@ class Session:
             if again:
                 self.synchroniser.refresh()
                 synchronised, pause = perf_counter(), min(2 * pause, SYNCHRONISE_EVERY_S)
-            self._say(
-                {
-                    "event": "case",
-                    "id": case.id,
-                    "label": case.label,
-                    "done": index,
-                    "of": len(todo),
-                    "launch": self.launch,
-                    "ranks": self.control.size,
-                    "left_s": left,
-                }
-            )
+            self._say_case(case, index, len(todo), max(left, needed))
             beat()  # from here on the case itself is watched
             begin = perf_counter()
             repeated_s = self.run_case(case, share)
-            used_s, ran = used_s + max(perf_counter() - begin - repeated_s, 0.0), ran + 1
+            beside_s = perf_counter() - begin - max(repeated_s, needs[index])
+            used_s, ran = used_s + max(beside_s, 0.0), ran + 1
             overhead_s = used_s / ran
 
     def _ended(self, case: Case, elapsed_s: float, stopped_by: str) -> CaseEnd:
@@ -280,6 +319,13 @@ class Session:
         pids = self.control.allgather_object(os.getpid())
         ours = [pid for pid, gpu in zip(pids, self.placement.gpus, strict=True) if gpu == mine]
         return self.control.allgather_object(dict(self.gpu.telemetry(ours)))
+
+    def _say_case(self, case: Case, done: int, of: int, left_s: float) -> None:
+        about = {"id": case.id, "label": case.label, "launch": self.launch}
+        ranks = self.control.size
+        self._say(
+            {"event": "case", "done": done, "of": of, "ranks": ranks, "left_s": left_s, **about}
+        )
 
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
@@ -346,8 +392,12 @@ def run_session(
     placement = place(communicator, racks=racks, gpu=None if gpu is None else gpu.identity)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.broadcast_object(sorted(done))}
-    cases = ordered_cases(plan, communicator.size, launch)
-    todo = [case for case in cases if (case.id, launch) not in finished]
+
+    def not_done(plan: Plan) -> list[Case]:
+        cases = ordered_cases(plan, communicator.size, launch)
+        return [case for case in cases if (case.id, launch) not in finished]
+
+    todo = not_done(plan)
     if any(map(needs_torch, todo)):
         loaded("torch").set_num_threads(placement.environment.threads)
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
@@ -376,7 +426,17 @@ def run_session(
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
     )
-    session.go(todo, budget_of(plan, todo))
+    left_s = 0.0
+    if session.must_choose():
+        # what is never left out comes first: its time is known when the rest is chosen
+        always = [c for c in todo if c.tier == 0 and not isinstance(c, CollectiveCase)]
+        start, budget_s = perf_counter(), budget_of(plan, communicator.size, always)
+        session.go(always, budget_s)
+        left_s = max(budget_s - (perf_counter() - start), 0.0)
+        session.choose()
+        over = {case.id for case in always}
+        todo = [case for case in not_done(session.plan) if case.id not in over]
+    session.go(todo, budget_of(session.plan, communicator.size, todo) + left_s)
     pool.close()
     record.finished = utc_now()
     record.clocks = synchroniser.records()

@@ -17,11 +17,11 @@ from calib.driver.defaults import default_device, default_ranks
 from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
+from calib.microbench.budget import FIRST_OVERHEAD_S, weight_of
 from calib.microbench.cases import Case, Plan
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
-from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
 from calib.options import (
     BatchPerRank,
     Budget,

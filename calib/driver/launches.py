@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -10,7 +11,8 @@ from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, run_ranks
 from calib.foundation.errors import MeasurementError
 from calib.foundation.run_files import LOG_FILE
-from calib.microbench.cases import Case, Plan
+from calib.microbench.budget import budget_of
+from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.parts import cases_done, read_ends, write_part
 from calib.microbench.rows import case_end
 from calib.terminal.printing import say
@@ -20,6 +22,8 @@ from calib.terminal.progress import Bar
 DEADLY = 2
 # starts in a row that end before anything is measured
 STARTS = 2
+
+Pair = tuple[int, int]  # launch, and its ranks
 
 
 @dataclass
@@ -52,17 +56,16 @@ class Launches:
         launches = [
             (launch, size) for launch in range(self.plan.launches) for size in self.plan.sizes
         ]
-        counts = {pair: len(self.plan.cases_for(pair[1])) for pair in launches}
-        total = sum(counts.values())
-        with Bar("measure", total) as bar:
+        with Bar("measure", sum(len(self.plan.cases_for(size)) for _, size in launches)) as bar:
             for index, (launch, size) in enumerate(launches):
-                later = sum(counts[pair] for pair in launches[index + 1 :]) / total
-                self._leave_out(launch, size)
-                self._finish(launch, size, bar, later * self.plan.budget_seconds)
+                plan = read_plan(self.run)  # the first launch of a size chooses what it holds
+                if launch < plan.launches_of(size):
+                    self._leave_out(launch, size)
+                    self._finish(launch, size, bar, launches[index + 1 :])
 
     def _todo(self, launch: int, size: int) -> dict[str, Case]:
         done = cases_done(self.run)
-        cases = self.plan.cases_for(size)
+        cases = read_plan(self.run).cases_for(size)
         return {case.id: case for case in cases if (case.id, launch) not in done}
 
     def _leave_out(self, launch: int, size: int) -> None:
@@ -73,13 +76,13 @@ class Launches:
                 reason = f"skipped: it ended the ranks {'twice' if DEADLY == 2 else DEADLY}"
                 write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason))
 
-    def _finish(self, launch: int, size: int, bar: Bar, later_s: float) -> None:
+    def _finish(self, launch: int, size: int, bar: Bar, later: Sequence[Pair]) -> None:
         """One launch: start the ranks until each of its cases has rows or has failed."""
         in_vain = 0
         while todo := self._todo(launch, size):
             current = Current()
             try:
-                self._start(launch, size, bar, later_s, current)
+                self._start(launch, size, bar, later, current)
             except (RanksEnded, MeasurementError) as error:
                 left = self._todo(launch, size)
                 if current.case_id in left:
@@ -93,14 +96,21 @@ class Launches:
             else:
                 return
 
-    def _start(self, launch: int, size: int, bar: Bar, later_s: float, current: Current) -> None:
-        kept = len(cases_done(self.run))
+    def _start(
+        self, launch: int, size: int, bar: Bar, later: Sequence[Pair], current: Current
+    ) -> None:
+        kept, later_s = self._stands(bar, later)
 
         def on_event(event: RankEvent) -> None:
+            nonlocal kept, later_s
             if event["event"] == "case":
                 current.case_id, current.since = event["id"], monotonic()
                 label = f"launch {launch + 1}, {event['label']}"
                 bar.update(kept + event["done"], label, event["left_s"] + later_s)
+            elif event["event"] == "chosen":
+                if event["line"]:
+                    say(event["line"])
+                kept, later_s = self._stands(bar, later)
             elif event["event"] == "failed":
                 reason = event["reason"].removeprefix(f"{event['label']}: ")
                 say(f"failed: {event['label']}, launch {launch + 1}: {reason}")
@@ -118,6 +128,20 @@ class Launches:
             [self.lock],
             self.plan.variables,
         )
+
+    def _stands(self, bar: Bar, later: Sequence[Pair]) -> tuple[int, float]:
+        """How many cases are done, of how many (the bar's total), and the `later` launches' seconds."""
+        plan = read_plan(self.run)
+        wanted = {
+            (case.id, launch)
+            for size in plan.sizes
+            for case in plan.cases_for(size)
+            for launch in range(plan.launches_of(size))
+        }
+        bar.total = len(wanted)
+        held = [size for launch, size in later if launch < plan.launches_of(size)]
+        later_s = sum(budget_of(plan, size, plan.cases_for(size)) for size in held)
+        return len(wanted & cases_done(self.run)), later_s
 
     def _blame(self, case: Case, launch: int, current: Current, error: Exception) -> None:
         """Keep that a case ended the ranks, and why."""

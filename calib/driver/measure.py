@@ -165,8 +165,9 @@ def next_launch(run: Path, plan: Plan, size: int) -> int:
     """The first launch of `size` ranks that has cases left; the last, where all are done."""
     done = cases_done(run)
     cases = plan.cases_for(size)
-    unfinished = (n for n in range(plan.launches) if any((c.id, n) not in done for c in cases))
-    return next(unfinished, plan.launches - 1)
+    launches = plan.launches_of(size)
+    unfinished = (n for n in range(launches) if any((c.id, n) not in done for c in cases))
+    return next(unfinished, launches - 1)
 
 
 def plan_of_rank(

@@ -108,6 +108,8 @@ def emit(event: RankEvent, to: TextIO | None = None) -> None:
         print(f"{event['done']}/{event['of']} {event['label']}", file=to, flush=True)
     elif event["event"] == "failed":
         print(f"failed: {event['label']}: {event['reason']}", file=to, flush=True)
+    elif event["event"] == "chosen" and event["line"]:
+        print(event["line"], file=to, flush=True)
     elif event["event"] == "stuck":
         print(
             f"calib: rank {event['rank']}: no progress for {event['silent_s']:.0f} s, "

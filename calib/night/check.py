@@ -8,11 +8,19 @@ from pathlib import Path
 
 from calib.fitting.estimate import slowest_rank, together
 from calib.foundation.execution import unusual
-from calib.foundation.files import no_link, write_whole
+from calib.foundation.files import no_link
 from calib.foundation.records import Estimate
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.foundation.words import bytes_words
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+    write_plan,
+)
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
@@ -44,7 +52,7 @@ def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
     no_link(run)
     if not (run / PLAN_FILE).exists():
         cluster.write(run / CLUSTER_FILE)
-        write_whole(run / PLAN_FILE, plan.model_dump_json(indent=1) + "\n")
+        write_plan(run, plan)
 
 
 def read_checks(run: Path, known: Known) -> CheckResult:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import InputError
-from calib.foundation.files import ensure_directory, write_whole
+from calib.foundation.files import ensure_directory
 from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
 from calib.foundation.words import several
-from calib.microbench.cases import Case, Plan, SparseCase, read_plan
+from calib.microbench.cases import Case, Plan, SparseCase, read_plan, write_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
@@ -125,17 +125,18 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan = drafted.plan
     path = ensure_directory(run) / PLAN_FILE
     if path.exists():
-        if read_plan(run) != plan:
+        known = read_plan(run)
+        if known.as_asked() != plan:
             raise InputError(
                 f"{run} was begun with another plan ({_difference(run, request)}); "
                 "give the same options to go on, or another -o"
             )
-        return plan
+        return known
     for line in drafted.left_out:
         say(f"left out: {line}")
     keep_models(run, specs.values())
     request.write(run / REQUEST_FILE)
-    write_whole(path, plan.model_dump_json(indent=1) + "\n")
+    write_plan(run, plan)
     return plan
 
 

@@ -27,7 +27,8 @@ def show(run: Path, rows: int) -> None:
         say(f"failed (--resume tries again; why: {run}/manifest.json): {case_names(failed)}")
     if skipped:
         for reason, number in Counter(case.stopped_by for case in skipped).items():
-            say(f"left out: {number}, {reason.removeprefix('skipped: ')}")
+            names = case_names([case for case in skipped if case.stopped_by == reason])
+            say(f"left out: {number}, {reason.removeprefix('skipped: ')}: {names}")
     if any(launch.oversubscribed for launch in manifest.launches):
         say("more ranks than cores: these rows are marked and calibrate nothing")
 

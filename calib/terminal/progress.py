@@ -16,10 +16,10 @@ PLAIN_EVERY_S = 10.0
 
 
 class Bar:
-    """What is being done, done/total and the time left. Writes to stderr."""
+    """What is being done, done/total and the time left. Writes to stderr. `total` may change."""
 
     def __init__(self, title: str, total: int) -> None:
-        self._title, self._total = title, total
+        self._title, self.total = title, total
         self._start = self._said = monotonic()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -39,9 +39,9 @@ class Bar:
                 transient=True,
             )
             self._progress.start()
-            self._task = self._progress.add_task(self._title, total=self._total, left="?", label="")
+            self._task = self._progress.add_task(self._title, total=self.total, left="?", label="")
         else:
-            print(f"{self._title}: {self._total} to do", file=sys.stderr, flush=True)
+            print(f"{self._title}: {self.total} to do", file=sys.stderr, flush=True)
         return self
 
     def update(self, done: int, label: str, left_s: float | None = None) -> None:
@@ -50,13 +50,16 @@ class Bar:
         By default it takes as long for each as those that are done.
         """
         if left_s is None:
-            left_s = (monotonic() - self._start) / done * (self._total - done)
+            left_s = (monotonic() - self._start) / done * (self.total - done)
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, label=label, left=clock_words(left_s))
+            left = clock_words(left_s)
+            self._progress.update(
+                self._task, completed=done, total=self.total, label=label, left=left
+            )
         elif monotonic() - self._said >= PLAIN_EVERY_S:
             self._said = monotonic()
             print(
-                f"{self._title}: {done}/{self._total}, {clock_words(left_s)} left, {label}",
+                f"{self._title}: {done}/{self.total}, {clock_words(left_s)} left, {label}",
                 file=sys.stderr,
                 flush=True,
             )

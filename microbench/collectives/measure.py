@@ -55,11 +55,8 @@ def measure_collective(
     it; all ranks raise together.
     """
     control = setting.control
-    groups = layout(setting.placement, case.group_size, case.stride, case.groups)
-    mine = telling(control, case, setting.pool.group(case.library, setting.device, groups))
-    members = sorted(rank for group in groups for rank in group)
+    exercise, members = exercise_of(setting, case)
     together = setting.pool.control(members)
-    exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
     log = NcclLog(log_file(os.environ))
     expected_s = estimate_s(control, case, exercise)
     if case.mode == "graph":
@@ -83,6 +80,17 @@ def measure_collective(
     if exercise is not None:
         exercise.close()
     return result
+
+
+def exercise_of(
+    setting: CollectiveSetting, case: CollectiveCase
+) -> tuple[Exercise | None, list[int]]:
+    """What this rank does in a case, None for a rank in no group; and the ranks that are in one."""
+    groups = layout(setting.placement, case.group_size, case.stride, case.groups)
+    comm = setting.pool.group(case.library, setting.device, groups)
+    mine = telling(setting.control, case, comm)
+    exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
+    return exercise, sorted(rank for group in groups for rank in group)
 
 
 def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> float:

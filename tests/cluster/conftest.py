@@ -34,17 +34,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceClust
 
 @pytest.fixture(scope="session")
 def launch(cluster: NamespaceCluster, tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """launch(megabits, hosts, cases, racks): the run directory of a launch, rank r on hosts[r]."""
+    """launch(megabits, hosts, cases, racks, budget_s): the run directory, rank r on hosts[r].
+
+    A case has 2.5 s by default.
+    """
 
     def start(
         megabits: float,
         hosts: Sequence[str],
         cases: Sequence[CollectiveCase],
         racks: Mapping[str, str] | None = None,
+        budget_s: float | None = None,
     ) -> Path:
         run = tmp_path_factory.mktemp("run")
         # a case makes 6 repetitions whatever the budget; it holds more where the machine is noisy
-        plan = Plan(cases=tuple(cases), launches=1, budget_seconds=2.5 * len(cases), seed=7)
+        budget_s = budget_s or 2.5 * len(cases)
+        plan = Plan(cases=tuple(cases), launches=1, budget_seconds=budget_s, seed=7)
         (run / "plan.json").write_text(plan.model_dump_json())
         (run / "racks.json").write_text(json.dumps(racks or {}))
         cluster.set_rate(megabits)

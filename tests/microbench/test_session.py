@@ -17,23 +17,22 @@ from tests.helpers.runs import new_manifest
 
 from calib.foundation.errors import CalibError, MeasurementError
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.budget import FIRST_OVERHEAD_S, fewest_s
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+)
 from calib.microbench.device import Device, DeviceLost
 from calib.microbench.machine.telemetry import snapshot
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
 from calib.microbench.rows import case_end
-from calib.microbench.session import (
-    FIRST_OVERHEAD_S,
-    WEIGHTS,
-    Session,
-    budget_of,
-    case_seed,
-    is_left_out,
-    ordered_cases,
-    run_session,
-    weight_of,
-)
+from calib.microbench.session import Session, case_seed, ordered_cases, run_session
 from calib.microbench.timing.repeat import Repetitions
 
 
@@ -268,6 +267,27 @@ def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
     assert [e["label"] for e in events if e["event"] == "failed"] == [cases[0].label]
 
 
+def test_the_first_launch_says_what_collectives_take(tmp_path: Path) -> None:
+    """But of one that ended the ranks, which is not called again; a later launch goes by plan.json."""
+    cases = [
+        CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=64),
+        CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64),
+        model_case("m", 2),
+    ]
+    end = case_end(cases[1], 0, 1.0, stopped_by="failed: a rank died")
+    write_part(tmp_path, end.model_copy(update={"ended_ranks": True}))
+    asked = plan(*cases, budget=60.0)
+    events = launch(tmp_path, asked, runner := Runner(), ranks=2)
+    found = read_plan(tmp_path)
+    known = {case.label for case in found.cases if fewest_s(case) > 0}
+    assert known == {cases[0].label} and found.as_asked() == asked
+    assert found.held_of(2) is not None and found.launches_of(2) == asked.launches
+    assert [event["line"] for event in events if event["event"] == "chosen"] == [""]
+    again = launch(tmp_path, found, runner, number=1, ranks=2)
+    assert not any(event["event"] == "chosen" for event in again)
+    assert read_plan(tmp_path) == found and runner.ran == ["m", "m"]
+
+
 def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
     """Two thread ranks through the real collectives, layers and tensor loops."""
     layer = LayerShape(
@@ -310,28 +330,6 @@ def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
         assert row.calls >= 1 and row.active_ranks == row.ranks == 2
 
 
-def test_budget_is_shared_by_weight() -> None:
-    """Two launches of 1 in-place case on one rank, and 2 collectives and 1 pack on two."""
-    mixed = Plan(
-        cases=(
-            model_case("m", 1),
-            CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8),
-            CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=16),
-            TensorsCase(ranks=2, operation="pack", key="k", shapes=((1,),)),
-        ),
-        budget_seconds=100.0,
-        launches=2,
-    )
-    weights = (WEIGHTS["in_place"], 2 * WEIGHTS["collective"] + WEIGHTS["tensors"])
-    one, two = (budget_of(mixed, mixed.cases_for(ranks)) for ranks in (1, 2))
-    assert one == pytest.approx(50 * weights[0] / sum(weights))
-    assert mixed.launches * (one + two) == pytest.approx(100.0)
-    left = mixed.cases_for(2)[1:]
-    rest = (WEIGHTS["collective"] + WEIGHTS["tensors"]) / weights[1]
-    assert budget_of(mixed, left) == pytest.approx(two * rest), "of a launch that goes on"
-    assert budget_of(mixed, []) == 0.0
-
-
 def test_time_that_a_case_leaves_goes_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,14 +368,6 @@ def test_time_that_a_case_leaves_goes_to_the_others(
     assert slow.budgets == pytest.approx([first, *rest])
 
 
-def test_weights_by_kind_and_tier() -> None:
-    whole = model_case("m", 1)
-    message = CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8)
-    assert weight_of(whole) == WEIGHTS["in_place"] > weight_of(message) == WEIGHTS["collective"]
-    tiers = [weight_of(message.model_copy(update={"tier": tier})) for tier in range(4)]
-    assert tiers == [1.0, 1.0, 0.5, 0.5]
-
-
 def test_events_tell_the_progress(tmp_path: Path) -> None:
     events = launch(tmp_path, TEN, Runner())
     progress = [event for event in events if event["event"] == "case"]
@@ -413,15 +403,6 @@ def test_later_tiers_come_later_and_are_left_out_first(
     consolidate(tmp_path)
     launch(tmp_path, ten, again := Runner())
     assert again.ran == [], "the time of this plan is spent, for the next command too"
-
-
-def test_tier_zero_is_never_left_out() -> None:
-    first = model_case("m", 1)
-    assert not is_left_out(first, 1e9, 1.0)
-    second = first.model_copy(update={"tier": 1})
-    assert [is_left_out(second, spent, 10.0) for spent in (20.0, 20.1)] == [False, True]
-    third = first.model_copy(update={"tier": 2})
-    assert [is_left_out(third, spent, 10.0) for spent in (10.0, 10.1)] == [False, True]
 
 
 def test_what_others_add_to_the_manifest_meanwhile_stays(tmp_path: Path) -> None:
