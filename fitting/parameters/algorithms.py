@@ -97,8 +97,13 @@ def _others(shape: GroupShape) -> float:
 
 
 def _elsewhere(shape: GroupShape) -> float:
-    """Ranks on other nodes, whose messages take the time; of one node, the other ranks."""
-    return _others(shape) if shape.nodes == 1 else float(shape.ranks - shape.ranks_per_node)
+    """Ranks on other nodes, whose messages take the time, as the least full node sees them.
+
+    Of one node, the other ranks.
+    """
+    if shape.nodes == 1:
+        return _others(shape)
+    return min(float((shape.nodes - 1) * shape.ranks_per_node), _others(shape))
 
 
 def _hops(shape: GroupShape) -> float:

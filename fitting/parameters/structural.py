@@ -272,8 +272,9 @@ class ScaledLaw:
 
 def shape_of_fit(fit: CollectiveFit) -> GroupShape:
     """The layout of a direct law; where the file does not say, of one node, or of a rank on each."""
-    nodes = fit.nodes or (1 if fit.level == "node" else fit.ranks)
-    return GroupShape(fit.ranks, nodes, fit.ranks_per_node or -(-fit.ranks // nodes))
+    nodes = min(fit.nodes or (1 if fit.level == "node" else fit.ranks), fit.ranks)
+    each = max(fit.ranks_per_node, -(-fit.ranks // nodes))
+    return GroupShape(fit.ranks, nodes, min(each, fit.ranks))
 
 
 def _measured_deviation(fit: CollectiveFit) -> float:

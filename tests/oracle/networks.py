@@ -44,6 +44,23 @@ def line(
     return CollectiveFit(**(content | more))
 
 
+def straight(
+    ranks: int = 2,
+    level: str = "node",
+    alpha_s: float = 1e-6,
+    beta_s_per_byte: float = 1e-9,
+    **more: Any,
+) -> CollectiveFit:
+    """A ring allreduce measured at so many sizes that what lies between them is on its line, too."""
+    steps, volume = 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
+    sizes = sorted({round(2 ** (k / 8)) for k in range(16, 241)})
+    start, slope = steps * alpha_s, volume * beta_s_per_byte
+    points = [CollectivePoint(nbytes=m, seconds=estimate(start + slope * m), n=9) for m in sizes]
+    return line(
+        "allreduce", ranks, level, alpha_s, beta_s_per_byte, (steps, volume), points=points, **more
+    )
+
+
 def structural(ranks: Sequence[int] = (2, 4, 8), **more: Any) -> StructuralFit:
     """Rings, scaled from the direct laws of these p in a node (or on `nodes` x `ranks_per_node`)."""
     nodes = more.pop("nodes", [1] * len(ranks))

@@ -5,12 +5,14 @@ The H100 logs (10 nodes of 1, 2 and 4 ranks) gave 40 ms for 8 + 2 ranks, and 7 m
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
-from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit, close
-from tests.oracle.networks import contention, line, network, structural
+from tests.oracle.handmade import LINE_FACTOR
+from tests.oracle.networks import contention, line, network, straight, structural
 
 from calib.fitting.fit import fit_runs
 from calib.foundation.collectives import Operation
@@ -33,8 +35,8 @@ M = 65536  # a point of handmade fits
 
 
 def ring(p: int, nbytes: float) -> float:
-    """2 (p-1) (alpha + m beta / p)."""
-    return 2 * (p - 1) * (ALPHA_S + nbytes * BETA_S_PER_BYTE / p)
+    """2 (p-1) (alpha + m beta / p) of straight laws."""
+    return 2 * (p - 1) * (1e-6 + nbytes * 1e-9 / p)
 
 
 @settings(max_examples=300, deadline=None)
@@ -49,6 +51,7 @@ def test_measured_is_what_lies_as_it_lay(
     p: int, stride: int, each: int, nodes: int, fullest: int
 ) -> None:
     """Measured if p, nodes and ranks on a node are the same, else extrapolated."""
+    assume(nodes <= p and fullest <= p)
     count = p * stride
     hosts = [f"h{rank // each}" for rank in range(count)]
     placement = Placement(hosts, [[0]] * count, each, oversubscribed=False, racks=[""] * count)
@@ -62,17 +65,15 @@ def test_measured_is_what_lies_as_it_lay(
 
 
 def test_ten_nodes_of_one_are_not_eight_and_two() -> None:
-    """The ring of ten, within a factor for 8 ranks on a node in place of 1."""
-    fit = allreduce_fit(10, level="system", points=[(M, 7e-3), (2 * M, 9e-3)])
-    fit = fit.model_copy(update={"nodes": 10, "ranks_per_node": 1})
+    """Ten nodes of one rank, scaled to 8 + 2: less sure by 2.3 doublings of nodes and 3 of ranks."""
+    fit = straight(10, "system", nodes=10, ranks_per_node=1)
     costs = network(fit, ranks_per_node=8)
-    assert costs.time(Message("allreduce", M, 10, stride=8)).seconds == 7e-3
+    assert costs.time(Message("allreduce", M, 10, stride=8)).basis == "measured"
     cost = costs.time(Message("allreduce", M, 10))
-    factor = LINE_FACTOR * LAYOUT_FACTOR**3
-    assert close(cost, ring(10, M), ring(10, M) / factor, ring(10, M) * factor)
+    assert cost.high / cost.seconds > math.exp(1.96 * 2 * math.sqrt(0.07**2 + 0.1**2 * 5.3))
+    assert cost.low <= ring(10, M) <= cost.high
     assert cost.notes == (
-        "allreduce on 10 ranks of 2 nodes was not measured: extrapolated from 10 on 10 nodes by the "
-        "ring",
+        "allreduce on 10 ranks of 2 nodes was not measured: scaled from 10 on 10 nodes, by ring",
     )
 
 
@@ -106,36 +107,29 @@ def test_each_layout_of_one_p_has_its_own_law() -> None:
     ],
 )
 def test_a_structural_law_interpolates_between_layouts(p: int, stride: int, basis: str) -> None:
-    law = structural(
-        ranks=(8, 16), level="system", nodes=[2, 4], ranks_per_node=[4, 4], held_out_error=0.05
-    )
-    fits = [line("allreduce", q, "system", nodes=q // 4, ranks_per_node=4) for q in (8, 16)]
+    """Less sure for each doubling of nodes, and of ranks on a node, from what was measured."""
+    law = structural((8, 16), level="system", nodes=[2, 4], ranks_per_node=[4, 4])
+    fits = [straight(q, "system", nodes=q // 4, ranks_per_node=4) for q in (8, 16)]
     costs = network(*fits, structural=[law], ranks_per_node=4)
     cost = costs.time(Message("allreduce", M, p, stride))
     assert cost.basis == basis
-    each = 4 // stride
-    assert cost.high == pytest.approx(
-        cost.seconds * 1.2 * LAYOUT_FACTOR ** (2 - each.bit_length() + 1)
-    )
+    between = costs.time(Message("allreduce", M, 12))
+    assert cost.high / cost.seconds >= 0.999 * between.high / between.seconds
+    if stride == 1:
+        assert cost.seconds == pytest.approx(ring(p, M), rel=2e-3)
 
 
-def test_a_law_of_one_number_of_nodes_says_nothing_of_others() -> None:
-    """The law is of ten nodes with one and two ranks: eleven nodes of one take the ring of ten."""
-    law = structural(ranks=(10, 20), level="system", nodes=[10, 10], ranks_per_node=[1, 2])
-    fits = [
-        allreduce_fit(10 * each, level="system").model_copy(
-            update={"nodes": 10, "ranks_per_node": each}
-        )
-        for each in (1, 2)
-    ]
+def test_a_law_of_one_number_of_nodes_says_less_of_others() -> None:
+    law = structural((10, 20), level="system", nodes=[10, 10], ranks_per_node=[1, 2])
+    fits = [straight(10 * each, "system", nodes=10, ranks_per_node=each) for each in (1, 2)]
     costs = network(*fits, structural=[law], ranks_per_node=8)
-    cost = costs.time(Message("allreduce", M, 11, stride=8))
-    assert cost.seconds == pytest.approx(ring(11, M))
-    factor = cost.high / cost.seconds
-    assert LINE_FACTOR < factor < LINE_FACTOR**2 * 1.1
-    # ten nodes of 8 ranks, which were not measured, take the law with the error of 2 to 8
-    cost = costs.time(Message("allreduce", M, 80))
-    assert cost.high == pytest.approx(cost.seconds * 1.2**2 * LAYOUT_FACTOR**2)
+    near = costs.time(Message("allreduce", M, 11, stride=8))
+    assert near.seconds == pytest.approx(ring(11, M), rel=0.05)
+    factors = [
+        cost.high / cost.seconds
+        for cost in (near, *(costs.time(Message("allreduce", M, p, 2)) for p in (40, 80, 320)))
+    ]
+    assert factors == sorted(factors) and factors[0] < 1.25 < factors[-1]
 
 
 def test_operations_without_a_model_are_no_measurement_elsewhere() -> None:
@@ -193,4 +187,6 @@ def test_no_p_stands_out_of_its_neighbours(h100: CollectiveCosts, operation: Ope
         bases = {p for p, cost in times.items() if cost.basis != "extrapolated"}
         assert bases == ({80 // stride} if stride > 1 else set())
         for p in range(first, 96 // stride):
-            assert times[p + 1].seconds / times[p].seconds == pytest.approx(1, abs=0.45)
+            # of 17 ranks on nodes of 8, one sends to 16 others by its own link; of 16, each to 8
+            most = 0.9 if operation == "all_to_all" else 0.45
+            assert times[p + 1].seconds / times[p].seconds == pytest.approx(1, abs=most)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.calib.export.asked import NO_MORE, asking, of
 from tests.calib.inside import calib

@@ -11,6 +11,7 @@ from tests.helpers.browser import Page
 from tests.helpers.rows import as_samples, sample
 from tests.reports.page.hostile import HOSTILE, hostile
 
+from calib.fitting.parameters.structural import StructuralBand
 from calib.fitting.sections.collective_rows import grouped
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import thinned
@@ -77,15 +78,23 @@ def test_an_interval_down_to_nothing_has_an_end_on_a_log_axis() -> None:
     assert bars["array"] == [2.0] and bars["arrayminus"] == pytest.approx([1.9])
 
 
-def test_structural_laws_and_one_p_more() -> None:
-    figure = structural_figure(f.structural(), [f.collective(4), f.collective(16)])
+def test_structural_laws_and_twice_the_largest_layout() -> None:
+    """Each layout as the others say: there is no line of 8 ranks, which were not measured."""
+    figure = structural_figure(f.structural(), [f.collective(2), f.collective(4), f.collective(16)])
     lines = [t for t in figure["data"] if t["mode"] == "lines"]
-    assert [t["name"] for t in lines] == ["p = 2", "p = 4", "p = 8", "p = 16, not measured"]
-    # 1 us + 2 (p-1) 2 us + 2 (p-1)/p 0.5 ns/B at 8 B
-    assert lines[-1]["y"][0] == pytest.approx(1e-6 + 30 * 2e-6 + 30 / 16 * 0.5e-9 * 8)
+    assert [t["name"] for t in lines] == [
+        "2 ranks, by the others",
+        "4 ranks, by the others",
+        "8 ranks, not measured",
+    ]
     assert lines[-1]["line"]["dash"] == "dash"
     dots = [t for t in figure["data"] if t["mode"] == "markers"]
-    assert [t["name"] for t in dots] == ["p = 4"]
+    assert [t["name"] for t in dots] == ["2 ranks", "4 ranks"]
+    # 8 B on 4 ranks, from 2: a ring of 6 messages for 2, of 2 B for 4 (below the smallest size)
+    law = f.structural(bands=[StructuralBand(nbytes=8.0, weights={"ring": 1.0})])
+    (of, *_) = [t for t in structural_figure(law, [f.collective(2), f.collective(4)])["data"]][2:]
+    expected = 3 * f.collective(2).seconds(4)
+    assert of["y"][0] == pytest.approx(expected)
 
 
 def test_phi_beside_that_of_the_links() -> None:
