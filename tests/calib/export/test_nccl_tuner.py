@@ -167,9 +167,9 @@ def test_lines_change_where_the_laws_cross(fitted: Parameters) -> None:
     }
     assert (lines[0].low, lines[-1].high) == (SIZES[0], SIZES[-1])
     assert [line.low for line in lines[1:]] == [line.high + 1 for line in lines[:-1]]
-    # the logs print 2 decimals of a microsecond
-    assert lines[1].low == pytest.approx(FIRST, rel=0.02)
-    assert lines[2].low == pytest.approx(SECOND, rel=0.02)
+    # the logs have every fourth size, between which laws go straight in log-log
+    assert lines[1].low == pytest.approx(FIRST, rel=0.03)
+    assert lines[2].low == pytest.approx(SECOND, rel=0.03)
     for m in range(SIZES[0], SIZES[-1], 997_003):
         best = min(LAWS, key=lambda name: micros(LAWS[name], m))
         if min(abs(math.log(m / FIRST)), abs(math.log(m / SECOND))) > 0.05:
@@ -215,7 +215,7 @@ def test_calls_that_were_told_are_compared_as_logs_are() -> None:
         assert all(point.channels == {how: 4} for point in fit.points)
     lines = read(exported(of(*fits)).files[""])
     assert [f"{line.algorithm}/{line.protocol}" for line in lines] == told
-    assert [line.low for line in lines[1:]] == pytest.approx([FIRST, SECOND], rel=0.01)
+    assert [line.low for line in lines[1:]] == pytest.approx([FIRST, SECOND], rel=0.03)
     expected = [point.estimate_s for fit in fits for point in fit.points]
     assert expected == [m * 1e-9 for m in SIZES] * 3
 
@@ -307,8 +307,8 @@ def test_neighbouring_ranges_with_one_choice_are_one_line() -> None:
 def test_unsure_choices_are_said() -> None:
     found = exported(of(law(TREE, 10e-6, 1e-9, factor=1.2), law(RING, 11e-6, 2e-9, factor=1.2)))
     (note,) = [note for note in found.notes if "may be as fast" in note]
-    # 11 + 2 m <= 1.44 (10 + m) in ns up to 6071 B; the last size looked at before is 4096
-    assert "ring/simple" in note and "at 1 KiB to 4 KiB" in note
+    # 11 + 2 m <= 1.44 (10 + m) in ns up to 6071 B, 5.93 KiB; measured sizes are looked at
+    assert "ring/simple" in note and "at 1 KiB to 5.92 KiB" in note
 
 
 def test_the_one_channel_of_the_plugin_is_said() -> None:

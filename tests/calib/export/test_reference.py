@@ -74,8 +74,8 @@ def test_levels_that_were_measured() -> None:
 
 
 def test_times_are_those_of_the_laws() -> None:
-    (one,) = [p for p in asked(filled()).points("allreduce", ranks=[2]) if p.nbytes == 1024]
-    assert one.seconds == pytest.approx(seconds(1024))
+    (one,) = [p for p in asked(filled()).points("allreduce", ranks=[2]) if p.nbytes == SIZES[2]]
+    assert one.seconds == pytest.approx(seconds(SIZES[2]))
     far = asked(filled(), ranks=(16,), nbytes=(2**20, 2**20)).points("allreduce")
     assert [p.basis for p in far] == ["extrapolated"]
 

@@ -44,7 +44,7 @@ def written(request: ExportRequest, directory: Path) -> tuple[Path, Exported]:
 
 
 def in_pieces(ranks: int, *pieces: tuple[float, float, float], **changes: Any) -> CollectiveFit:
-    """An allreduce of lines (first bytes, intercept, slope), and their times at powers of two."""
+    """An allreduce of lines (bytes from which on, intercept, slope); times at powers of two."""
     ends = [*(piece[0] for piece in pieces[1:]), float(SIZES[-1])]
     laws = [
         HockneyPiece(

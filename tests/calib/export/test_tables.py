@@ -347,7 +347,7 @@ def test_a_time_follows_from_the_ends_of_a_piece() -> None:
         for share in (1e-3, 0.3, 0.999):  # two pieces share a border
             m = first["from"] + share * (last["from"] - first["from"])
             time = first["value"] + share * (last["value"] - first["value"])
-            assert time == pytest.approx(whole.collectives[0].seconds(m), rel=1e-9)
+            assert time == pytest.approx(whole.collectives[0].described_seconds(m), rel=1e-9)
 
 
 def test_laws_that_are_called_the_same_are_all_there() -> None:

@@ -488,7 +488,9 @@ def test_too_few_sizes_are_no_file() -> None:
         "sp_time_1nodes_2gpus_per_node.json is not written; Galvatron opens" in note
         for note in result.notes
     )
-    asked = exported(parameters(bent("allreduce", *small), ranks_per_node=2), nbytes=(MIB, 8 * MIB))
+    slope = near(small[-1][1] / (small[-1][0] * MIB))
+    wide = bent("allreduce", *small, intercept_s=near(0.0), slope_s_per_byte=slope)
+    asked = exported(parameters(wide, ranks_per_node=2), nbytes=(MIB, 8 * MIB))
     assert len(contents(asked)["sp_time"]) == 8
 
 
