@@ -25,11 +25,12 @@ PREDICTED = tuple((ranks // PER_NODE, PER_NODE) for ranks in (128, 256, 512, 102
 SIZES = tuple(
     4**power for power in range(6, 13)
 )  # 4 KiB, one item for each of 1,024 ranks, to 16 MiB
-MANY = 512  # ranks from which on every other size is simulated
+# bytes that are simulated from so many ranks on: every other size, then three of them
+FEWER = ((512, SIZES[2::2]), (256, SIZES[::2]))
 # what runs in one process; of many ranks each by itself, the quick ones first
 TOGETHER = (("allreduce", "allgather", "reduce_scatter", "broadcast", "p2p"), ("all_to_all",))
-APART = (("broadcast",), ("allreduce",), ("allgather",), ("reduce_scatter",), ("all_to_all",))
-LIMIT_S = 900.0
+QUICK, SLOW = (("broadcast",), ("allreduce",)), (("allgather",), ("reduce_scatter",))
+LIMIT_S = 400.0
 
 
 def record(path: Path, platforms: Sequence[str]) -> None:
@@ -37,7 +38,12 @@ def record(path: Path, platforms: Sequence[str]) -> None:
     done = {row[:4] for row in read(path)} if path.exists() else set()
     steps = [
         (layout, operations, PLATFORMS[name])
-        for layouts, groups in ((MEASURED, TOGETHER), *(((one,), APART) for one in PREDICTED))
+        for layouts, groups in (
+            (MEASURED, TOGETHER),
+            *(((one,), QUICK) for one in PREDICTED),
+            *(((one,), SLOW) for one in PREDICTED),
+            (PREDICTED, (("all_to_all",),)),
+        )
         for operations in groups
         for layout in layouts
         for name in platforms
@@ -53,7 +59,7 @@ def record(path: Path, platforms: Sequence[str]) -> None:
             ]
             if not wanted:
                 continue
-            sizes = SIZES[::2] if ranks >= MANY else SIZES
+            sizes = next((fewer for least, fewer in FEWER if ranks >= least), SIZES)
             command = [str(program), ",".join(wanted), *map(str, sizes)]
             start, late = time.perf_counter(), ""
             try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, linear_regression
 
 from benchmarks.twin.platforms import PER_NODE
-from benchmarks.twin.tables import LARGEST, Timed, fitted
+from benchmarks.twin.tables import LARGEST, Timed
 from calib.fitting.parameters.algorithms import steps_and_volume
+from calib.fitting.parameters.file import Parameters
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
@@ -42,10 +43,10 @@ class Scored:
         return low <= self.seconds <= high
 
 
-def scored(rows: Sequence[Timed], most: int = LARGEST) -> list[Scored]:
-    """All rows of one platform with more ranks than `most`, predicted from the others."""
+def scored(rows: Sequence[Timed], fit: Parameters, most: int = LARGEST) -> list[Scored]:
+    """All rows of one platform with more ranks than `most`, predicted from a fit to the others."""
     measured = [row for row in rows if row.ranks <= most]
-    costs = CollectiveCosts(fitted(rows, most))
+    costs = CollectiveCosts(fit)
     return [
         Scored(
             row,
@@ -95,17 +96,15 @@ HEAD = (
 
 def table(found: Sequence[Scored]) -> list[str]:
     """Errors in %, by platform and operation, by ranks, and of all."""
-    keys: list[tuple[str, str, Callable[[Scored], bool]]] = []
+    groups: dict[tuple[str, str], list[Scored]] = {}
     for each in found:
-        name, operation = each.row.platform, each.row.operation
-        if all(key[:2] != (name, operation) for key in keys):
-            keys.append((name, operation, lambda s, n=name, o=operation: s.row[:2] == (n, o)))
+        groups.setdefault((each.row.platform, each.row.operation), []).append(each)
     for name in dict.fromkeys(each.row.platform for each in found):
-        keys.append((name, "all", lambda s, n=name: s.row.platform == n))
+        groups[name, "all"] = [each for each in found if each.row.platform == name]
     for ranks in sorted({each.row.ranks for each in found}):
-        keys.append(("all", f"{ranks} ranks", lambda s, p=ranks: s.row.ranks == p))
-    keys.append(("all", "all", lambda _: True))
-    return [HEAD, *(_line(a, b, [s for s in found if of(s)]) for a, b, of in keys)]
+        groups["all", f"{ranks} ranks"] = [each for each in found if each.row.ranks == ranks]
+    groups["all", "all"] = list(found)
+    return [HEAD, *(_line(*names, of) for names, of in groups.items() if of)]
 
 
 def _line(name: str, operation: str, of: Sequence[Scored]) -> str:
