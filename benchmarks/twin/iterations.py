@@ -31,7 +31,6 @@ COLUMNS = ("platform", "strategy", "ranks", "microseconds")
 OPTIONS = (
     "--cfg=smpi/host-speed:1Gf",  # that of the platforms: seconds are as given
     "--cfg=smpi/cpu-threshold:0",
-    "--cfg=smpi/shared-malloc-blocksize:16777216",
 )
 LIMIT_S = 400.0
 

@@ -26,6 +26,8 @@ MESSAGES = (
     "--cfg=smpi/ois:0:4e-7:0",
     "--cfg=network/crosstraffic:no",
     "--cfg=smpi/simulate-computation:no",
+    # fewer mappings than Linux allows a process, of 1,024 ranks' buffers
+    "--cfg=smpi/shared-malloc-blocksize:16777216",
 )
 
 
