@@ -18,6 +18,7 @@ from benchmarks.reports import reports
 from benchmarks.searching import layerwise
 from benchmarks.start_up import start_up
 from benchmarks.training import training
+from benchmarks.twin.bench import twin
 
 BENCHMARKS = {
     "start_up": start_up,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "plain_programs": plain_programs,
     "reports": reports,
     "training": training,
+    "twin": twin,
 }
 
 

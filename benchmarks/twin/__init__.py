@@ -1,0 +1,1 @@
+"""A twin of known truth: clusters simulated by SimGrid, where what is extrapolated can be looked up."""
