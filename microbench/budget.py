@@ -33,7 +33,7 @@ FILLED = 0.8
 # what three sizes of every law may take of the time; the rest is for the sizes that are sent
 OF_THREE_SIZES = 0.5
 # a size that strategies send, and that takes no longer than this, is always measured
-SHORT_S = 0.1
+SHORT_S = 1.0
 FEWEST_LAUNCHES = 2  # one does not tell a bad day
 
 
