@@ -88,11 +88,7 @@ def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
 
 
 def chosen(
-    plan: Plan,
-    ranks: int,
-    needs: Mapping[str, float],
-    spent_s: float = 0.0,
-    others_s: float = 0.0,
+    plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 0.0, others_s: float = 0.0
 ) -> Plan:
     """The plan with what its budget holds of the collectives of a size.
 
