@@ -33,7 +33,7 @@ FILLED = 0.8
 # what three sizes of every law may take of the time; the rest is for the sizes that are sent
 OF_THREE_SIZES = 0.5
 # a size that strategies send, and that takes no longer than this, is always measured
-SHORT_S = 0.1
+SHORT_S = 1.0
 FEWEST_LAUNCHES = 2  # one does not tell a bad day
 
 
@@ -88,11 +88,7 @@ def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
 
 
 def chosen(
-    plan: Plan,
-    ranks: int,
-    needs: Mapping[str, float],
-    spent_s: float = 0.0,
-    others_s: float = 0.0,
+    plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 0.0, others_s: float = 0.0
 ) -> Plan:
     """The plan with what its budget holds of the collectives of a size.
 

@@ -56,7 +56,7 @@ def expected_s(
     """Case -> s of its fewest repetitions; without cases whose library or groups are missing.
 
     `timer` says them of a case, the same on all ranks, by one call; all these take about `time_s` s.
-    `begin` is told, before its calls, the largest case that they are for: the likeliest to end the ranks.
+    `begin` is told before its calls of the largest case they are for: the likeliest to end the ranks.
     """
     calls: dict[tuple[object, ...], list[CollectiveCase]] = {}
     for case in cases:
