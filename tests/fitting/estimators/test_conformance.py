@@ -31,7 +31,7 @@ from calib.foundation.errors import InputError
 ALL = examples()
 SEEDS = 24  # of the coverage
 # of those that take a tenth of a second and more to fit
-FEWER_SEEDS = {"ContentionLaw": 8, "ReuseLaw": 12, "Roofline": 4, "StructuralHockney": 20}
+FEWER_SEEDS = {"ContentionLaw": 8, "ReuseLaw": 12, "Roofline": 4}
 LEAST_COVERAGE = 0.85
 each = pytest.mark.parametrize("example", ALL, ids=lambda example: example.name)
 
