@@ -9,6 +9,7 @@ from benchmarks.agreement import agreement
 from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
+from benchmarks.layouts import layouts
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.minis.__main__ import main as minis
 from benchmarks.oracle import oracle
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "fitting": fitting,
     "importing": importing,
     "layerwise": layerwise,
+    "layouts": layouts,
     "oracle": oracle,
     "pipelines": pipelines,
     "plain_programs": plain_programs,

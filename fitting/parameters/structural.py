@@ -32,7 +32,8 @@ from calib.foundation.words import several
 # logarithm of time on a layout that was not measured, and for each doubling
 DEVIATION, DOUBLING_DEVIATION = 0.07, 0.10
 UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing says how it scales
-ANY_LINKS = Estimate(value=0.5, low=0.0, high=1.0)  # between nodes, of ranks per node not measured
+# where ranks per node did not vary: machines have a link for each GPU, or for each two or four
+ANY_LINKS = Estimate(value=0.75, low=0.0, high=1.0)
 LEAST_SECONDS = 1e-12
 TINY = 1e-12
 Z_90 = NormalDist().inv_cdf(0.95)

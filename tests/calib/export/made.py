@@ -8,16 +8,11 @@ from hypothesis import strategies as st
 from tests.helpers.filled import collective, contention, filled, layer, loop, memory, overlap, work
 
 from calib.fitting.parameters.algorithms import ALGORITHMS
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
 from calib.foundation.records import Estimate
 
@@ -115,36 +110,36 @@ def collectives(draw: st.DrawFn, of: Numbers) -> CollectiveFit:
 
 @st.composite
 def structurals(draw: st.DrawFn, of: Numbers) -> StructuralFit:
-    """A law for any p."""
+    """A law for any layout."""
     library, operation = draw(st.sampled_from(LIBRARIES)), draw(st.sampled_from(sorted(ALGORITHMS)))
-    counts = sorted(draw(st.sets(of.ranks, min_size=2, max_size=3)))
-    nodes = draw(st.lists(st.sampled_from([1, 2, 4]), min_size=len(counts), max_size=len(counts)))
+    counts = sorted(draw(st.sets(of.ranks, min_size=1, max_size=3)))
     sizes = sorted(draw(st.sets(st.floats(1.0, 2.0**30), min_size=1, max_size=3)))
-    bands = [
-        StructuralBand(
-            nbytes=m,
-            algorithm=draw(st.sampled_from(sorted(ALGORITHMS[operation]))),
-            hierarchical=draw(st.booleans()),
-            base_s=exactly(draw(of.seconds)),
-            base_s_per_byte=exactly(draw(of.prices)),
-            alpha_s=exactly(draw(of.seconds)),
-            beta_s_per_byte=exactly(draw(of.prices)),
-            score=0.1,
+    layouts = [
+        ScaledLayout(
+            ranks=p,
+            nodes=draw(st.sampled_from([1, 2, p])),
+            ranks_per_node=draw(st.integers(1, p)),
+            factor=draw(st.sampled_from([None, 0.5, 1.7])),
+            outlying=p > counts[0] and draw(st.booleans()),
         )
-        for m in sizes
+        for p in counts
     ]
     return StructuralFit(
         operation=operation,
         library=library,
         device=home(library),
         level=draw(st.sampled_from(LEVELS)),
-        ranks=counts,
-        nodes=nodes,
-        bands=bands,
-        mean_relative_error=0.1,
+        layouts=layouts,
+        links_exponent=exactly(draw(st.floats(0.0, 1.0))),
+        bands=[
+            StructuralBand(
+                nbytes=m, weights={draw(st.sampled_from(sorted(ALGORITHMS[operation]))): 1.0}
+            )
+            for m in sizes
+        ],
+        deviation=draw(st.floats(0.0, 1.0)),
+        doubling_deviation=draw(st.floats(0.0, 1.0)),
         held_out_error=draw(st.sampled_from([None, 0.1])),
-        error_factor=1.2,
-        n=9,
     )
 
 

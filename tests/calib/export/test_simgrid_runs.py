@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.filled import SIZES, collective, filled, near, structural
+from tests.helpers.filled import SIZES, collective, filled, near, scaled_layout, structural
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.simgrid import compiled, in_racks, needs_simgrid, simulated
 
@@ -87,7 +87,8 @@ def scattered() -> Parameters:
 
 def of_many_p() -> Parameters:
     """One rank a node, a structural law of rings on 2, 4 and 8 nodes: 16 are extrapolated."""
-    law = structural(level="system", nodes=[2, 4, 8])
+    layouts = [scaled_layout(p, nodes=p, ranks_per_node=1) for p in (2, 4, 8)]
+    law = structural(level="system", layouts=layouts)
     fits = [collective(2, level="system", nodes=2)]
     return filled(collectives=fits, structural=[law], ranks_per_node=1)
 

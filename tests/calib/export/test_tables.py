@@ -72,7 +72,7 @@ def falling() -> Parameters:
     content = filled.filled(
         collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512])],
         work=[law],
-        structural=[filled.structural(residual_quantiles=filled.QUANTILES)],
+        structural=[filled.structural()],
         nodes=3,
         nodes_per_rack=5,
         links_per_node=7,
@@ -261,11 +261,6 @@ def test_the_table_says_what_it_leaves_out_of_this_file() -> None:
     assert exported(filled.filled(**(bare | {"work": [law]}))).lost == (
         "remarks in words: laws that came second",
     )
-    bands = [band.model_copy(update={"runner_up": "ring"}) for band in filled.structural().bands]
-    (words,) = exported(
-        filled.filled(**(bare | {"structural": [filled.structural(bands=bands)]}))
-    ).lost
-    assert words == "remarks in words: laws that came second"
     source = filled.filled().provenance.model_copy(update={"notes": ["two runs"]})
     noted = filled.filled(**(bare | {"provenance": source, "memory": [filled.memory()]}))
     assert exported(noted).lost == ("remarks in words: notes, models that laws were fitted to",)

@@ -114,7 +114,7 @@ def test_links_of_a_node_are_found_from_layouts_that_differ_in_ranks_per_node(
 
 def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
     (law,) = structural_fits(fits((2, 4), (4, 4)))
-    assert law.links_exponent.numbers == (0.5, 0.0, 1.0)
+    assert law.links_exponent.numbers == (0.75, 0.0, 1.0)
     (law,) = structural_fits(fits((2, 4), (4, 4)), links=2)
     assert law.links_exponent.value == pytest.approx(0.5) and not law.links_exponent.has_interval
     (law,) = structural_fits(fits((2, 4), (4, 4)), links=4)
