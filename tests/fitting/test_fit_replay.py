@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.fitting import Scores, fit_of, law_of, moved, scores
+from benchmarks.fitting import Scores, error, fit_of, law_of, moved, scores
 from benchmarks.layouts import CLUSTERS, H100, Case, cases, direct_laws, score
 from benchmarks.layouts import Score as LayoutScore
 from benchmarks.sweeps import DATA, Sweep, published, vtrain

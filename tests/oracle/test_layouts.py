@@ -51,7 +51,7 @@ def test_measured_is_what_lies_as_it_lay(
     p: int, stride: int, each: int, nodes: int, fullest: int
 ) -> None:
     """Measured if p, nodes and ranks on a node are the same, else extrapolated."""
-    assume(nodes <= p and fullest <= p)
+    assume(-(-p // nodes) <= fullest <= p - nodes + 1)
     count = p * stride
     hosts = [f"h{rank // each}" for rank in range(count)]
     placement = Placement(hosts, [[0]] * count, each, oversubscribed=False, racks=[""] * count)

@@ -45,6 +45,8 @@ def test_collectives_are_those_of_the_table(operation: Collective, form: Form) -
     assert inside.seconds == pytest.approx(wanted, rel=1e-9)
     across = found.cost(operation, M, LinkGroup(4, 4), at_once=1)
     wanted = hockney(operation, 16, of.system_alpha_s, 1 / of.system_bytes_per_s)
+    if (operation, form) == ("all_to_all", "measured"):
+        wanted *= 12 / 15  # messages to the 3 ranks of the own node take no time beside the others
     assert across.seconds == pytest.approx(wanted, rel=1e-9)
 
 

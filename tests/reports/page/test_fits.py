@@ -47,7 +47,7 @@ def test_the_pieces_are_drawn_where_they_hold() -> None:
         assert (x, y) == pytest.approx((nbytes, seconds))
     assert traces["between pieces"]["x"] == [4096.0, 32768.0, None]
     assert traces["between pieces"]["y"][:2] == pytest.approx([8.096e-6, 22.432e-6])
-    line = traces["one line"]
+    line = traces["alpha and beta"]
     assert (line["y"][0], line["y"][-1]) == pytest.approx((4.004e-6, 4e-6 + 0.5e-9 * 2**24))
 
 
@@ -67,7 +67,7 @@ def test_residuals_are_those_of_the_pieces() -> None:
 
 def test_a_fit_without_pieces_has_a_line_alone() -> None:
     traces = named(collective_figure(f.collective(pieces=[])))
-    assert "pieces" not in traces and "one line" in traces
+    assert "pieces" not in traces and "alpha and beta" in traces
     assert named(collective_figure(f.collective(pieces=[])))["off"]["y"][0] == pytest.approx(
         100 * (4.008 / 4.004 - 1)
     )
