@@ -45,8 +45,8 @@ class GroupShape(NamedTuple):
 class Algorithm(NamedTuple):
     """How an algorithm sends: messages in a row, and multiples of the buffer, on a layout.
 
-    `links` are those of a node that one call keeps busy: all (rings in parallel, one to a link), a
-    flow for each rank, which share the links, or one. A tree is `half_pipelined`: what it sends at a
+    `links` are those of a node that one call keeps busy: all (NCCL has a ring for each), a flow for
+    each rank, which share the links, or one. A tree is `half_pipelined`: what it sends at a
     step lies between the whole buffer and a perfect pipeline's share of it (their geometric mean).
     """
 
@@ -69,7 +69,7 @@ class Algorithm(NamedTuple):
         return share / links if self.links == "all" else share * shape.ranks_per_node / links
 
 
-RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
+RING, RINGS, DOUBLING, TREE = "ring", "parallel rings", "recursive doubling", "tree"
 HALVING_DOUBLING = "recursive halving and doubling"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
@@ -132,12 +132,14 @@ def _once(shape: GroupShape) -> float:
 Menu = Mapping[str, Algorithm]
 
 _GATHER: Menu = {
-    RING: Algorithm(_others, _gathered, "all"),
+    RING: Algorithm(_others, _gathered, "one"),
     DOUBLING: Algorithm(_doublings, _gathered, "each"),
+    RINGS: Algorithm(_others, _gathered, "all"),
 }
 _ROOTED: Menu = {
     BINOMIAL: Algorithm(_rounds, _rounds, "one"),
-    CHAIN: Algorithm(_hops, _once, "all"),
+    CHAIN: Algorithm(_hops, _once, "one"),
+    RINGS: Algorithm(_hops, _once, "all"),
     # a benchmark that does not wait between calls has many on their way: what it prints is one's share
     OVERLAPPED: Algorithm(_once, _once, "all"),
 }
@@ -149,7 +151,8 @@ _SPREAD: Menu = {
 # the first of each is what formulas.md assumes where nothing says otherwise
 ALGORITHMS: dict[str, Menu] = {
     "allreduce": {
-        RING: Algorithm(_twice(_others), _twice(_gathered), "all"),
+        RING: Algorithm(_twice(_others), _twice(_gathered), "one"),
+        RINGS: Algorithm(_twice(_others), _twice(_gathered), "all"),
         DOUBLING: Algorithm(_doublings, _doublings, "each"),
         # 2 (log2 p + k) (alpha + m beta / 2k): with many chunks only m beta is left of the bytes
         TREE: Algorithm(_twice(_depth), _once, "one", half_pipelined=True),
@@ -199,13 +202,13 @@ POINT_TO_POINT = (
 # among all, by rules of their own
 Choice = tuple[str, ...]
 _NCCL_CHOICES: dict[str, tuple[Choice, ...]] = {
-    "allreduce": ((RING, TREE),),
-    "allgather": ((RING,),),
-    "allgatherv": ((RING,),),
-    "reduce_scatter": ((RING,),),
+    "allreduce": ((RINGS, TREE),),
+    "allgather": ((RINGS,),),
+    "allgatherv": ((RINGS,),),
+    "reduce_scatter": ((RINGS,),),
     "all_to_all": ((RING,),),
-    "broadcast": ((CHAIN,), (OVERLAPPED,)),
-    "reduce": ((CHAIN,), (OVERLAPPED,)),
+    "broadcast": ((RINGS,), (OVERLAPPED,)),
+    "reduce": ((RINGS,), (OVERLAPPED,)),
 }
 _GATHERED_CHOICES = ((DOUBLING, RING), (RING,), (DOUBLING,))
 _OTHER_CHOICES: dict[str, tuple[Choice, ...]] = {

@@ -31,6 +31,7 @@ from calib.foundation.words import several
 # Of the public logs of four clusters (docs/fitting.md, "Structural laws"): one standard deviation of the
 # logarithm of time on a layout that was not measured, and for each doubling
 DEVIATION, DOUBLING_DEVIATION = 0.07, 0.10
+NEAREST = 4  # layouts that another is scaled from
 UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing says how it scales
 # where ranks per node did not vary: machines have a link for each GPU, or for each two or four
 ANY_LINKS = Estimate(value=0.75, low=0.0, high=1.0)
@@ -165,8 +166,10 @@ class StructuralFit(CollectiveLaw):
     def on(self, shape: GroupShape, fits: Sequence[CollectiveFit]) -> ScaledLaw | None:
         """The law on one layout. `fits`: the direct laws; None where none is of a layout of this."""
         known = {shape_of_fit(fit): fit for fit in fits if self.is_of(fit)}
-        used = [each.shape for each in self.layouts if not each.outlying and each.shape in known]
-        return ScaledLaw(self, shape, {each: known[each] for each in used}) if used else None
+        used = [each for each in self.usual if each in known]
+        used.sort(key=lambda each: (shape.doublings(each), -each.ranks))
+        nearest = {each: known[each] for each in sorted(used[:NEAREST])}
+        return ScaledLaw(self, shape, nearest) if used else None
 
     def around(self, nbytes: float) -> StructuralBand:
         """The band that is nearest to a size."""
@@ -284,14 +287,8 @@ def _measured_deviation(fit: CollectiveFit) -> float:
 
 
 def swept(fit: CollectiveFit, nbytes: float) -> float:
-    """Seconds of a direct law; beyond its sizes at the bandwidth of the largest, or by its line."""
-    smallest, largest = fit.range_nbytes
-    if nbytes > largest:
-        return max(fit.seconds(largest) * nbytes / largest, LEAST_SECONDS)
-    seconds = fit.seconds(nbytes)
-    if nbytes < smallest:  # bandwidth is no higher there
-        seconds = max(seconds, fit.seconds(smallest) * nbytes / smallest)
-    return max(seconds, LEAST_SECONDS)
+    """Seconds of a direct law, above 0."""
+    return max(fit.seconds(nbytes), LEAST_SECONDS)
 
 
 def log_seconds(

@@ -249,7 +249,8 @@ class _Layouts:
         return [
             shape
             for shape in outlying
-            if abs(math.log(self._factor(law, shape, outlying) or 1.0)) > math.log(LEAST_OUTLYING)
+            # nothing disturbs a machine so that it is faster: that is another algorithm
+            if (self._factor(law, shape, outlying) or 1.0) > LEAST_OUTLYING
         ]
 
     def _said(self, law: StructuralFit, shapes: Sequence[GroupShape]) -> Floats:
