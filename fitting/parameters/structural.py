@@ -16,7 +16,9 @@ Cressie, Statistics for Spatial Data (1993), section 3.2 (ordinary kriging).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from statistics import NormalDist, median
 from typing import NamedTuple
 
@@ -69,7 +71,7 @@ class StructuralBand(Record):
         description="algorithms, the fastest of which is taken ('ring or tree') -> weight",
     )
 
-    @property
+    @cached_property
     def choices(self) -> list[tuple[Choice, float]]:
         """(algorithms, weight) of each choice."""
         return [(tuple(names.split(BETWEEN)), weight) for names, weight in self.weights.items()]
@@ -110,11 +112,15 @@ class StructuralFit(CollectiveLaw):
                 raise ValueError(f"{each.shape} is no group of ranks")
         if all(each.outlying for each in self.layouts):
             raise ValueError("every layout is outlying")
+        if not 0 <= self.links_exponent.low <= self.links_exponent.high <= 1:
+            raise ValueError("links_exponent is not within 0 to 1")
         menu = ALGORITHMS.get(self.operation, {})
         for band in self.bands:
             for name, _ in band.choices:
                 if unknown := [part for part in name if part not in menu]:
                     raise ValueError(f"{self.operation!r} has no algorithm {unknown[0]!r}")
+            if abs(math.fsum(band.weights.values()) - 1.0) > TINY:
+                raise ValueError(f"weights of {band.nbytes:g} B do not sum to 1")
         sizes = [band.nbytes for band in self.bands]
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise ValueError("bands are not in the order of their nbytes, from above 0 on")
@@ -172,9 +178,15 @@ class StructuralFit(CollectiveLaw):
         return ScaledLaw(self, shape, nearest) if used else None
 
     def around(self, nbytes: float) -> StructuralBand:
-        """The band that is nearest to a size."""
-        log = math.log(max(nbytes, 1.0))
-        return min(self.bands, key=lambda band: abs(log - math.log(max(band.nbytes, 1.0))))
+        """The band that is nearest to a size, as ratios."""
+        nbytes = max(nbytes, 1.0)
+        above = bisect_left(self._sizes, nbytes)
+        near = self.bands[max(above - 1, 0) : above + 1]
+        return min(near, key=lambda band: max(band.nbytes / nbytes, nbytes / band.nbytes))
+
+    @cached_property
+    def _sizes(self) -> list[float]:
+        return [band.nbytes for band in self.bands]
 
     def is_of(self, fit: CollectiveFit) -> bool:
         """Whether a direct law is of the same operation, library, device and level."""
