@@ -6,7 +6,7 @@ left of the one-node time, and shrink with the iterations: every node reads and 
 Horovod sends a gradient when it is ready, about one a cycle of 1 ms, so X is a message per tensor, and
 none of it is hidden (eta = 0, as in ParaDL). The interval is from an exchange that is hidden
 altogether, on one node and on n, to one at the laws' upper end with the cold buffers and late ranks
-of training (formulas.md, "What makes a prediction wrong", 3). What does not shrink with the nodes
+of training (formulas.md, "What makes a prediction wrong", 3), after one on one node at their lower end. What does not shrink with the nodes
 (start-up, ends of epochs) is in neither.
 """
 
@@ -146,7 +146,8 @@ def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int)
     if base.nodes > 1:
         raise InputError(f"no time on one node to start from: the fewest nodes are {base.nodes}")
     assert base.seconds is not None
-    own = exchange(base.gpus).value
+    first = exchange(base.gpus)
+    own = first.value
     each = base.seconds / base.iterations(samples)
     if each <= own:
         raise InputError(
@@ -159,10 +160,10 @@ def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int)
             continue
         iterations, share = row.iterations(samples), row.batch_per_gpu / base.batch_per_gpu
         sent = exchange(row.gpus)
-        rest = (each - own) * share
+        rest, most = (each - own) * share, (each - min(first.low, own)) * share
         slowest = max(sent.value, sent.high) * IN_TRAINING
         value = iterations * (rest + sent.value)
         hidden = iterations * each * share
-        ends = min(hidden, value), max(iterations * (rest + slowest), value)
+        ends = min(hidden, value), max(iterations * (most + slowest), value)
         found.append(Expected(row, Estimate(value=value, low=ends[0], high=ends[1]), sent))
     return found
