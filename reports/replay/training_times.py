@@ -6,8 +6,8 @@ left of the one-node time, and shrink with the iterations: every node reads and 
 Horovod sends a gradient when it is ready, about one a cycle of 1 ms, so X is a message per tensor, and
 none of it is hidden (eta = 0, as in ParaDL). The interval is from an exchange that is hidden
 altogether, on one node and on n, to one at the laws' upper end with the cold buffers and late ranks
-of training (formulas.md, "What makes a prediction wrong", 3), after one on one node at their lower end. What does not shrink with the nodes
-(start-up, ends of epochs) is in neither.
+of training (formulas.md, "What makes a prediction wrong", 3), after one on one node at their lower
+end. What does not shrink with the nodes (start-up, ends of epochs) is in neither.
 """
 
 from __future__ import annotations
