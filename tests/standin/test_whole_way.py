@@ -54,7 +54,7 @@ from pathlib import Path
 from calib.calibrate import calibrate
 from calib.planning.request import Effort
 
-effort = Effort(budget_s=60.0, launches=2, grid_factor=1000, iterations=8, extras=False)
+effort = Effort(budget_s=240.0, launches=2, grid_factor=1000, iterations=8, extras=False)
 run, model, ranks, *executions = sys.argv[1:]
 done = calibrate(
     Path(run), effort, [model], ranks=int(ranks), executions=executions, quiet=True
