@@ -35,9 +35,9 @@ def show(run: Path, rows: int) -> None:
 
 def case_names(ends: list[CaseEnd]) -> str:
     """The label of each case once, with the numbers of its launches."""
-    launches: dict[str, list[int]] = {}
+    launches: dict[str, set[int]] = {}
     for end in ends:
-        launches.setdefault(end.label, []).append(end.launch + 1)
+        launches.setdefault(end.label, set()).add(end.launch + 1)
     names = [
         f"{label} (launch {', '.join(map(str, sorted(numbers)))})"
         for label, numbers in launches.items()

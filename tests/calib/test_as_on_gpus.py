@@ -23,6 +23,7 @@ from calib.fitting.fit import fit
 from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.merging.differences import differences
 from calib.fitting.merging.merge import merge
+from calib.fitting.parameters import algorithms
 from calib.fitting.parameters.file import Parameters, Signed
 from calib.fitting.review.review import review
 from calib.foundation.division import STRATEGIES
@@ -104,6 +105,8 @@ def both() -> Iterator[Both]:
     small = tuple(case for case in plan.cases if case.purpose != "what fresh pages cost")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.helpers.made_runs.peaks", counted)
+        # what a library does of itself is its own: NCCL has rings and trees, MPI all that there is
+        patch.setattr(algorithms, "_NCCL_CHOICES", algorithms._OTHER_CHOICES)
         run = made_run(plan.model_copy(update={"cases": small}), cpu)
         own_id = CaseBase.id.fget  # type: ignore[attr-defined]
         ids = property(lambda case: own_id(renamed(case, "cpu", "torch_mpi")))
