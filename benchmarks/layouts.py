@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,14 +150,13 @@ def log_log(known: Sequence[CollectiveFit], unknown: CollectiveFit, points: Sequ
 
 def extra_p(known: Sequence[CollectiveFit], unknown: CollectiveFit, points: Sequence[Any]) -> Any:
     """Extra-P's single-parameter models over p, at each size; by hand where it has too few p."""
-    from extrap.entities.coordinate import Coordinate
-    from extrap.entities.measurement import Measurement
-    from extrap.modelers.single_parameter.basic import SingleParameterModeler
-
-    modeler, times = SingleParameterModeler(), []
+    coordinate = import_module("extrap.entities.coordinate").Coordinate
+    measurement = import_module("extrap.entities.measurement").Measurement
+    basic = import_module("extrap.modelers.single_parameter.basic")
+    modeler, times = basic.SingleParameterModeler(), []
     for point in points:
         measured = [
-            Measurement(Coordinate(float(fit.ranks)), None, None, [fit.seconds(point.nbytes)])
+            measurement(coordinate(float(fit.ranks)), None, None, [fit.seconds(point.nbytes)])
             for fit in sorted(known, key=shape_of_fit)
         ]
         model = modeler.create_model(measured)

@@ -273,7 +273,11 @@ def test_channels_last(rank: int, dtype: str) -> None:
     assert set(result.ranks) == {"forward", "backward"}
     work, _ = start(case)
     work.forward()
-    for tensor in (work.inputs[0], work.layer.parameters[0], work.output, work.gradient):
+    ours = [work.inputs[0], work.layer.parameters[0]]
+    # a processor without bfloat16 has no kernel of this format: the output is as PyTorch's own makes it
+    if dtype == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        ours += [work.output, work.gradient]
+    for tensor in ours:
         assert tensor is not None and tensor.stride(1) == 1 and tensor.stride(-1) > 1
     plain, _ = start(case.model_copy(update={"execution": dtype}))
     torch.testing.assert_close(plain.inputs, work.inputs)  # the same numbers
