@@ -39,6 +39,7 @@ UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing sa
 ANY_LINKS = Estimate(value=0.75, low=0.0, high=1.0)
 LEAST_SECONDS = 1e-12
 TINY = 1e-12
+WEIGHTS_OFF = 1e-3  # a sum of rounded weights
 Z_90 = NormalDist().inv_cdf(0.95)
 
 
@@ -119,7 +120,7 @@ class StructuralFit(CollectiveLaw):
             for name, _ in band.choices:
                 if unknown := [part for part in name if part not in menu]:
                     raise ValueError(f"{self.operation!r} has no algorithm {unknown[0]!r}")
-            if abs(math.fsum(band.weights.values()) - 1.0) > TINY:
+            if abs(math.fsum(band.weights.values()) - 1.0) > WEIGHTS_OFF:
                 raise ValueError(f"weights of {band.nbytes:g} B do not sum to 1")
         sizes = [band.nbytes for band in self.bands]
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:

@@ -30,7 +30,8 @@ SIZES = [1 << k for k in range(3, 31)]
 def law(operation: str, ranks: int, start: float, per_byte: float, **more: Any) -> CollectiveFit:
     """start + per_byte m in seconds, at every size of SIZES."""
     points = [CollectivePoint(nbytes=m, seconds=near(start + per_byte * m), n=9) for m in SIZES]
-    content = {"points": points, "pieces": [], "intercept_s": near(start)}
+    ends = {"intercept_s": near(start), "slope_s_per_byte": near(per_byte)}
+    content = {"points": points, "pieces": [], **ends}
     return collective(ranks, operation=operation, **(content | more))
 
 
