@@ -11,7 +11,7 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
-from calib.fitting.parameters.structural import StructuralBand, StructuralFit
+from calib.fitting.parameters.structural import ANY_LINKS, StructuralBand, StructuralFit
 from calib.fitting.parameters.told import ToldLaw, fastest_told
 from calib.foundation.words import (
     bytes_words,
@@ -179,9 +179,7 @@ def structural(parameters: Parameters) -> Table:
             "operation": fit.operation,
             "library, device, level": where(fit.library, fit.device, fit.level),
             "measured on": several([_placed(each.shape) for each in fit.layouts], 4),
-            "links of r ranks": f"r^{estimate_words(fit.links_exponent)}"
-            if fit.level != "node"
-            else "",
+            "links of r ranks": _links(fit),
             "held out off": percent(fit.held_out_error),
             "error": factor(fit.error_factor),
             "sizes": span(*fit.range_nbytes),
@@ -195,6 +193,13 @@ def structural(parameters: Parameters) -> Table:
         *(f"{words}." for fit in parameters.structural for words in fit.outlying_words),
     ]
     return Table("Collectives on any layout: structural laws", *in_columns(rows), remarks=remarks)
+
+
+def _links(fit: StructuralFit) -> str:
+    """`r^0.5`; in a node there are none, and from one number of ranks on a node they are not known."""
+    if fit.level == "node":
+        return ""
+    return "unknown" if fit.links_exponent == ANY_LINKS else f"r^{fit.links_exponent.value:.2g}"
 
 
 def _placed(shape: GroupShape) -> str:
