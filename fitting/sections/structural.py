@@ -333,8 +333,9 @@ def _log_likelihood(logs: Floats, covariance: Floats) -> float:
 
 def sizes_of(fit: CollectiveFit) -> list[float]:
     """At most about MOST_BANDS of the measured sizes over 0, evenly by decades, the ends kept."""
-    sizes = np.array([float(point.nbytes) for point in fit.points if point.nbytes > 0])
+    sizes = [float(point.nbytes) for point in fit.points if point.nbytes > 0]
     if len(sizes) <= MOST_BANDS:
-        return sizes.tolist()  # type: ignore[no-any-return]
+        return sizes
     wanted = np.geomspace(sizes[0], sizes[-1], MOST_BANDS)
-    return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))].tolist()  # type: ignore[no-any-return]
+    places = np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))
+    return [sizes[place] for place in places.tolist()]
