@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, linear_regression
+from typing import cast
 
 from benchmarks.twin.platforms import PER_NODE
 from benchmarks.twin.tables import LARGEST, Timed
 from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.collectives import Operation
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
@@ -50,7 +52,7 @@ def scored(rows: Sequence[Timed], fit: Parameters, most: int = LARGEST) -> list[
     return [
         Scored(
             row,
-            costs.time(Message(row.operation, row.nbytes, row.ranks)),  # type: ignore[arg-type]
+            costs.time(Message(cast("Operation", row.operation), row.nbytes, row.ranks)),
             by_hand(measured, row),
             log_log(measured, row),
         )

@@ -138,11 +138,6 @@ class StructuralFit(CollectiveLaw):
         return [each.ranks for each in self.layouts]
 
     @property
-    def nodes(self) -> list[int]:
-        """Nodes of each layout."""
-        return [each.nodes for each in self.layouts]
-
-    @property
     def usual(self) -> list[GroupShape]:
         """The layouts that are not outlying."""
         return [each.shape for each in self.layouts if not each.outlying]

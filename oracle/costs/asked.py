@@ -29,7 +29,7 @@ ONE_RUN = (
 class CollectiveTime(NamedTuple):
     """One operation of m = `nbytes` (the whole buffer) by one group alone.
 
-    `algorithm` is what the library seems to use, by the law of several p; "" where there is none.
+    `algorithm` is what the library seems to use, by the structural law; "" where there is none.
     """
 
     operation: str

@@ -14,7 +14,7 @@ from calib.reports.words import alike
 
 LEAST = (["algbw GB/s"], ["expected busbw"], ["algorithm"], ["busbw GB/s"])
 AGAINST = "off: measured / expected - 1; SLOWER: above the expected 95% interval; faster: below it"
-ALGORITHM = "algorithm: what the law of several p says that the library uses around this size"
+ALGORITHM = "algorithm: what the structural law says that the library uses around this size"
 
 
 def collective_times(rows: Sequence[CollectiveRow]) -> list[Table]:
