@@ -69,7 +69,7 @@ class Algorithm(NamedTuple):
         return share / links if self.links == "all" else share * shape.ranks_per_node / links
 
 
-RING, RINGS, DOUBLING, TREE = "ring", "parallel rings", "recursive doubling", "tree"
+RING, RINGS, DOUBLING, TREE = "ring", "rings", "recursive doubling", "tree"
 HALVING_DOUBLING = "recursive halving and doubling"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"

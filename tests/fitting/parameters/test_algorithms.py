@@ -93,7 +93,7 @@ def test_one_rank_sends_nothing() -> None:
             if name not in ("overlapped calls", "one message"):
                 steps, volume = shape_of(operation, name, 1)
                 assert steps == 0.0, (operation, name)
-                assert volume == 0.0 or name in ("chain", "parallel rings", "tree"), (
+                assert volume == 0.0 or name in ("chain", "rings", "tree"), (
                     operation,
                     name,
                 )
@@ -113,7 +113,7 @@ def test_messages_on_nodes() -> None:
     A tree takes two steps from node to node, and a tenth of one for each rank of a node but the first.
     """
     shape = GroupShape(16, 4, 4)
-    ring, tree = ALGORITHMS["allreduce"]["parallel rings"], ALGORITHMS["allreduce"]["tree"]
+    ring, tree = ALGORITHMS["allreduce"]["rings"], ALGORITHMS["allreduce"]["tree"]
     assert (ring.steps(shape), ring.volume(shape)) == (30.0, 1.875)
     assert [ring.message(shape, x) for x in (0.0, 0.5, 1.0)] == [1 / 16, 1 / 32, 1 / 64]
     assert tree.steps(shape) == pytest.approx(2 * (2 + 0.3))
@@ -129,7 +129,7 @@ def test_what_a_library_may_do_is_in_its_menu() -> None:
         for library in ("nccl", "torch_nccl", "mpi", "torch_gloo"):
             choices = choices_of(operation, library)
             assert {name for choice in choices for name in choice} <= set(menu)
-    assert choices_of("allreduce", "nccl") == (("parallel rings", "tree"),)
+    assert choices_of("allreduce", "nccl") == (("rings", "tree"),)
 
 
 def test_a_run_that_was_forced_to_an_algorithm_costs_that_one() -> None:

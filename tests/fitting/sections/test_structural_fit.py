@@ -44,7 +44,7 @@ def of_step(message: float) -> float:
 def fits(
     *shapes: tuple[int, int],
     operation: str = "allgather",
-    algorithm: str = "parallel rings",
+    algorithm: str = "rings",
     library: str = "nccl",
     links_exponent: float = 0.5,
     slower: dict[tuple[int, int], float] | None = None,
@@ -86,7 +86,7 @@ def off(law: StructuralFit, known: list[CollectiveFit], unknown: CollectiveFit) 
 
 @pytest.mark.parametrize(
     ("operation", "algorithm"),
-    [("allgather", "parallel rings"), ("all_to_all", "ring"), ("broadcast", "parallel rings")],
+    [("allgather", "rings"), ("all_to_all", "ring"), ("broadcast", "rings")],
 )
 def test_a_step_is_a_function_of_its_message_whatever_the_function(
     operation: str, algorithm: str
