@@ -93,10 +93,7 @@ def test_one_rank_sends_nothing() -> None:
             if name not in ("overlapped calls", "one message"):
                 steps, volume = shape_of(operation, name, 1)
                 assert steps == 0.0, (operation, name)
-                assert volume == 0.0 or name in ("chain", "rings", "tree"), (
-                    operation,
-                    name,
-                )
+                assert volume == 0.0 or name in ("chain", "rings", "tree"), (operation, name)
 
 
 def test_more_ranks_never_cost_less() -> None:
