@@ -29,6 +29,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,8 +49,10 @@ LAUNCH_SCRIPT = """\
 host=$1
 shift
 first=$(chrt --rr 1 true 2> /dev/null && echo chrt --rr 1)
-exec $first ip netns exec {prefix}$host unshare --uts sh -c "hostname $host; exec $*"
+exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; exec $*"
 """
+# each host a machine of its own to what the ranks ask (microbench/machine/placement.py)
+OWN_BOOT = "mount --bind {folder}/boot-$host /proc/sys/kernel/random/boot_id; "
 
 ENVIRONMENT = {
     "UCX_TLS": "tcp,self",  # shared memory would join what the namespaces part
@@ -82,9 +85,17 @@ def _command(*words: str) -> str:
 
 
 class NamespaceCluster:
-    """Four hosts on one switch. Use as a context manager; raises CannotBuild where it cannot be."""
+    """Four hosts on one switch. Use as a context manager; raises CannotBuild where it cannot be.
 
-    def __init__(self, folder: Path) -> None:
+    Their ranks share the cores of one machine and find that out, unless the hosts are `apart`.
+    """
+
+    def __init__(self, folder: Path, apart: bool = False) -> None:
+        self._before = ""
+        if apart:
+            self._before = OWN_BOOT.format(folder=folder)
+            for host in HOSTS:
+                (folder / f"boot-{host}").write_text(f"{uuid.uuid4()}\n")
         self.prefix = f"{PREFIX}{os.getpid()}-"
         self.switch = self.prefix + "switch"
         self._script = folder / "launch.sh"
@@ -105,7 +116,7 @@ class NamespaceCluster:
         return self
 
     def _build(self) -> None:
-        self._script.write_text(LAUNCH_SCRIPT.format(prefix=self.prefix))
+        self._script.write_text(LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before))
         self._script.chmod(0o755)
         _command("ip", "netns", "add", self.switch)
         _command("ip", "-n", self.switch, "link", "set", "lo", "up")
