@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from calib.foundation.errors import InputError
@@ -42,31 +43,57 @@ class GroupShape(NamedTuple):
         return of_nodes + abs(math.log2(self.ranks_per_node / other.ranks_per_node))
 
 
+class Links(NamedTuple):
+    """How the ranks of a node, and the nodes, share links.
+
+    r ranks of a node have r ** `exponent` links between nodes, from 0 (they share one) to 1. More
+    nodes than `nodes` share what the links of so many carry (a backbone); infinitely many: nothing.
+    """
+
+    exponent: float
+    nodes: float = math.inf
+
+    def sharers(self, sending: float) -> float:
+        """How many share what one has alone, where so many nodes send at once."""
+        return max(1.0, sending / self.nodes)
+
+
 class Algorithm(NamedTuple):
     """How an algorithm sends: messages in a row, and multiples of the buffer, on a layout.
 
     `links` are those of a node that one call keeps busy: all (NCCL has a ring for each), a flow for
     each rank, which share the links, or one. A tree is `half_pipelined`: what it sends at a
     step lies between the whole buffer and a perfect pipeline's share of it (their geometric mean).
+    `senders` are the nodes that send at once: all, one (a root), or twice as many at every step.
     """
 
     steps: Callable[[GroupShape], float]
     volume: Callable[[GroupShape], float]
     links: Literal["all", "each", "one"]
     half_pipelined: bool = False
+    senders: Literal["all", "doubling", "one"] = "all"
 
-    def message(self, shape: GroupShape, links_exponent: float) -> float:
-        """What a link carries at one step, as a share of the buffer.
-
-        r ranks of a node have r ** `links_exponent` links between nodes, from 0 (they share one) to 1.
-        """
+    def message(self, shape: GroupShape, links: Links) -> float:
+        """What a link carries at one step, as a share of the buffer."""
         share = self.volume(shape) / self.steps(shape)
         if self.half_pipelined:
             share = math.sqrt(share)
-        if shape.nodes == 1 or self.links == "one":
+        if shape.nodes == 1:
             return share
-        links = float(shape.ranks_per_node**links_exponent)
-        return share / links if self.links == "all" else share * shape.ranks_per_node / links
+        share *= self._sharers(shape, links)
+        if self.links == "one":
+            return share
+        mine = float(shape.ranks_per_node**links.exponent)
+        return share / mine if self.links == "all" else share * shape.ranks_per_node / mine
+
+    def _sharers(self, shape: GroupShape, links: Links) -> float:
+        """How many nodes share what one has alone: the mean over the steps."""
+        if self.senders == "one":
+            return 1.0
+        if self.senders == "all":
+            return links.sharers(shape.nodes)
+        sending = [2.0**step for step in range(math.ceil(_log2(shape.nodes)))]
+        return fmean(map(links.sharers, sending))
 
 
 RING, RINGS, DOUBLING, TREE = "ring", "rings", "recursive doubling", "tree"
@@ -74,6 +101,9 @@ HALVING_DOUBLING = "recursive halving and doubling"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
 OVERLAPPED, ONE_MESSAGE = "overlapped calls", "one message"
+PAIRWISE, NEIGHBOUR, BINARY, KNOMIAL = "pairwise", "neighbour exchange", "binary tree", "4-nomial tree"
+SCATTER_DOUBLING = "scatter and recursive doubling"
+REDUCE_BROADCAST, REDUCE_THEN_SCATTER = "reduce and broadcast", "reduce and scatter"
 OVER_NODES = " over nodes"
 # of a tree, a step from rank to rank of a node, in steps from node to node (NCCL's own constants for
 # LL over NVLink and InfiniBand are 0.6 and 5 us)
@@ -90,6 +120,10 @@ def _rounds(shape: GroupShape) -> float:
 
 def _doublings(shape: GroupShape) -> float:
     return _log2(shape.ranks)
+
+
+def _by_fours(shape: GroupShape) -> float:
+    return 1.5 * _log2(shape.ranks)
 
 
 def _others(shape: GroupShape) -> float:
@@ -135,17 +169,36 @@ _GATHER: Menu = {
     RING: Algorithm(_others, _gathered, "one"),
     DOUBLING: Algorithm(_doublings, _gathered, "each"),
     RINGS: Algorithm(_others, _gathered, "all"),
+    BRUCK: Algorithm(_rounds, _gathered, "each"),
+    NEIGHBOUR: Algorithm(lambda shape: shape.ranks / 2.0, _gathered, "one"),
+    PAIRWISE: Algorithm(_others, _gathered, "each"),
+    # gather to a root, and broadcast by a binomial tree
+    LINEAR: Algorithm(
+        lambda shape: _others(shape) + _rounds(shape),
+        lambda shape: _gathered(shape) + _rounds(shape),
+        "one",
+    ),
+    # by a binomial tree, and p - 1 messages of the root
+    REDUCE_THEN_SCATTER: Algorithm(
+        lambda shape: _rounds(shape) + _others(shape),
+        lambda shape: _rounds(shape) + _gathered(shape),
+        "one",
+    ),
 }
 _ROOTED: Menu = {
-    BINOMIAL: Algorithm(_rounds, _rounds, "one"),
+    BINOMIAL: Algorithm(_rounds, _rounds, "one", senders="doubling"),
+    LINEAR: Algorithm(_others, _others, "one", senders="one"),
+    # to two children, or three, one after the other
+    BINARY: Algorithm(_twice(_doublings), _twice(_doublings), "one", senders="doubling"),
+    KNOMIAL: Algorithm(_by_fours, _by_fours, "one", senders="doubling"),
     CHAIN: Algorithm(_hops, _once, "one"),
     RINGS: Algorithm(_hops, _once, "all"),
     # a benchmark that does not wait between calls has many on their way: what it prints is one's share
     OVERLAPPED: Algorithm(_once, _once, "all"),
 }
 _SPREAD: Menu = {
-    LINEAR: Algorithm(_others, _gathered, "one"),
-    BINOMIAL: Algorithm(_doublings, _gathered, "one"),
+    LINEAR: Algorithm(_others, _gathered, "one", senders="one"),
+    BINOMIAL: Algorithm(_doublings, _gathered, "one", senders="one"),
 }
 
 # the first of each is what formulas.md assumes where nothing says otherwise
@@ -157,6 +210,8 @@ ALGORITHMS: dict[str, Menu] = {
         # 2 (log2 p + k) (alpha + m beta / 2k): with many chunks only m beta is left of the bytes
         TREE: Algorithm(_twice(_depth), _once, "one", half_pipelined=True),
         HALVING_DOUBLING: Algorithm(_twice(_doublings), _twice(_gathered), "each"),
+        REDUCE_BROADCAST: Algorithm(_twice(_rounds), _twice(_rounds), "one"),
+        LINEAR: Algorithm(_twice(_others), _twice(_others), "one"),
         DOUBLING + OVER_NODES: Algorithm(_depth, _depth, "one"),
         HALVING_DOUBLING + OVER_NODES: Algorithm(
             _twice(_depth), lambda shape: 2.0 * _hops(shape) / (_hops(shape) + 1.0), "one"
@@ -167,6 +222,7 @@ ALGORITHMS: dict[str, Menu] = {
     "reduce_scatter": _GATHER,
     "all_to_all": {
         RING: Algorithm(_elsewhere, lambda shape: _elsewhere(shape) / shape.ranks, "each"),
+        PAIRWISE: Algorithm(_elsewhere, lambda shape: _elsewhere(shape) / shape.ranks, "each"),
         # every step sends the blocks whose number has one bit set, which are half of them
         BRUCK: Algorithm(_rounds, lambda shape: 0.5 * _doublings(shape), "each"),
     },
@@ -176,6 +232,7 @@ ALGORITHMS: dict[str, Menu] = {
         SCATTER_ALLGATHER: Algorithm(
             lambda shape: _doublings(shape) + _others(shape), _twice(_gathered), "one"
         ),
+        SCATTER_DOUBLING: Algorithm(_twice(_doublings), _twice(_gathered), "each"),
     },
     "reduce": {
         **_ROOTED,

@@ -24,8 +24,10 @@ from typing import NamedTuple
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape
+from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape, Links
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
+from calib.fitting.parameters.rules import RULES
+from calib.fitting.parameters.scaling import log_seconds, rule_change, shape_of_fit, swept
 from calib.foundation.quantities import Factor, Growth, Nbytes, Ranks, Ratio
 from calib.foundation.records import Z_95, Estimate, RatioEstimate, Record
 from calib.foundation.words import several
@@ -37,8 +39,8 @@ NEAREST = 4  # layouts that another is scaled from
 UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing says how it scales
 # where ranks per node did not vary: machines have a link for each GPU, or for each two or four
 ANY_LINKS = Estimate(value=0.75, low=0.0, high=1.0)
-LEAST_SECONDS = 1e-12
 TINY = 1e-12
+LIKELY = 0.5  # a rule that is likelier than not is named
 WEIGHTS_OFF = 1e-3  # a sum of rounded weights
 Z_90 = NormalDist().inv_cdf(0.95)
 
@@ -94,8 +96,16 @@ class StructuralFit(CollectiveLaw):
     links_exponent: RatioEstimate = Field(
         description="r ranks of a node have r ** this links between nodes: 0 one, 1 one each"
     )
+    sharing_nodes: Ranks | None = Field(
+        default=None,
+        description="more nodes share what the links of so many carry; null: nothing shared shows",
+    )
     bands: list[StructuralBand] = Field(
         min_length=1, description="what the library does around one size each, in their order"
+    )
+    rules: dict[str, Ratio] = Field(
+        default_factory=dict,
+        description="rule by which the library takes an algorithm -> how likely it goes by it",
     )
     deviation: Growth = Field(description="of any other layout")
     doubling_deviation: Growth = Field(
@@ -117,15 +127,25 @@ class StructuralFit(CollectiveLaw):
             raise ValueError("links_exponent is not within 0 to 1")
         menu = ALGORITHMS.get(self.operation, {})
         for band in self.bands:
-            for name, _ in band.choices:
-                if unknown := [part for part in name if part not in menu]:
+            for choice, _ in band.choices:
+                if unknown := [part for part in choice if part not in menu]:
                     raise ValueError(f"{self.operation!r} has no algorithm {unknown[0]!r}")
             if abs(math.fsum(band.weights.values()) - 1.0) > WEIGHTS_OFF:
                 raise ValueError(f"weights of {band.nbytes:g} B do not sum to 1")
+        for rule in self.rules:
+            if self.operation not in RULES.get(rule, {}):
+                raise ValueError(f"no rule {rule!r} for {self.operation!r}")
+        if math.fsum(self.rules.values()) > 1.0 + WEIGHTS_OFF:
+            raise ValueError("weights of the rules sum to more than 1")
         sizes = [band.nbytes for band in self.bands]
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise ValueError("bands are not in the order of their nbytes, from above 0 on")
         return self
+
+    @property
+    def links(self) -> Links:
+        """How ranks and nodes share links."""
+        return Links(self.links_exponent.value, self.sharing_nodes or math.inf)
 
     @property
     def range_nbytes(self) -> tuple[float, float]:
@@ -183,6 +203,13 @@ class StructuralFit(CollectiveLaw):
     @cached_property
     def _sizes(self) -> list[float]:
         return [band.nbytes for band in self.bands]
+
+    def algorithm(self, ranks: int, nbytes: float) -> str:
+        """What the library does, in words: `ring or tree`, `ring by Open MPI's rule`."""
+        for rule, share in self.rules.items():
+            if share > LIKELY:
+                return f"{RULES[rule][self.operation](ranks, nbytes)} by {rule}"
+        return self.around(nbytes).likeliest
 
     def is_of(self, fit: CollectiveFit) -> bool:
         """Whether a direct law is of the same operation, library, device and level."""
@@ -255,18 +282,29 @@ class ScaledLaw:
         self._variance += unsure**2 if shape.nodes > 1 else 0.0
 
     def expected(self, nbytes: float) -> Expected:
-        """Seconds of m bytes > 0, at least those of fewer nodes, and of fewer bytes by one choice."""
+        """Seconds of m bytes > 0; but for a change by a rule, no less than on fewer nodes."""
         band = self.law.around(nbytes)
         logs = [(self._logarithm(choice, nbytes), weight) for choice, weight in band.choices]
         mean = math.fsum(log * weight for log, weight in logs)
         spread = math.fsum(weight * (log - mean) ** 2 for log, weight in logs)
-        seconds = max(math.exp(mean), self._least(nbytes))
-        return Expected(seconds, math.sqrt(self._variance + spread), band.likeliest)
+        changes = [(self._change(rule, nbytes), share) for rule, share in self.law.rules.items()]
+        change = math.fsum(log * share for log, share in changes)
+        spread += math.fsum(share * log**2 for log, share in changes) - change**2
+        seconds = max(math.exp(mean), self._least(nbytes)) * math.exp(change)
+        words = self.law.algorithm(self.shape.ranks, nbytes)
+        return Expected(seconds, math.sqrt(self._variance + max(spread, 0.0)), words)
 
     def _logarithm(self, choice: Choice, nbytes: float) -> float:
-        exponent, operation = self.law.links_exponent.value, self.law.operation
+        links, operation = self.law.links, self.law.operation
         return math.fsum(
-            weight * log_seconds(operation, choice, exponent, fit, of, self.shape, nbytes)
+            weight * log_seconds(operation, choice, links, fit, of, self.shape, nbytes)
+            for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
+        )
+
+    def _change(self, rule: str, nbytes: float) -> float:
+        links, operation = self.law.links, self.law.operation
+        return math.fsum(
+            weight * rule_change(operation, rule, links, fit, of, self.shape, nbytes)
             for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
         )
 
@@ -282,44 +320,9 @@ class ScaledLaw:
         return swept(self.fits[max(smaller)], nbytes) if smaller else 0.0
 
 
-def shape_of_fit(fit: CollectiveFit) -> GroupShape:
-    """The layout of a direct law; where the file does not say, of one node, or of a rank on each."""
-    nodes = min(fit.nodes or (1 if fit.level == "node" else fit.ranks), fit.ranks)
-    each = max(fit.ranks_per_node, -(-fit.ranks // nodes))
-    return GroupShape(fit.ranks, nodes, min(each, fit.ranks))
-
-
 def _measured_deviation(fit: CollectiveFit) -> float:
     """Of the logarithm of a measured time, by the intervals of the medians."""
     return median(math.log1p(point.seconds.half_width) for point in fit.points) / Z_95
-
-
-def swept(fit: CollectiveFit, nbytes: float) -> float:
-    """Seconds of a direct law, above 0."""
-    return max(fit.seconds(nbytes), LEAST_SECONDS)
-
-
-def log_seconds(
-    operation: str,
-    choice: Choice,
-    links_exponent: float,
-    fit: CollectiveFit,
-    of: GroupShape,
-    shape: GroupShape,
-    nbytes: float,
-) -> float:
-    """ln of the seconds on `shape` by the fastest of `choice`, from a direct law on `of`.
-
-    What was measured is the fastest there, the others took no less. So on more ranks the time is the
-    least that any of them scales to, and on fewer, where the same must hold backwards, the most.
-    """
-    menu, seconds = ALGORITHMS[operation], []
-    for name in choice:
-        algorithm = menu[name]
-        share = algorithm.message(shape, links_exponent) / algorithm.message(of, links_exponent)
-        steps = algorithm.steps(shape) / algorithm.steps(of)
-        seconds.append(steps * swept(fit, nbytes * share))
-    return math.log(min(seconds) if shape.ranks >= of.ranks else max(seconds))
 
 
 def kriged(

@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, choices_of
+from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, Links, choices_of
 from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.rules import rules_of
+from calib.fitting.parameters.scaling import log_seconds, rule_change, shape_of_fit, swept
 from calib.fitting.parameters.structural import (
     ANY_LINKS,
     DEVIATION,
@@ -26,9 +28,6 @@ from calib.fitting.parameters.structural import (
     ScaledLayout,
     StructuralBand,
     StructuralFit,
-    log_seconds,
-    shape_of_fit,
-    swept,
 )
 from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
@@ -41,7 +40,12 @@ EARLIER = 0.5  # weight of an error between smaller layouts beside one of the la
 INDIFFERENT = 0.05  # mean errors that differ by this much leave two choices e : 1
 OTHER_CHOICE = 0.5  # weight beforehand of a choice that is not the library's first
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken
+# odds of each rule beforehand, and the mean error of a law that is right
+RULE_ODDS, RULE_ERROR = 0.5, 0.15
+MOST_GAIN = 50.0
+LEAST_SHARE = 0.01  # of a choice or a rule that is kept
 EXPONENTS = np.linspace(0.0, 1.0, 21)
+SHARING_SHOWS = 0.75  # mean error where nodes share links, beside that where they do not
 NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the best
 OUTLYING_DEVIATION = 0.6
 OUTLYING_SHARE = 0.05  # of layouts, beforehand
@@ -50,12 +54,16 @@ LEAST_OUTLYING = 1.35  # a smaller factor is not named
 
 
 class Error(NamedTuple):
-    """ln(measured / predicted) of one size of a layout, predicted from another by each choice."""
+    """ln(measured / predicted) of one size of a layout, predicted from another by each choice.
+
+    `rules`: rule -> ln of how much longer it takes where the library goes by it.
+    """
 
     nbytes: float
     shape: GroupShape
     of: GroupShape
     logs: Floats
+    rules: dict[str, float]
 
 
 def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[StructuralFit]:
@@ -77,14 +85,20 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
     for group in groups.values():
         every = [_Layouts(mine) for mine in group.values()]
         exponent = links_exponent(every, links)
-        laws += [each.law(exponent) for each in every]
+        sharing = sharing_nodes(every, exponent.value)
+        if sharing:
+            exponent = links_exponent(every, links, sharing)
+        laws += [each.law(exponent, sharing) for each in every]
     return sorted(laws, key=lambda law: (law.operation, law.library, law.device, law.level))
 
 
-def links_exponent(every: Sequence[_Layouts], links: int = 0) -> Estimate:
+def links_exponent(
+    every: Sequence[_Layouts], links: int = 0, sharing: int | None = None
+) -> Estimate:
     """How the links between nodes that r ranks use grow with r, from layouts that differ in r.
 
-    `links` a node has at most: as many as ranks make it 1, one makes it 0.
+    `links` a node has at most: as many as ranks make it 1, one makes it 0. `sharing`: see
+    `sharing_nodes`.
     """
     told = [each for each in every if each.ranks_per_node_differ]
     if not told:
@@ -93,13 +107,47 @@ def links_exponent(every: Sequence[_Layouts], links: int = 0) -> Estimate:
             return Estimate.exactly(min(math.log(links) / math.log(most), 1.0))
         return ANY_LINKS
     means = np.array(
-        [
-            np.mean([np.abs(error.logs).min() for each in told for error in each.errors(exponent)])
-            for exponent in EXPONENTS.tolist()
-        ]
+        [mean_error(told, Links(exponent, sharing or math.inf)) for exponent in EXPONENTS.tolist()]
     )
     good = EXPONENTS[means <= means.min() + NOT_SURE]
     return Estimate.around(float(EXPONENTS[means.argmin()]), float(good.min()), float(good.max()))
+
+
+def sharing_nodes(every: Sequence[_Layouts], exponent: float) -> int | None:
+    """More than how many nodes share what their links carry, from all operations; None: nothing shows.
+
+    Only where that explains the times on more nodes much better than each operation by itself.
+    """
+    most = max(shape.nodes for each in every for shape in each.fits)
+    tried = [2**power for power in range(most.bit_length()) if 2**power < most]
+    means = {nodes: mean_error(every, Links(exponent, nodes)) for nodes in tried}
+    best: int | None = min(means, key=lambda nodes: means[nodes], default=None)
+    if best is None or means[best] > mean_error(every, Links(exponent)) * SHARING_SHOWS:
+        return None
+    return best
+
+
+def mean_error(every: Sequence[_Layouts], links: Links) -> float:
+    """Of the choice that is nearest to the time, size by size."""
+    errors = [error for each in every for error in each.errors(links)]
+    return float(np.mean([np.abs(error.logs).min() for error in errors])) if errors else 0.0
+
+
+def rule_shares(errors: Sequence[Error], free: Sequence[float]) -> dict[str, float]:
+    """Rule -> how likely it is that the library goes by it, of those that are not unlikely.
+
+    `free`: the errors without a rule. Errors are taken as Laplace distributed.
+    """
+    odds = {}
+    for name in errors[0].rules:
+        gain = math.fsum(
+            abs(log) - abs(log - error.rules[name])
+            for error, log in zip(errors, free, strict=True)
+        )
+        odds[name] = RULE_ODDS * math.exp(min(gain / (ALIKE_SIZES * RULE_ERROR), MOST_GAIN))
+    total = 1.0 + math.fsum(odds.values())
+    shares = {name: round(value / total, 3) for name, value in odds.items()}
+    return {name: share for name, share in shares.items() if share >= LEAST_SHARE}
 
 
 class _Layouts:
@@ -111,12 +159,13 @@ class _Layouts:
         self.first = fits[0]
         self.operation = self.first.operation
         self.choices = choices_of(self.operation, self.first.library)
+        self.rules = rules_of(self.operation, self.first.library)
 
     @property
     def ranks_per_node_differ(self) -> bool:
         return len({shape.ranks_per_node for shape in self.fits if shape.nodes > 1}) > 1
 
-    def errors(self, exponent: float, outlying: Sequence[GroupShape] = ()) -> list[Error]:
+    def errors(self, links: Links, outlying: Sequence[GroupShape] = ()) -> list[Error]:
         """Of every layout but the smallest, predicted from the nearest smaller one."""
         shapes = [shape for shape in self.fits if shape not in outlying]
         found = []
@@ -126,31 +175,45 @@ class _Layouts:
             for m in sizes_of(measured):
                 measured_log = math.log(swept(measured, m))
                 logs = [
-                    measured_log - log_seconds(self.operation, choice, exponent, fit, of, shape, m)
+                    measured_log - log_seconds(self.operation, choice, links, fit, of, shape, m)
                     for choice in self.choices
                 ]
-                found.append(Error(m, shape, of, np.array(logs)))
+                rules = {
+                    name: rule_change(self.operation, name, links, fit, of, shape, m)
+                    for name in self.rules
+                }
+                found.append(Error(m, shape, of, np.array(logs), rules))
         return found
 
-    def law(self, exponent: Estimate) -> StructuralFit:
+    def law(self, exponent: Estimate, sharing: int | None = None) -> StructuralFit:
         """The law of all layouts."""
-        errors = self.errors(exponent.value)
-        every = self.draft(exponent, errors)
+        links = Links(exponent.value, sharing or math.inf)
+        errors = self.errors(links)
+        every = self.draft(exponent, sharing, errors)
         outlying = self.outlying(every, self._usual_scale(errors))
         if outlying:
-            every = self.draft(exponent, self.errors(exponent.value, outlying), outlying)
+            every = self.draft(exponent, sharing, self.errors(links, outlying), outlying)
         return every
 
     def draft(
-        self, exponent: Estimate, errors: list[Error], outlying: Sequence[GroupShape] = ()
+        self,
+        exponent: Estimate,
+        sharing: int | None,
+        errors: list[Error],
+        outlying: Sequence[GroupShape] = (),
     ) -> StructuralFit:
         """The law, with the outlying layouts named."""
         last = [shape for shape in self.fits if shape not in outlying][-1]
         sizes = sizes_of(self.fits[last])
         weights = [self.weights(errors, m) for m in sizes]
-        scale, held_out = UNCHECKED, None
+        scale, held_out, rules = UNCHECKED, None, dict[str, float]()
         if errors:
-            own = [float(self.weights(errors, error.nbytes) @ error.logs) for error in errors]
+            free = [float(self.weights(errors, error.nbytes) @ error.logs) for error in errors]
+            rules = rule_shares(errors, free)
+            own = [
+                log - math.fsum(share * error.rules[name] for name, share in rules.items())
+                for error, log in zip(errors, free, strict=True)
+            ]
             scale = math.sqrt(_scale(errors, own))
             largest = [log for error, log in zip(errors, own, strict=True) if error.shape == last]
             held_out = float(np.mean(np.abs(np.expm1(-np.array(largest)))))
@@ -163,7 +226,9 @@ class _Layouts:
                 ScaledLayout(**shape._asdict(), outlying=shape in outlying) for shape in self.fits
             ],
             links_exponent=exponent,
+            sharing_nodes=sharing,
             bands=list(self._bands(sizes, weights)),
+            rules=rules,
             deviation=scale * DEVIATION,
             doubling_deviation=scale * DOUBLING_DEVIATION,
             held_out_error=held_out,
@@ -197,7 +262,7 @@ class _Layouts:
             shares = {
                 BETWEEN.join(choice): round(weight, 3)
                 for choice, weight in zip(self.choices, of.tolist(), strict=True)
-                if weight >= 0.01
+                if weight >= LEAST_SHARE
             }
             total = math.fsum(shares.values())
             shares = {name: share / total for name, share in shares.items()}

@@ -126,7 +126,7 @@ class Collectives:
         if fit is not None and TIMED_ONCE in cost.notes:
             cost = _scattered(cost, fit)
         sender = costs.sender_of(operation)
-        algorithm = law.around(nbytes).likeliest if law is not None else ""
+        algorithm = law.algorithm(shape.ranks, nbytes) if law is not None else ""
         return CollectiveTime(operation, *sender[:2], shape, nbytes, cost, algorithm)
 
     @once
