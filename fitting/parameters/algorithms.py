@@ -151,6 +151,18 @@ def _depth(shape: GroupShape) -> float:
     return _log2(shape.nodes) + INSIDE_NODE * (shape.ranks_per_node - 1)
 
 
+def _node_doublings(shape: GroupShape) -> float:
+    """Doublings of the nodes, and of the ranks on a node, which come first and take less."""
+    if shape.nodes == 1:
+        return _log2(shape.ranks)
+    return _log2(shape.nodes) + INSIDE_NODE * _log2(shape.ranks_per_node)
+
+
+def _crossing(shape: GroupShape) -> float:
+    """What a node sends to others of a buffer that its ranks have halved among themselves before."""
+    return _gathered(shape) if shape.nodes == 1 else (shape.nodes - 1.0) / shape.nodes
+
+
 def _gathered(shape: GroupShape) -> float:
     return _others(shape) / shape.ranks
 
@@ -206,10 +218,10 @@ ALGORITHMS: dict[str, Menu] = {
     "allreduce": {
         RING: Algorithm(_twice(_others), _twice(_gathered), "one"),
         RINGS: Algorithm(_twice(_others), _twice(_gathered), "all"),
-        DOUBLING: Algorithm(_doublings, _doublings, "each"),
+        DOUBLING: Algorithm(_node_doublings, _node_doublings, "each"),
         # 2 (log2 p + k) (alpha + m beta / 2k): with many chunks only m beta is left of the bytes
         TREE: Algorithm(_twice(_depth), _once, "one", half_pipelined=True),
-        HALVING_DOUBLING: Algorithm(_twice(_doublings), _twice(_gathered), "each"),
+        HALVING_DOUBLING: Algorithm(_twice(_node_doublings), _twice(_crossing), "all"),
         REDUCE_BROADCAST: Algorithm(_twice(_rounds), _twice(_rounds), "one"),
         LINEAR: Algorithm(_twice(_others), _twice(_others), "one"),
         DOUBLING + OVER_NODES: Algorithm(_depth, _depth, "one"),

@@ -5,8 +5,7 @@ MPI's allgather of 32 KiB a rank goes in rings on 32 ranks and exchanges with ne
 
 References
 ----------
-Open MPI 4.1.4 and 5.0, ompi/mca/coll/tuned/coll_tuned_decision_fixed.c: what is chosen without a tuning
-file. MPICH 3.4, src/mpi/coll/cvars.txt and the same thresholds in Thakur, Rabenseifner and Gropp (2005).
+Open MPI 4.1.4, ompi/mca/coll/tuned/coll_tuned_decision_fixed.c: what is chosen without a tuning file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from calib.fitting.parameters.algorithms import (
 
 Rule = Callable[[int, float], str]  # (ranks, bytes of the whole buffer) -> algorithm
 
-OPEN_MPI, MPICH = "Open MPI's rule", "MPICH's rule"
+OPEN_MPI = "Open MPI's rule"
 
 # A line for communicators under so many ranks (the last for the others): the algorithm of messages under
 # so many bytes, the next one's, and that of longer ones. Numbers as Open MPI's.
@@ -185,47 +184,9 @@ def _open_mpi(operation: str) -> Rule:
     return rule
 
 
-def _two(short: str, most: float, long: str) -> Rule:
-    return lambda ranks, nbytes: short if nbytes <= most else long
-
-
-def _is_power_of_2(ranks: int) -> bool:
-    return not ranks & (ranks - 1)
-
-
-def _gathered_by_mpich(ranks: int, nbytes: float) -> str:
-    if _is_power_of_2(ranks):
-        return DOUBLING if nbytes < 512 << 10 else RING
-    return BRUCK if nbytes < 80 << 10 else RING
-
-
-def _broadcast_by_mpich(ranks: int, nbytes: float) -> str:
-    if nbytes < 12 << 10 or ranks < 8:
-        return BINOMIAL
-    short = nbytes < 512 << 10 and _is_power_of_2(ranks)
-    return SCATTER_DOUBLING if short else SCATTER_ALLGATHER
-
-
-def _all_to_all_by_mpich(ranks: int, nbytes: float) -> str:
-    block = nbytes / ranks
-    if block <= 256 and ranks >= 8:
-        return BRUCK
-    return RING if block <= 32 << 10 else PAIRWISE
-
-
-_MPICH: dict[str, Rule] = {
-    "allreduce": _two(DOUBLING, 2 << 10, HALVING_DOUBLING),
-    "allgather": _gathered_by_mpich,
-    "allgatherv": _gathered_by_mpich,
-    "reduce_scatter": _two(DOUBLING, (512 << 10) - 1, PAIRWISE),
-    "all_to_all": _all_to_all_by_mpich,
-    "broadcast": _broadcast_by_mpich,
-    "reduce": _two(BINOMIAL, 2 << 10, REDUCE_SCATTER_GATHER),
-}
 # name -> operation -> rule
 RULES: dict[str, dict[str, Rule]] = {
     OPEN_MPI: {operation: _open_mpi(operation) for operation in _OPEN_MPI},
-    MPICH: _MPICH,
 }
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, Choice, GroupShape, Links
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.rules import RULES
+from calib.fitting.parameters.rules import Rule
 from calib.fitting.parameters.size_law import interpolate
 
 LEAST_SECONDS = 1e-12
 # of the times beyond the sizes at which a rule takes an algorithm: how they grow, where one size alone
 # says nothing of it
 ANY_GROWTH = 0.5
+UNMEASURED = math.log(2)
+FEWEST_RANKS = 4  # from which on algorithms differ
 
 
 def shape_of_fit(fit: CollectiveFit) -> GroupShape:
@@ -54,45 +58,73 @@ def log_seconds(
     return math.log(min(seconds) if shape.ranks >= of.ranks else max(seconds))
 
 
-def rule_change(
-    operation: str,
-    rule: str,
-    links: Links,
-    fit: CollectiveFit,
-    of: GroupShape,
-    shape: GroupShape,
-    nbytes: float,
-) -> float:
-    """ln of how much longer `shape` takes because a rule has another algorithm there than on `of`.
+class RuledSweep(NamedTuple):
+    """A direct law on a layout, of whose sizes a rule says by which algorithm each goes."""
 
-    Both are scaled from the sizes on `of` that go by them; where none does, from those nearest.
+    fit: CollectiveFit
+    of: GroupShape
+    operation: str
+    links: Links
+    sizes: Mapping[str, Sequence[float]]
+
+    @classmethod
+    def by(
+        cls, rule: Rule, fit: CollectiveFit, of: GroupShape, operation: str, links: Links
+    ) -> RuledSweep:
+        """The sweep of `fit`."""
+        sizes: dict[str, list[float]] = defaultdict(list)
+        for point in fit.points:
+            if point.nbytes > 0:
+                sizes[rule(of.ranks, point.nbytes)].append(float(point.nbytes))
+        return cls(fit, of, operation, links, sizes)
+
+    def outside(self, name: str, shape: GroupShape, nbytes: float, of: str | None = None) -> float:
+        """How far, as a logarithm, the messages of an algorithm are outside those that were measured.
+
+        By the sizes that went by the algorithm `of`, by default the same; infinite where none did.
+        """
+        sizes = self.sizes.get(of or name)
+        if not sizes:
+            return math.inf
+        wanted = self._wanted(name, shape, nbytes, of or name)
+        return max(0.0, math.log(wanted / sizes[-1]), math.log(sizes[0] / wanted))
+
+    def log_seconds(self, name: str, shape: GroupShape, nbytes: float) -> float:
+        """ln of the seconds on `shape` by an algorithm; by another's sizes where it was not measured."""
+        near = name
+        if name not in self.sizes:
+            near = min(self.sizes, key=lambda other: self.outside(name, shape, nbytes, other))
+        menu = ALGORITHMS[self.operation]
+        taken = _along(self.fit, self.sizes[near], self._wanted(name, shape, nbytes, near))
+        return math.log(menu[name].steps(shape) / menu[near].steps(self.of) * taken)
+
+    def _wanted(self, name: str, shape: GroupShape, nbytes: float, of: str) -> float:
+        """The size at which `of` sends as long messages as `name` does on `shape`."""
+        menu = ALGORITHMS[self.operation]
+        sent = menu[name].message(shape, self.links) * nbytes
+        return sent / menu[of].message(self.of, self.links)
+
+
+class RuleChange(NamedTuple):
+    """ln of how much longer another layout takes because a rule has another algorithm there.
+
+    `deviation`: of this logarithm, where that algorithm was not measured.
     """
-    by = RULES[rule][operation]
-    new, old = by(shape.ranks, nbytes), by(of.ranks, nbytes)
-    if new == old:
-        return 0.0
-    ran: dict[str, list[float]] = defaultdict(list)
-    for point in fit.points:
-        if point.nbytes > 0:
-            ran[by(of.ranks, point.nbytes)].append(float(point.nbytes))
-    menu = ALGORITHMS[operation]
 
-    def log_of(name: str) -> float:
-        sent = menu[name].message(shape, links) * nbytes
-        wanted = {each: sent / menu[each].message(of, links) for each in ran}
-        near = name if name in ran else min(ran, key=lambda each: _distance(wanted[each], ran[each]))
-        step = _along(fit, ran[near], wanted[near]) / menu[near].steps(of)
-        return math.log(menu[name].steps(shape) * step)
-
-    return log_of(new) - log_of(old)
+    logarithm: float = 0.0
+    deviation: float = 0.0
 
 
-def _distance(nbytes: float, sizes: list[float]) -> float:
-    """How far, as a logarithm, a size is outside rising ones."""
-    return max(0.0, math.log(nbytes / sizes[-1]), math.log(sizes[0] / nbytes))
+def rule_change(rule: Rule, sweep: RuledSweep, shape: GroupShape, nbytes: float) -> RuleChange:
+    """What changes on `shape`; between so few ranks that all algorithms send much the same, nothing."""
+    new, old = rule(shape.ranks, nbytes), rule(sweep.of.ranks, nbytes)
+    if new == old or min(sweep.of.ranks, shape.ranks) < FEWEST_RANKS:
+        return RuleChange()
+    change = sweep.log_seconds(new, shape, nbytes) - sweep.log_seconds(old, shape, nbytes)
+    return RuleChange(change, 0.0 if new in sweep.sizes else UNMEASURED)
 
 
-def _along(fit: CollectiveFit, sizes: list[float], nbytes: float) -> float:
+def _along(fit: CollectiveFit, sizes: Sequence[float], nbytes: float) -> float:
     """Seconds through the times of some rising sizes alone, straight in log-log beyond them, too."""
     seconds = [swept(fit, size) for size in sizes]
     if sizes[0] <= nbytes <= sizes[-1]:

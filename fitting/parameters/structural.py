@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist, median
 from typing import NamedTuple
@@ -26,8 +26,15 @@ from pydantic import Field, model_validator
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape, Links
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
-from calib.fitting.parameters.rules import RULES
-from calib.fitting.parameters.scaling import log_seconds, rule_change, shape_of_fit, swept
+from calib.fitting.parameters.rules import RULES, Rule
+from calib.fitting.parameters.scaling import (
+    UNMEASURED,
+    RuledSweep,
+    log_seconds,
+    rule_change,
+    shape_of_fit,
+    swept,
+)
 from calib.foundation.quantities import Factor, Growth, Nbytes, Ranks, Ratio
 from calib.foundation.records import Z_95, Estimate, RatioEstimate, Record
 from calib.foundation.words import several
@@ -40,6 +47,7 @@ UNCHECKED = 2.0  # times as much where one layout alone was measured: nothing sa
 # where ranks per node did not vary: machines have a link for each GPU, or for each two or four
 ANY_LINKS = Estimate(value=0.75, low=0.0, high=1.0)
 TINY = 1e-12
+OUTSIDE = math.log(2)  # how far outside the sizes by an algorithm it is still scaled from them
 LIKELY = 0.5  # a rule that is likelier than not is named
 WEIGHTS_OFF = 1e-3  # a sum of rounded weights
 Z_90 = NormalDist().inv_cdf(0.95)
@@ -189,9 +197,7 @@ class StructuralFit(CollectiveLaw):
         """The law on one layout. `fits`: the direct laws; None where none is of a layout of this."""
         known = {shape_of_fit(fit): fit for fit in fits if self.is_of(fit)}
         used = [each for each in self.usual if each in known]
-        used.sort(key=lambda each: (shape.doublings(each), -each.ranks))
-        nearest = {each: known[each] for each in sorted(used[:NEAREST])}
-        return ScaledLaw(self, shape, nearest) if used else None
+        return ScaledLaw(self, shape, {each: known[each] for each in used}) if used else None
 
     def around(self, nbytes: float) -> StructuralBand:
         """The band that is nearest to a size, as ratios."""
@@ -256,14 +262,15 @@ class ScaledLaw:
         The structural law.
     shape
         The layout that is asked for.
-    fits
+    known
         Direct laws by their layouts; at least one.
     """
 
     def __init__(
-        self, law: StructuralFit, shape: GroupShape, fits: Mapping[GroupShape, CollectiveFit]
+        self, law: StructuralFit, shape: GroupShape, known: Mapping[GroupShape, CollectiveFit]
     ) -> None:
-        self.law, self.shape, self.fits = law, shape, fits
+        self.law, self.shape, self.known = law, shape, known
+        self.fits = fits = {each: known[each] for each in sorted(_nearest(shape, known))}
         self.weights, self._variance = kriged(law, shape, list(fits))
         # how well the times themselves are known
         self._variance += max(_measured_deviation(fit) for fit in fits.values()) ** 2
@@ -282,17 +289,42 @@ class ScaledLaw:
         self._variance += unsure**2 if shape.nodes > 1 else 0.0
 
     def expected(self, nbytes: float) -> Expected:
-        """Seconds of m bytes > 0; but for a change by a rule, no less than on fewer nodes."""
+        """Seconds of m bytes > 0; where no rule has another algorithm, no less than on fewer nodes."""
         band = self.law.around(nbytes)
         logs = [(self._logarithm(choice, nbytes), weight) for choice, weight in band.choices]
-        mean = math.fsum(log * weight for log, weight in logs)
-        spread = math.fsum(weight * (log - mean) ** 2 for log, weight in logs)
-        changes = [(self._change(rule, nbytes), share) for rule, share in self.law.rules.items()]
-        change = math.fsum(log * share for log, share in changes)
-        spread += math.fsum(share * log**2 for log, share in changes) - change**2
-        seconds = max(math.exp(mean), self._least(nbytes)) * math.exp(change)
+        free, variance = _mixed(logs)
+        free = max(free, self._least(nbytes))
+        ruled = [(*self._ruled(rule, nbytes, free), share) for rule, share in self._rules]
+        rest = 1.0 - math.fsum(share for _, _, share in ruled)
+        mean, between = _mixed([(free, rest), *((log, share) for log, _, share in ruled)])
+        variance += between + math.fsum(share * unsure for _, unsure, share in ruled)
         words = self.law.algorithm(self.shape.ranks, nbytes)
-        return Expected(seconds, math.sqrt(self._variance + max(spread, 0.0)), words)
+        return Expected(math.exp(mean), math.sqrt(self._variance + variance), words)
+
+    @property
+    def _rules(self) -> Iterator[tuple[Rule, float]]:
+        for name, share in self.law.rules.items():
+            yield RULES[name][self.law.operation], share
+
+    def _ruled(self, rule: Rule, nbytes: float, free: float) -> tuple[float, float]:
+        """(ln seconds, more variance) where a rule holds; `free`: what is said without it."""
+        new = rule(self.shape.ranks, nbytes)
+        if all(rule(of.ranks, nbytes) == new for of in self.fits):
+            return free, 0.0
+        sweeps = {
+            of: RuledSweep.by(rule, fit, of, self.law.operation, self.law.links)
+            for of, fit in self.known.items()
+        }
+        ran = [of for of, each in sweeps.items() if each.outside(new, self.shape, nbytes) < OUTSIDE]
+        if ran := _nearest(self.shape, ran):
+            weights, _ = kriged(self.law, self.shape, ran)
+            logs = [sweeps[of].log_seconds(new, self.shape, nbytes) for of in ran]
+            return math.fsum(w * log for w, log in zip(weights, logs, strict=True)), 0.0
+        change = math.fsum(
+            weight * rule_change(rule, sweeps[of], self.shape, nbytes).logarithm
+            for of, weight in zip(self.fits, self.weights, strict=True)
+        )
+        return free + change, UNMEASURED**2
 
     def _logarithm(self, choice: Choice, nbytes: float) -> float:
         links, operation = self.law.links, self.law.operation
@@ -301,15 +333,8 @@ class ScaledLaw:
             for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
         )
 
-    def _change(self, rule: str, nbytes: float) -> float:
-        links, operation = self.law.links, self.law.operation
-        return math.fsum(
-            weight * rule_change(operation, rule, links, fit, of, self.shape, nbytes)
-            for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
-        )
-
     def _least(self, nbytes: float) -> float:
-        """What the next fewer nodes with as many ranks each take: more nodes take no less."""
+        """ln of what the next fewer nodes with as many ranks each take: more nodes take no less."""
         smaller = [
             each
             for each in self.fits
@@ -317,7 +342,18 @@ class ScaledLaw:
             and each.ranks < self.shape.ranks
             and (each.ranks_per_node == self.shape.ranks_per_node or self.shape.nodes == 1)
         ]
-        return swept(self.fits[max(smaller)], nbytes) if smaller else 0.0
+        return math.log(swept(self.fits[max(smaller)], nbytes)) if smaller else -math.inf
+
+
+def _nearest(shape: GroupShape, layouts: Iterable[GroupShape]) -> list[GroupShape]:
+    """Those that another is scaled from."""
+    return sorted(layouts, key=lambda each: (shape.doublings(each), -each.ranks))[:NEAREST]
+
+
+def _mixed(logs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(mean, variance) of values with weights that sum to 1."""
+    mean = math.fsum(log * weight for log, weight in logs)
+    return mean, math.fsum(weight * (log - mean) ** 2 for log, weight in logs)
 
 
 def _measured_deviation(fit: CollectiveFit) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, Links, choices_of
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.rules import rules_of
-from calib.fitting.parameters.scaling import log_seconds, rule_change, shape_of_fit, swept
+from calib.fitting.parameters.scaling import RuleChange, RuledSweep, log_seconds, rule_change, shape_of_fit, swept
 from calib.fitting.parameters.structural import (
     ANY_LINKS,
     DEVIATION,
@@ -41,10 +41,12 @@ INDIFFERENT = 0.05  # mean errors that differ by this much leave two choices e :
 OTHER_CHOICE = 0.5  # weight beforehand of a choice that is not the library's first
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken
 # odds of each rule beforehand, and the mean error of a law that is right
-RULE_ODDS, RULE_ERROR = 0.5, 0.15
-MOST_GAIN = 50.0
+RULE_ODDS, RULE_ERROR = 0.25, 0.15
+OBEYED = 0.5  # of a library with a rule: the share of operations that go by it
+MOST_GAIN = 20.0  # of one operation
 LEAST_SHARE = 0.01  # of a choice or a rule that is kept
 EXPONENTS = np.linspace(0.0, 1.0, 21)
+FEWEST_NODES = 4  # different numbers of nodes that show whether nodes share links
 SHARING_SHOWS = 0.75  # mean error where nodes share links, beside that where they do not
 NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the best
 OUTLYING_DEVIATION = 0.6
@@ -56,14 +58,14 @@ LEAST_OUTLYING = 1.35  # a smaller factor is not named
 class Error(NamedTuple):
     """ln(measured / predicted) of one size of a layout, predicted from another by each choice.
 
-    `rules`: rule -> ln of how much longer it takes where the library goes by it.
+    `rules`: rule -> what changes where the library goes by it.
     """
 
     nbytes: float
     shape: GroupShape
     of: GroupShape
     logs: Floats
-    rules: dict[str, float]
+    rules: dict[str, RuleChange]
 
 
 def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[StructuralFit]:
@@ -88,7 +90,11 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
         sharing = sharing_nodes(every, exponent.value)
         if sharing:
             exponent = links_exponent(every, links, sharing)
-        laws += [each.law(exponent, sharing) for each in every]
+        found = Links(exponent.value, sharing or math.inf)
+        shares = rule_shares([each.rule_gains(each.errors(found)) for each in every])
+        laws += [
+            each.law(exponent, sharing, rules) for each, rules in zip(every, shares, strict=True)
+        ]
     return sorted(laws, key=lambda law: (law.operation, law.library, law.device, law.level))
 
 
@@ -118,6 +124,8 @@ def sharing_nodes(every: Sequence[_Layouts], exponent: float) -> int | None:
 
     Only where that explains the times on more nodes much better than each operation by itself.
     """
+    if max(len({shape.nodes for shape in each.fits}) for each in every) < FEWEST_NODES:
+        return None
     most = max(shape.nodes for each in every for shape in each.fits)
     tried = [2**power for power in range(most.bit_length()) if 2**power < most]
     means = {nodes: mean_error(every, Links(exponent, nodes)) for nodes in tried}
@@ -133,21 +141,28 @@ def mean_error(every: Sequence[_Layouts], links: Links) -> float:
     return float(np.mean([np.abs(error.logs).min() for error in errors])) if errors else 0.0
 
 
-def rule_shares(errors: Sequence[Error], free: Sequence[float]) -> dict[str, float]:
-    """Rule -> how likely it is that the library goes by it, of those that are not unlikely.
+def rule_shares(gains: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """How likely each operation is taken by each rule, from ln likelihood ratios of all operations.
 
-    `free`: the errors without a rule. Errors are taken as Laplace distributed.
+    A library has one rule or none; where it has one, an operation may have been told otherwise.
     """
-    odds = {}
-    for name in errors[0].rules:
-        gain = math.fsum(
-            abs(log) - abs(log - error.rules[name])
-            for error, log in zip(errors, free, strict=True)
-        )
-        odds[name] = RULE_ODDS * math.exp(min(gain / (ALIKE_SIZES * RULE_ERROR), MOST_GAIN))
+    names = sorted({name for each in gains for name in each})
+    odds = {
+        name: RULE_ODDS
+        * math.prod(1.0 + OBEYED * math.expm1(each[name]) for each in gains if name in each)
+        for name in names
+    }
     total = 1.0 + math.fsum(odds.values())
-    shares = {name: round(value / total, 3) for name, value in odds.items()}
-    return {name: share for name, share in shares.items() if share >= LEAST_SHARE}
+    shares = []
+    for each in gains:
+        found = {}
+        for name, gain in each.items():
+            obeyed = OBEYED * math.exp(gain)
+            share = odds[name] / total * obeyed / (obeyed + 1.0 - OBEYED)
+            if share >= LEAST_SHARE:
+                found[name] = round(share, 3)
+        shares.append(found)
+    return shares
 
 
 class _Layouts:
@@ -172,6 +187,10 @@ class _Layouts:
         for index, shape in enumerate(shapes[1:], 1):
             of = min(shapes[:index], key=lambda each: (each.doublings(shape), -each.ranks))
             fit, measured = self.fits[of], self.fits[shape]
+            sweeps = {
+                name: RuledSweep.by(rule, fit, of, self.operation, links)
+                for name, rule in self.rules.items()
+            }
             for m in sizes_of(measured):
                 measured_log = math.log(swept(measured, m))
                 logs = [
@@ -179,41 +198,65 @@ class _Layouts:
                     for choice in self.choices
                 ]
                 rules = {
-                    name: rule_change(self.operation, name, links, fit, of, shape, m)
-                    for name in self.rules
+                    name: rule_change(rule, sweeps[name], shape, m)
+                    for name, rule in self.rules.items()
                 }
                 found.append(Error(m, shape, of, np.array(logs), rules))
         return found
 
-    def law(self, exponent: Estimate, sharing: int | None = None) -> StructuralFit:
-        """The law of all layouts."""
+    def rule_gains(self, errors: Sequence[Error]) -> dict[str, float]:
+        """Rule -> ln of how much likelier the times are where the library goes by it.
+
+        Errors are taken as Laplace distributed.
+        """
+        gains = dict.fromkeys(self.rules, 0.0)
+        for error in errors:
+            free = float(self.weights(errors, error.nbytes) @ error.logs)
+            for name, change in error.rules.items():
+                if change.logarithm:
+                    left = abs(free - change.logarithm)
+                    gains[name] += _log_laplace(left, change.deviation) - _log_laplace(free)
+        return {name: min(gain / ALIKE_SIZES, MOST_GAIN) for name, gain in gains.items()}
+
+    def law(
+        self, exponent: Estimate, sharing: int | None, rules: Mapping[str, float]
+    ) -> StructuralFit:
+        """The law of all layouts. `rules`: how likely the library goes by each."""
         links = Links(exponent.value, sharing or math.inf)
+
+        def draft(outlying: Sequence[GroupShape] = ()) -> StructuralFit:
+            errors = self.errors(links, outlying)
+            own = [self._log(errors, error, rules) for error in errors]
+            return self.draft(exponent, sharing, rules, errors, own, outlying)
+
+        every = draft()
         errors = self.errors(links)
-        every = self.draft(exponent, sharing, errors)
-        outlying = self.outlying(every, self._usual_scale(errors))
-        if outlying:
-            every = self.draft(exponent, sharing, self.errors(links, outlying), outlying)
-        return every
+        own = [self._log(errors, error, rules) for error in errors]
+        outlying = self.outlying(every, self._usual_scale(errors, own))
+        return draft(outlying) if outlying else every
+
+    def _log(
+        self, errors: Sequence[Error], error: Error, rules: Mapping[str, float]
+    ) -> float:
+        """ln(measured / predicted) of one of the errors."""
+        free = float(self.weights(errors, error.nbytes) @ error.logs)
+        return free - math.fsum(share * error.rules[name].logarithm for name, share in rules.items())
 
     def draft(
         self,
         exponent: Estimate,
         sharing: int | None,
-        errors: list[Error],
-        outlying: Sequence[GroupShape] = (),
+        rules: Mapping[str, float],
+        errors: Sequence[Error],
+        own: Sequence[float],
+        outlying: Sequence[GroupShape],
     ) -> StructuralFit:
-        """The law, with the outlying layouts named."""
+        """The law, with the outlying layouts named. `own`: its logarithms of the errors."""
         last = [shape for shape in self.fits if shape not in outlying][-1]
         sizes = sizes_of(self.fits[last])
         weights = [self.weights(errors, m) for m in sizes]
-        scale, held_out, rules = UNCHECKED, None, dict[str, float]()
+        scale, held_out = UNCHECKED, None
         if errors:
-            free = [float(self.weights(errors, error.nbytes) @ error.logs) for error in errors]
-            rules = rule_shares(errors, free)
-            own = [
-                log - math.fsum(share * error.rules[name] for name, share in rules.items())
-                for error, log in zip(errors, free, strict=True)
-            ]
             scale = math.sqrt(_scale(errors, own))
             largest = [log for error, log in zip(errors, own, strict=True) if error.shape == last]
             held_out = float(np.mean(np.abs(np.expm1(-np.array(largest)))))
@@ -228,7 +271,7 @@ class _Layouts:
             links_exponent=exponent,
             sharing_nodes=sharing,
             bands=list(self._bands(sizes, weights)),
-            rules=rules,
+            rules=dict(rules),
             deviation=scale * DEVIATION,
             doubling_deviation=scale * DOUBLING_DEVIATION,
             held_out_error=held_out,
@@ -270,14 +313,13 @@ class _Layouts:
                 yield StructuralBand(nbytes=nbytes, weights=shares)
             before = shares
 
-    def _usual_scale(self, errors: Sequence[Error]) -> float:
+    def _usual_scale(self, errors: Sequence[Error], own: Sequence[float]) -> float:
         """How much larger the deviations of the best third of neighbours are than the priors say.
 
         One outlying layout between others spoils two of three pairs.
         """
         squares: dict[GroupShape, list[float]] = defaultdict(list)
-        for error in errors:
-            log = float(self.weights(errors, error.nbytes) @ error.logs)
+        for error, log in zip(errors, own, strict=True):
             squares[error.shape].append(log**2 / _prior_variance(error))
         means = sorted(float(np.mean(each)) for each in squares.values())
         return math.sqrt(max(1.0, means[(len(means) - 1) // 3])) if means else 1.0
@@ -382,6 +424,12 @@ def _scale(errors: Sequence[Error], own: Sequence[float]) -> float:
     squares = [log**2 / _prior_variance(error) for error, log in zip(errors, own, strict=True)]
     count = len(squares) / ALIKE_SIZES
     return (PRIOR_ERRORS + math.fsum(squares) / ALIKE_SIZES) / (PRIOR_ERRORS + count)
+
+
+def _log_laplace(error: float, deviation: float = 0.0) -> float:
+    """ln of how likely an error is, but for a constant, where `deviation` adds to the usual one."""
+    scale = math.hypot(RULE_ERROR, deviation)
+    return -abs(error) / scale - math.log(scale)
 
 
 def _log_likelihood(logs: Floats, covariance: Floats) -> float:
