@@ -101,7 +101,12 @@ HALVING_DOUBLING = "recursive halving and doubling"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
 LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
 OVERLAPPED, ONE_MESSAGE = "overlapped calls", "one message"
-PAIRWISE, NEIGHBOUR, BINARY, KNOMIAL = "pairwise", "neighbour exchange", "binary tree", "4-nomial tree"
+PAIRWISE, NEIGHBOUR, BINARY, KNOMIAL = (
+    "pairwise",
+    "neighbour exchange",
+    "binary tree",
+    "4-nomial tree",
+)
 SCATTER_DOUBLING = "scatter and recursive doubling"
 REDUCE_BROADCAST, REDUCE_THEN_SCATTER = "reduce and broadcast", "reduce and scatter"
 OVER_NODES = " over nodes"
@@ -182,7 +187,7 @@ _GATHER: Menu = {
     DOUBLING: Algorithm(_doublings, _gathered, "each"),
     RINGS: Algorithm(_others, _gathered, "all"),
     BRUCK: Algorithm(_rounds, _gathered, "each"),
-    NEIGHBOUR: Algorithm(lambda shape: shape.ranks / 2.0, _gathered, "one"),
+    NEIGHBOUR: Algorithm(lambda shape: float(shape.ranks // 2), _gathered, "one"),
     PAIRWISE: Algorithm(_others, _gathered, "each"),
     # gather to a root, and broadcast by a binomial tree
     LINEAR: Algorithm(

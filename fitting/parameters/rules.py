@@ -186,7 +186,7 @@ def _open_mpi(operation: str) -> Rule:
 
 # name -> operation -> rule
 RULES: dict[str, dict[str, Rule]] = {
-    OPEN_MPI: {operation: _open_mpi(operation) for operation in _OPEN_MPI},
+    OPEN_MPI: {operation: _open_mpi(operation) for operation in _OPEN_MPI}
 }
 
 

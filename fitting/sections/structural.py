@@ -18,7 +18,14 @@ import numpy as np
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, GroupShape, Links, choices_of
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.rules import rules_of
-from calib.fitting.parameters.scaling import RuleChange, RuledSweep, log_seconds, rule_change, shape_of_fit, swept
+from calib.fitting.parameters.scaling import (
+    RuleChange,
+    RuledSweep,
+    log_seconds,
+    rule_change,
+    shape_of_fit,
+    swept,
+)
 from calib.fitting.parameters.structural import (
     ANY_LINKS,
     DEVIATION,
@@ -41,12 +48,14 @@ INDIFFERENT = 0.05  # mean errors that differ by this much leave two choices e :
 OTHER_CHOICE = 0.5  # weight beforehand of a choice that is not the library's first
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken
 # odds of each rule beforehand, and the mean error of a law that is right
-RULE_ODDS, RULE_ERROR = 0.25, 0.15
+RULE_ODDS, RULE_ERROR = 0.5, 0.15
 OBEYED = 0.5  # of a library with a rule: the share of operations that go by it
 MOST_GAIN = 20.0  # of one operation
 LEAST_SHARE = 0.01  # of a choice or a rule that is kept
 EXPONENTS = np.linspace(0.0, 1.0, 21)
-FEWEST_NODES = 4  # different numbers of nodes that show whether nodes share links
+# different numbers of nodes that show whether nodes share links, and how many times as many nodes as it
+# takes to fill them: one number beyond may be an outlying run
+FEWEST_NODES, SHARED_BY = 4, 4
 SHARING_SHOWS = 0.75  # mean error where nodes share links, beside that where they do not
 NOT_SURE = 0.02  # mean errors under which a links exponent is as good as the best
 OUTLYING_DEVIATION = 0.6
@@ -127,7 +136,7 @@ def sharing_nodes(every: Sequence[_Layouts], exponent: float) -> int | None:
     if max(len({shape.nodes for shape in each.fits}) for each in every) < FEWEST_NODES:
         return None
     most = max(shape.nodes for each in every for shape in each.fits)
-    tried = [2**power for power in range(most.bit_length()) if 2**power < most]
+    tried = [2**power for power in range(most.bit_length()) if SHARED_BY * 2**power <= most]
     means = {nodes: mean_error(every, Links(exponent, nodes)) for nodes in tried}
     best: int | None = min(means, key=lambda nodes: means[nodes], default=None)
     if best is None or means[best] > mean_error(every, Links(exponent)) * SHARING_SHOWS:
@@ -235,12 +244,12 @@ class _Layouts:
         outlying = self.outlying(every, self._usual_scale(errors, own))
         return draft(outlying) if outlying else every
 
-    def _log(
-        self, errors: Sequence[Error], error: Error, rules: Mapping[str, float]
-    ) -> float:
+    def _log(self, errors: Sequence[Error], error: Error, rules: Mapping[str, float]) -> float:
         """ln(measured / predicted) of one of the errors."""
         free = float(self.weights(errors, error.nbytes) @ error.logs)
-        return free - math.fsum(share * error.rules[name].logarithm for name, share in rules.items())
+        return free - math.fsum(
+            share * error.rules[name].logarithm for name, share in rules.items()
+        )
 
     def draft(
         self,

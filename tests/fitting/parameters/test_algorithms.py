@@ -11,6 +11,7 @@ import pytest
 from calib.fitting.parameters.algorithms import (
     ALGORITHMS,
     GroupShape,
+    Links,
     choices_of,
     shape_of,
     steps_and_volume,
@@ -112,13 +113,36 @@ def test_messages_on_nodes() -> None:
     shape = GroupShape(16, 4, 4)
     ring, tree = ALGORITHMS["allreduce"]["rings"], ALGORITHMS["allreduce"]["tree"]
     assert (ring.steps(shape), ring.volume(shape)) == (30.0, 1.875)
-    assert [ring.message(shape, x) for x in (0.0, 0.5, 1.0)] == [1 / 16, 1 / 32, 1 / 64]
+    assert [ring.message(shape, Links(x)) for x in (0.0, 0.5, 1.0)] == [1 / 16, 1 / 32, 1 / 64]
     assert tree.steps(shape) == pytest.approx(2 * (2 + 0.3))
-    assert tree.message(shape, 1.0) == pytest.approx((2 * 2.3) ** -0.5)
+    assert tree.message(shape, Links(1.0)) == pytest.approx((2 * 2.3) ** -0.5)
     exchange = ALGORITHMS["all_to_all"]["ring"]
     assert exchange.steps(shape) == 12.0  # the other 3 ranks of the node take no time beside these
-    assert [exchange.message(shape, x) for x in (0.0, 0.5, 1.0)] == [4 / 16, 2 / 16, 1 / 16]
+    assert [exchange.message(shape, Links(x)) for x in (0.0, 0.5, 1.0)] == [4 / 16, 2 / 16, 1 / 16]
     assert exchange.steps(GroupShape(4, 1, 4)) == 3.0
+
+
+def test_messages_over_a_backbone_that_four_nodes_fill() -> None:
+    """16 nodes that all send have a quarter of it each; a binomial tree 1, 1, 1 and 1/2 at its steps."""
+    links = Links(1.0, 4)
+    for nodes, shared in ((2, 1.0), (4, 1.0), (16, 4.0)):
+        shape = GroupShape(nodes, nodes, 1)
+        ring, tree = ALGORITHMS["allgather"]["ring"], ALGORITHMS["broadcast"]["binomial tree"]
+        assert ring.message(shape, links) == pytest.approx(shared / nodes)
+        assert ring.message(shape, Links(1.0)) == pytest.approx(1 / nodes)
+        assert tree.message(shape, links) == pytest.approx(1.25 if nodes == 16 else 1.0)
+    assert ring.message(GroupShape(8, 1, 8), links) == pytest.approx(1 / 8)
+
+
+def test_halves_are_exchanged_in_the_node_first() -> None:
+    """8 ranks a node: 3 doublings inside leave each rank m/8, and 8 of these go between nodes."""
+    shape = GroupShape(32, 4, 8)
+    halving = ALGORITHMS["allreduce"]["recursive halving and doubling"]
+    assert halving.steps(shape) == pytest.approx(2 * (2 + 0.3))
+    per_node = halving.message(shape, Links(0.0)) * halving.steps(shape)
+    assert per_node == pytest.approx(2 * (1 / 2 + 1 / 4))
+    doubling = ALGORITHMS["allreduce"]["recursive doubling"]
+    assert doubling.message(shape, Links(0.0)) == pytest.approx(8.0)
 
 
 def test_what_a_library_may_do_is_in_its_menu() -> None:

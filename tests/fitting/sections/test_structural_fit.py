@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, sample
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
+from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape, Links
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.structural import StructuralFit, default_law, kriged, shape_of_fit
+from calib.fitting.parameters.rules import OPEN_MPI, RULES
+from calib.fitting.parameters.scaling import shape_of_fit
+from calib.fitting.parameters.structural import StructuralFit, default_law, kriged
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.structural import structural_fits
@@ -21,6 +23,7 @@ from calib.microbench.records.samples import Sample
 
 ALPHA, BETA, BASE = 2e-6, 1e-10, 1e-5
 SIZES = [1 << k for k in range(2, 31)]
+LINKS = Links(0.5)
 
 
 def rows(ranks: int, sizes: int = 8, speed: float = 1.0, **fields: object) -> list[Sample]:
@@ -46,7 +49,7 @@ def fits(
     operation: str = "allgather",
     algorithm: str = "rings",
     library: str = "nccl",
-    links_exponent: float = 0.5,
+    links: Links = LINKS,
     slower: dict[tuple[int, int], float] | None = None,
     of_step: Callable[[float], float] = of_step,
 ) -> list[CollectiveFit]:
@@ -67,7 +70,7 @@ def fits(
                 nbytes=m,
                 seconds=(slower or {}).get((nodes, each), 1.0)
                 * of.steps(shape)
-                * of_step(m * of.message(shape, links_exponent)),
+                * of_step(m * of.message(shape, links)),
             )
             for m in SIZES
         ]
@@ -104,12 +107,81 @@ def test_a_step_is_a_function_of_its_message_whatever_the_function(
 def test_links_of_a_node_are_found_from_layouts_that_differ_in_ranks_per_node(
     exponent: float,
 ) -> None:
-    known = fits((10, 1), (10, 2), (10, 4), links_exponent=exponent)
-    (unknown,) = fits((10, 8), links_exponent=exponent)
+    known = fits((10, 1), (10, 2), (10, 4), links=Links(exponent))
+    (unknown,) = fits((10, 8), links=Links(exponent))
     (law,) = structural_fits(known)
     assert law.links_exponent.value == pytest.approx(exponent, abs=0.06)
     assert law.links_exponent.covers(exponent)
     assert off(law, known, unknown) < 0.08
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_backbone_that_nodes_share_is_found_from_all_operations(nodes: int) -> None:
+    """True time: a step's message takes as many times longer as more than `nodes` nodes share it."""
+    links, layouts = Links(0.5, nodes), [(n, 4) for n in (1, 2, 4, 8, 16)]
+    operations = ("allgather", "reduce_scatter")
+    known = [fit for each in operations for fit in fits(*layouts, operation=each, links=links)]
+    unknown = [fits((64, 4), operation=each, links=links)[0] for each in operations]
+    between = [law for law in structural_fits(known) if law.level == "system"]
+    assert [law.sharing_nodes for law in between] == [nodes] * 2
+    for law, fit in zip(between, sorted(unknown, key=lambda fit: fit.operation), strict=True):
+        assert off(law, known, fit) < 0.1
+
+
+def test_nodes_with_links_of_their_own_share_nothing() -> None:
+    for shapes in ([(n, 4) for n in (1, 2, 4, 8, 16)], [(2, 4)], [(2, 4), (8, 4)]):
+        laws = structural_fits(fits(*shapes) + fits(*shapes, operation="allreduce"))
+        assert {law.sharing_nodes for law in laws} == {None}
+
+
+def by_open_mpi(nodes: int, of_step: Callable[[float], float] = of_step) -> CollectiveFit:
+    """An allreduce as Open MPI chooses its algorithm, one rank on each node."""
+    rule, shape = RULES[OPEN_MPI]["allreduce"], GroupShape(nodes, nodes, 1)
+    found = []
+    for m in SIZES[10:]:
+        of = ALGORITHMS["allreduce"][rule(nodes, m)]
+        seconds = of.steps(shape) * of_step(m * of.message(shape, Links(1.0)))
+        found.append(
+            sample(
+                operation="allreduce",
+                library="mpi",
+                level="system",
+                ranks=nodes,
+                nodes=nodes,
+                active_ranks=1,
+                nbytes=m,
+                seconds=seconds,
+            )
+        )
+    (fit,) = collective_fits(as_samples(found), 0)[0]
+    return fit
+
+
+def test_the_rule_of_a_library_is_found_where_it_changes_the_algorithm() -> None:
+    """64 ranks take whole buffers to 256 KiB, 32 and 256 take halves: no size says so by itself."""
+    known = [by_open_mpi(nodes) for nodes in (4, 8, 12, 16, 24, 32, 48, 64, 96)]
+    (law,) = structural_fits(known)
+    assert law.rules[OPEN_MPI] > 0.8
+    assert off(law, known, by_open_mpi(256)) < 0.1
+    on = law.on(GroupShape(256, 256, 1), known)
+    assert on is not None
+    expected = on.expected(64 << 10)
+    (at,) = [p.seconds.value for p in by_open_mpi(256).points if p.nbytes == 64 << 10]
+    assert expected.seconds == pytest.approx(at, rel=0.25)
+    assert expected.algorithms == "recursive halving and doubling by Open MPI's rule"
+    free = law.model_copy(update={"rules": {}}).on(GroupShape(256, 256, 1), known)
+    assert free is not None and free.expected(64 << 10).seconds > 1.5 * at
+
+
+def test_a_library_that_takes_one_algorithm_goes_by_no_rule() -> None:
+    known = fits(
+        *((n, 1) for n in (4, 8, 16, 32, 64)),
+        operation="allreduce",
+        algorithm="recursive halving and doubling",
+        library="mpi",
+    )
+    (law,) = structural_fits(known)
+    assert law.rules.get(OPEN_MPI, 0.0) < 0.05
 
 
 def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
