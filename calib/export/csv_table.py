@@ -324,7 +324,7 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
 
 def _structural(row: CsvRow, fit: StructuralFit) -> Rows:
     row = row._replace(error=fit.held_out_error).between(*fit.range_nbytes)
-    numbers = "held_out_error", "deviation", "doubling_deviation", "links_exponent"
+    numbers = "held_out_error", "deviation", "doubling_deviation", "links_exponent", "sharing_nodes"
     yield from row.fields(fit, *numbers)
     for part, layout in enumerate(fit.layouts):
         form = "outlying" if layout.outlying else ""
@@ -333,6 +333,8 @@ def _structural(row: CsvRow, fit: StructuralFit) -> Rows:
     for part, band in enumerate(fit.bands):
         for name, weight in band.weights.items():
             yield row._replace(law=name, part=part).at(band.nbytes).of("weight", weight)
+    for name, share in fit.rules.items():
+        yield row._replace(law=name).of("weight", share)
 
 
 def _contention(row: CsvRow, fit: ContentionFit) -> Rows:

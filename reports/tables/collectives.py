@@ -190,16 +190,23 @@ def structural(parameters: Parameters) -> Table:
         "measured on: nodes x ranks on each; held out: the largest layout, predicted from the smaller "
         "ones; a dash: only one",
         "error: 95% of times on twice the nodes lie within the law / and * it",
+        *(
+            f"of {fit.sharing_nodes} nodes: more share what the links of so many carry."
+            for fit in parameters.structural[:1]
+            if fit.sharing_nodes
+        ),
         *(f"{words}." for fit in parameters.structural for words in fit.outlying_words),
     ]
     return Table("Collectives on any layout: structural laws", *in_columns(rows), remarks=remarks)
 
 
 def _links(fit: StructuralFit) -> str:
-    """`r^0.5`; in a node there are none, and from one number of ranks on a node they are not known."""
+    """`r^0.5, of 4 nodes`; in a node there are none, and of one number of ranks they are not known."""
     if fit.level == "node":
         return ""
-    return "unknown" if fit.links_exponent == ANY_LINKS else f"r^{fit.links_exponent.value:.2g}"
+    shared = f", of {fit.sharing_nodes} nodes" if fit.sharing_nodes else ""
+    exponent = fit.links_exponent
+    return ("unknown" if exponent == ANY_LINKS else f"r^{exponent.value:.2g}") + shared
 
 
 def _placed(shape: GroupShape) -> str:
@@ -224,7 +231,15 @@ def algorithms(parameters: Parameters) -> Table:
         for fit in parameters.structural
         for index, bands in enumerate(_choices(fit))
     )
-    remarks = ["weight: the least in these sizes; what is left is on other algorithms"]
+    remarks = [
+        "weight: the least in these sizes; what is left is on other algorithms",
+        *(
+            f"{fit.operation} ({where(fit.library, fit.device, fit.level)}) goes by {rule}, "
+            f"with {share:.0%}."
+            for fit in parameters.structural
+            for rule, share in fit.rules.items()
+        ),
+    ]
     return Table(
         "Collectives on any layout: algorithms by size", *in_columns(rows), remarks=remarks
     )

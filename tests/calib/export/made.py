@@ -12,6 +12,7 @@ from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint,
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.rules import rules_of
 from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
 from calib.foundation.records import Estimate
@@ -131,6 +132,8 @@ def structurals(draw: st.DrawFn, of: Numbers) -> StructuralFit:
         level=draw(st.sampled_from(LEVELS)),
         layouts=layouts,
         links_exponent=exactly(draw(st.floats(0.0, 1.0))),
+        sharing_nodes=draw(st.sampled_from([None, 1, 4])),
+        rules={name: 0.5 for name in rules_of(operation, library)},
         bands=[
             StructuralBand(
                 nbytes=m, weights={draw(st.sampled_from(sorted(ALGORITHMS[operation]))): 1.0}
