@@ -32,7 +32,7 @@ ASSUMED, LOGGED = "assumed", "log of epochs"
 STARTUP, PAUSE, FACTOR = "start-up", "end of an epoch", "exchange in training / in a loop"
 TOLD = 0.8  # rows tell a term whose interval they narrow to this
 FEWEST = 50  # draws that must count
-LARGEST_NOISE = 0.05  # of known times that the terms explain
+LARGEST_NOISE = 0.08  # of known times that the terms explain
 DIVIDED = (
     0.75  # how likely validation is divided among the nodes, where one log alone tells its time
 )
@@ -52,7 +52,7 @@ class Prior(NamedTuple):
 USUAL_STARTUP, USUAL_PAUSE, LARGEST_SHARE = Prior(30.0, 0.7), Prior(2.0, 1.0), 0.01
 # 1.0 on ABCI, 18.3/13.9 on H200s (formulas.md); less where some of it is hidden
 USUAL_FACTOR = Prior(1.2, 0.5)
-USUAL_NOISE = Prior(0.012, 0.6)  # by which whole trainings differ
+USUAL_NOISE = Prior(0.015, 0.8)  # by which whole trainings differ; of ABCI's 1.2%
 LOGGED_DEVIATION = 0.15  # of what another training's log says
 LEAST_S = 1e-6
 
@@ -185,7 +185,7 @@ class TrainingTerms:
 
     def _priors(self) -> dict[str, Prior]:
         most = LARGEST_SHARE * _seconds(self.base)
-        starts = [log.start_s for _, log in self.logs if log.start_s is not None]
+        starts = [log.startup_s for _, log in self.logs if log.startup_s is not None]
         pauses = [
             each.log.pause_s * self._epochs_of(each)
             for each in self.logs

@@ -29,9 +29,9 @@ def test_a_table(tmp_path: Path) -> None:
     log = log_of(tmp_path, text)
     assert log.epochs_s == (130, 100, 101, 99)
     assert (log.epoch_s, log.validation_s, log.pause_s) == (100.5, 6.0, None)
-    assert log.start_s == 30.0  # what the first took longer than the others
+    assert log.startup_s is None  # what comes before the first epoch is in no row
     log = log_of(tmp_path, "epoch;epoch time (ms);startup_s\n0;2000;7\n1;3000;\n")
-    assert (log.epochs_s, log.start_s) == ((2.0, 3.0), 7.0)
+    assert (log.epochs_s, log.startup_s) == ((2.0, 3.0), 7.0)
 
 
 def test_dllogger(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_dllogger(tmp_path: Path) -> None:
         say([epoch], **{"val.loss": 2.0})
         at += 2
     log = log_of(tmp_path, "\n".join(lines) + '\nDLLL {"timestamp": "10')
-    assert (log.start_s, log.step_s, log.ranks) == (30.0, 1.0, 8)
+    assert (log.startup_s, log.step_s, log.ranks) == (30.0, 1.0, 8)
     assert log.epochs_s == (4.0,)
     assert log.validations_s == (3.0, 3.0)
     assert (log.validation_s, log.pause_s, log.input_s) == (3.0, 2.0, 0.25)
@@ -68,7 +68,7 @@ def test_published_dllogger() -> None:
     log = read_epoch_log(path)
     assert (log.ranks, log.epochs_s, log.validations_s) == (4, (), ())
     assert log.step_s == pytest.approx(0.354, rel=0.01)
-    assert log.start_s == pytest.approx(37.380026 - 0.354, abs=0.01)
+    assert log.startup_s == pytest.approx(37.380026 - 0.354, abs=0.01)
     assert log.input_s == pytest.approx(0.0009, rel=0.1)
 
 
@@ -92,7 +92,7 @@ def test_mlperf(tmp_path: Path) -> None:
             say("eval_stop", "INTERVAL_END")
         at += 1_000
     log = log_of(tmp_path, "\n".join(lines))
-    assert log.start_s == 50.0
+    assert log.startup_s == 50.0
     assert log.epochs_s == (60.0,) * 4
     assert (log.validations_s, log.validation_s) == ((4.0, 4.0), 2.0)
     assert log.pause_s == 1.0
@@ -217,7 +217,7 @@ def test_marks_of_known_times(
     log = log_of_marks("marks", marks, 90.0)
     if len(marks) < 9:
         return  # one step an epoch was logged: how long it takes is not known
-    assert log.start_s == pytest.approx(10.0, abs=1e-6)
+    assert log.startup_s == pytest.approx(10.0, abs=1e-6)
     assert log.step_s == pytest.approx(step_ms / 1e3)
     assert log.validations_s[0] == pytest.approx(validation_ms / 1e3, abs=1e-6)
     assert log.pauses_s == pytest.approx([pause_ms / 1e3] * 2, abs=1e-6)

@@ -66,13 +66,6 @@ class EpochLog:
         """What an epoch's end takes; None where steps and epochs cannot be told apart."""
         return median(self.pauses_s) if self.pauses_s else None
 
-    @property
-    def start_s(self) -> float | None:
-        """Start-up: as logged, else what the first of three or more epochs took longer."""
-        if self.startup_s is not None or len(self.epochs_s) < 3:
-            return self.startup_s
-        return max(0.0, self.epochs_s[0] - median(self.epochs_s[1:]))
-
 
 class Mark(NamedTuple):
     """What was logged at `at_s`, after `step` steps of the epoch or of all."""

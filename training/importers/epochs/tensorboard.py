@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import IO, NamedTuple
 
 from calib.foundation.errors import FileError
@@ -245,7 +246,9 @@ def log_of_series(series: Series, begin_s: float, path: Path) -> EpochLog:
     ends = sorted(point.at_s for point in by_epoch or by_step)
     if not ends:
         raise FileError(f"{path}: its events have no scalar of a training")
-    return EpochLog(FORMAT, epochs_s=tuple(b - a for a, b in pairwise([begin_s, *ends])))
+    first, *others = (b - a for a, b in pairwise([begin_s, *ends]))
+    startup = max(0.0, first - median(others)) if len(others) > 1 else None
+    return EpochLog(FORMAT, startup_s=startup, epochs_s=tuple(others or [first]))
 
 
 def _marks(
