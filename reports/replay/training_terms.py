@@ -33,9 +33,7 @@ STARTUP, PAUSE, FACTOR = "start-up", "end of an epoch", "exchange in training / 
 TOLD = 0.8  # rows tell a term whose interval they narrow to this
 FEWEST = 50  # draws that must count
 LARGEST_NOISE = 0.08  # of known times that the terms explain
-DIVIDED = (
-    0.75  # how likely validation is divided among the nodes, where one log alone tells its time
-)
+DIVIDED = 0.75  # how likely the nodes share the validation, where one log alone tells its time
 EXPONENT_DEVIATION = 0.1  # of how it shrinks, from the logs of two trainings
 
 
@@ -279,7 +277,7 @@ class TrainingTerms:
         compute = mean + self._cube.normal() / np.sqrt(whole)
         log = np.where(compute > 0, log / 2, -np.inf)
         if not np.isfinite(log).any():
-            raise InputError("the known times are shorter than start-up and exchange would be")
+            raise InputError("the known times are shorter than start-up, validation and exchange")
         weights = np.exp(log - log.max())
         noise = float(np.average(self._noise, weights=weights))
         self.contradicted = noise > LARGEST_NOISE

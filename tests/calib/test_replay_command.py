@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.calib.inside import calib
 from tests.calib.published_rows import HEAD, LINKS, ROW, SINGLE
+from tests.training.importers.event_files import event, simple, write_events
 
 
 @pytest.fixture
@@ -199,6 +200,25 @@ def test_a_log_of_a_disturbed_run(tmp_path: Path) -> None:
         (row,) = (row for row in content["rows"] if row["nodes"] == 4)
         loop = 161 * 5e-5 + 2 * 31 / 32 * 102228128e-10
         assert row["exchange_per_iteration"] == pytest.approx(loop, rel=0.1)
+
+
+def test_tensorboard_events(cluster: Path) -> None:
+    """Two nodes: 0.6 s to the first step, 100 steps of 0.1 s, 0.3 s of validation, 0.2 s between."""
+    events, at, begin = [], 1e9 + 0.6, 1e9
+    for step in range(1, 201):
+        at += 0.1
+        events.append(event(at, step, simple("train/loss", 1.0)))
+        if step % 100 == 0:
+            events.append(event(at + 0.3, step, simple("val/loss", 1.0)))
+            at += 0.5
+    write_events(cluster / "tb" / "events.out.tfevents.1", begin, events)
+    content = json.loads(calib(cluster, *SAID, "--epochs", "2=tb", "--json").stdout)
+    terms = {term["name"]: (term["value"], term["source"]) for term in content["terms"]}
+    assert terms["start-up"] == (pytest.approx(0.6, rel=0.1), "log of epochs")
+    # an epoch of 80,000 samples on two nodes is 50 iterations, half of what the log has between two
+    assert terms["end of an epoch"] == (pytest.approx(0.1, rel=0.1), "log of epochs")
+    value, source = terms["validation of an epoch on 1 node"]
+    assert 0.15 < value < 0.35 and "divided among the nodes" in source
 
 
 @pytest.mark.parametrize(
