@@ -2,15 +2,17 @@
 
 It says how right that is. A table of iteration times: calibrates from its runs and predicts those of
 --holdout, or the largest p of each series from the smaller ones. A table of whole trainings (nodes,
-gpus, batch_per_gpu, seconds_for_90_epochs): predicts more nodes from the one-node time and logs of
-allreduce.
+gpus, batch_per_gpu, seconds_for_90_epochs): predicts the others from that on the fewest nodes, or from
+those of --known, logs of allreduce, and logs of epochs.
 
 Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +20,9 @@ from typing import Annotated, Any
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import MOST, Json, Output
+from calib.options import MOST, Json, Output, numbers
 from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.costs.levels import Levels
 from calib.oracle.model.spec import ModelSpec
 from calib.replay.logs import parameters_of
 from calib.replay.shown import (
@@ -33,19 +36,19 @@ from calib.reports.replay.paper_form import PaperFormReplay
 from calib.reports.replay.predictions import as_content, replay
 from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
 from calib.reports.replay.shapes import Shapes
-from calib.reports.replay.training_times import (
-    exchange_of,
-    expected,
-    is_training_table,
-    read_trainings,
-)
+from calib.reports.replay.training_exchange import exchange_of, without_outlying
+from calib.reports.replay.training_replay import replay_trainings
+from calib.reports.replay.training_times import is_training_table, read_trainings
 from calib.terminal.printing import print_json, save, say
+from calib.training.importers.epochs.reading import read_epoch_log
+from calib.training.importers.epochs.record import EpochLog
 from calib.training.models import model_names
 from calib.training.models.specs import spec
 
 SINGLE_GPU, LINKS = "abci_single_gpu.csv", "abci_alpha_beta_used.csv"
 # the paper's variants of the models: 3 x 226 x 226, pooling of VGG16 that rounds up (models.md)
 PAPER_VARIANT = "-226"
+OF_NODES = re.compile(r"(\d{1,8})=(.+)", re.DOTALL)
 
 
 def command(
@@ -60,6 +63,17 @@ def command(
     ] = None,
     logs: Annotated[
         list[Path] | None, typer.Option(help="Logs of allreduce, for a table of trainings.")
+    ] = None,
+    known: Annotated[
+        str | None,
+        typer.Option(help="Nodes of the trainings whose times are used: 1,4; default the fewest."),
+    ] = None,
+    epochs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NODES=]LOG",
+            help="Log of a training's epochs, or TensorBoard events, on so many nodes; repeatable.",
+        ),
     ] = None,
     authors: Annotated[
         bool, typer.Option("--authors", help="Compute the authors' own projections again.")
@@ -90,7 +104,10 @@ def command(
             raise InputError(
                 f"{runs} is a table of trainings: --holdout and --authors are of others"
             )
-        content, shown = trainings(runs, every_log, model, samples)
+        nodes = numbers(known, "--known")
+        content, shown = trainings(runs, every_log, model, samples, nodes, epochs or [])
+    elif known or epochs:
+        raise InputError(f"{runs} is no table of trainings: --known and --epochs are of one")
     elif every_log:
         raise InputError(f"{runs} is no table of trainings (columns nodes, gpus): no logs with it")
     elif authors:
@@ -160,13 +177,34 @@ def again(runs: Path, single_gpu: Path | None, links: Path | None, how: dict[str
     return authors_content(done, left_out), partial(show_authors, done, left_out)
 
 
-def trainings(runs: Path, logs: list[Path], model: str, samples: int) -> Result:
-    """Whole trainings on more nodes from the one-node time and the logs."""
+def trainings(
+    runs: Path,
+    logs: list[Path],
+    model: str,
+    samples: int,
+    known: Sequence[int],
+    epochs: Sequence[str],
+) -> Result:
+    """Whole trainings from those that are known, logs of allreduce, and logs of epochs."""
     if not logs:
         raise InputError(f"{runs} is a table of trainings: it needs --logs of allreduce")
-    table = read_trainings(runs)
-    exchange = exchange_of(CollectiveCosts(parameters_of(logs)), spec(model))
-    found = expected(table, exchange, samples)
-    if not found:
-        raise InputError(f"{runs}: only the row to start from, nothing to predict")
+    table, of = read_trainings(runs), spec(model)
+    own = epoch_logs(epochs)
+    parameters, notes = without_outlying(parameters_of(logs))
+    each = {row.gpus // row.nodes for row in table}
+    levels = Levels.of(parameters)
+    if len(each) == 1:
+        levels = replace(levels, ranks_per_node=each.pop())
+    exchange = exchange_of(CollectiveCosts(parameters, levels=levels), of)
+    found = replay_trainings(table, exchange, samples, known, own, notes)
     return trainings_content(found, model, samples), partial(show_trainings, found, model)
+
+
+def epoch_logs(given: Sequence[str]) -> dict[int | None, list[EpochLog]]:
+    """Logs by the nodes that they are of; None for those that do not say."""
+    found: dict[int | None, list[EpochLog]] = {}
+    for text in given:
+        named = OF_NODES.fullmatch(text)
+        nodes, path = (int(named[1]), named[2]) if named else (None, text)
+        found.setdefault(nodes, []).append(read_epoch_log(Path(path)))
+    return found

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from calib.foundation.words import number, seconds_words
 from calib.reports.replay.paper_form import Replayed
 from calib.reports.replay.predictions import Forecast, Replay
 from calib.reports.replay.published_tables import PublishedPoint
-from calib.reports.replay.training_times import Expected
+from calib.reports.replay.training_replay import TrainingReplay
+from calib.reports.replay.training_terms import Term
 from calib.terminal.printing import say, table
 
 Row = dict[str, str]  # heading -> cell
@@ -17,10 +19,10 @@ SHOWN_FORMS = 6
 INSIDE = {None: "-", True: "yes", False: "NO"}
 CAUSE = "communication with the cause"
 TREATMENT = (
-    "validation, input and compute are what the one-node time holds beside its exchange, and shrink "
-    "with the nodes; start-up and ends of epochs are not told apart",
-    "exchange: fp32 gradients, a message per tensor, none of it hidden; the interval is from all hidden "
-    "to the laws' upper end in training",
+    "compute, input and validation are what the known times hold beside the other terms, and shrink "
+    "with the nodes; a validation whose time a log tells is a term of its own",
+    "exchange: fp32 gradients, a message per tensor; intervals are 90%, of all terms and of how runs "
+    "differ",
 )
 
 
@@ -88,14 +90,25 @@ def _row(forecast: Forecast) -> Row:
     }
 
 
-def trainings_content(found: Sequence[Expected], model: str, samples: int) -> dict[str, Any]:
+def trainings_content(found: TrainingReplay, model: str, samples: int) -> dict[str, Any]:
     """What --json prints."""
-    accurate = [row.accuracy for row in found if row.accuracy is not None]
-    inside = [row.inside for row in found if row.inside is not None]
+    inside = found.inside
     return {
         "model": model,
         "samples": samples,
         "treatment": list(TREATMENT),
+        "known": [{"nodes": row.nodes, "seconds": row.seconds} for row in found.known],
+        "terms": [
+            {
+                "name": term.name,
+                "unit": term.unit,
+                "value": term.value.value,
+                "low": term.value.low,
+                "high": term.value.high,
+                "source": term.source,
+            }
+            for term in found.terms
+        ],
         "rows": [
             {
                 "nodes": row.trained.nodes,
@@ -112,15 +125,16 @@ def trainings_content(found: Sequence[Expected], model: str, samples: int) -> di
                 "accuracy": row.accuracy,
                 "inside": row.inside,
             }
-            for row in found
+            for row in found.rows
         ],
-        "mean": sum(accurate) / len(accurate) if accurate else None,
+        "mean": found.accuracy,
         "covered": sum(inside) / len(inside) if inside else None,
+        "notes": found.notes,
     }
 
 
-def show_trainings(found: Sequence[Expected], model: str) -> None:
-    """A row for every training, and the mean."""
+def show_trainings(found: TrainingReplay, model: str) -> None:
+    """A row for every training, the terms, and the mean."""
     rows = [
         {
             "nodes": str(row.trained.nodes),
@@ -129,23 +143,35 @@ def show_trainings(found: Sequence[Expected], model: str) -> None:
             "exchange ms": f"{row.exchange.value * 1e3:.1f}",
             "basis": row.exchange.basis,
             "predicted s": f"{row.seconds.value:.0f}",
-            "interval s": f"{row.seconds.low:.0f} to {row.seconds.high:.0f}",
+            "90% interval": f"{row.seconds.low:.0f} to {row.seconds.high:.0f}",
             "measured s": _or_dash(row.trained.seconds, ".0f"),
             "accuracy": _or_dash(row.accuracy, ".1%"),
             "in it": INSIDE[row.inside],
         }
-        for row in found
+        for row in found.rows
     ]
-    _table(f"{model}: {found[0].trained.epochs} epochs, from the one-node time and the logs", rows)
-    accurate = [row.accuracy for row in found if row.accuracy is not None]
-    inside = [row.inside for row in found if row.inside is not None]
-    if accurate:
+    nodes = ", ".join(str(row.nodes) for row in found.known)
+    of = f"{model}: {found.rows[0].trained.epochs} epochs"
+    _table(f"{of}, from the time on {nodes} node{'s' * (nodes != '1')} and the logs", rows)
+    _table("Terms of the time", [_term_row(term) for term in found.terms])
+    if found.accuracy is not None:
         say(
-            f"mean accuracy {sum(accurate) / len(accurate):.1%}; "
-            f"{sum(inside)} of {len(inside)} in their interval"
+            f"mean accuracy {found.accuracy:.1%}; "
+            f"{sum(found.inside)} of {len(found.inside)} in their interval"
         )
-    for line in TREATMENT:
+    for line in (*TREATMENT, *(f"note: {note}" for note in found.notes)):
         say(line)
+
+
+def _term_row(term: Term) -> Row:
+    words = seconds_words if term.unit == "s" else number
+    value, low, high = term.value.numbers
+    return {
+        "term": term.name,
+        "value": words(value),
+        "90% interval": "-" if low == high else f"{words(low)} to {words(high)}",
+        "from": term.source,
+    }
 
 
 def authors_content(

@@ -62,8 +62,8 @@ search: --model --space --method --cluster --memory --batch --batch-per-rank --b
     --evaluations --option --optimizer --execution --seed --form --set --parameters --nominal --output
     --plot --list --json
 model:
-replay: --authors --holdout --logs --model --single-gpu --links --ranks-per-node --segments
-    --samples --output --json
+replay: --authors --holdout --logs --known --epochs --model --single-gpu --links --ranks-per-node
+    --segments --samples --output --json
 train: --model --strategy -p --batch-per-rank --batch --accumulate --groups --inner --segments --schedule
     --boundaries --grid --split-until --overlap --sharded-optimizer --sequence-parallel --gradients
     --plan --backend --execution --optimizer --sync-batch-norm --ddp --iterations --precision --seed

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.calib.inside import calib
 from tests.calib.published_rows import HEAD, LINKS, ROW, SINGLE
+from tests.training.importers.event_files import event, simple, write_events
 
 
 @pytest.fixture
@@ -114,8 +115,8 @@ NCCL = (
 )
 
 
-def log_of(p: int, per_node: int) -> str:
-    """An allreduce of p GPUs: 10 us per doubling of p, and 2 (p-1)/p of 1e-10 s/B."""
+def log_of(p: int, per_node: int, factor: float = 1.0) -> str:
+    """An allreduce of p GPUs: 10 us per doubling of p and 2 (p-1)/p of 1e-10 s/B, times a factor."""
     devices = "".join(
         f"#   Rank {r:2d} Pid 1 on host{r // per_node} device {r % per_node} [0x3d] A100\n"
         for r in range(p)
@@ -123,28 +124,120 @@ def log_of(p: int, per_node: int) -> str:
     rows = []
     for k in range(2, 26):
         n = 2**k
-        us = 1e6 * (1e-5 * (p.bit_length() - 1) + 2 * (p - 1) / p * n * 1e-10)
+        us = 1e6 * factor * (1e-5 * (p.bit_length() - 1) + 2 * (p - 1) / p * n * 1e-10)
         algbw = n / us / 1e3
         half = f"{us:.2f} {algbw:.4f} {algbw * 2 * (p - 1) / p:.4f} 0e+00"
         rows.append(f"{n} {n // 4} float sum {half} {half}\n")
     return NCCL.format(devices=devices, rows="".join(rows))
 
 
-def test_trainings_on_another_machine(tmp_path: Path) -> None:
-    """Two nodes of eight GPUs: half of the iterations, each longer by what 161 exchanges add."""
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """Logs of one and two nodes of eight GPUs, and the times of a training on each."""
     for p in (8, 16):
         (tmp_path / f"{p}.txt").write_text(log_of(p, 8))
-    times = tmp_path / "times.csv"
-    times.write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n1,8,100,40\n2,16,100,20.4\n")
-    said = ("--logs", "8.txt", "16.txt", "--samples", "80000", "-o", "out.json")
-    done = calib(tmp_path, "replay", "times.csv", *said)
-    content = json.loads((tmp_path / "out.json").read_text())
-    (row,) = content["rows"]
+    rows = "1,8,100,40\n2,16,100,20.4\n4,32,100,\n"
+    (tmp_path / "times.csv").write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n" + rows)
+    return tmp_path
+
+
+SAID = ("replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000")
+
+
+def test_trainings_on_another_machine(cluster: Path) -> None:
+    """Two nodes of eight GPUs: half of the iterations, each longer by what 161 exchanges add."""
+    done = calib(cluster, *SAID, "-o", "out.json")
+    content = json.loads((cluster / "out.json").read_text())
+    row, more = content["rows"]
     added = 161 * 1e-5 + 102228128 * (2 * 15 / 16 - 2 * 7 / 8) * 1e-10
-    # 2 x 100 iterations of 0.2 s on one node, 2 x 50 on two
-    assert row["predicted"] == pytest.approx(100 * (0.2 + added), rel=5e-3)
+    # 1% of the time is start-up, 1% ends of epochs; 2 x 100 iterations on one node, 2 x 50 on two
+    by_hand = 0.8 + 100 * ((40 - 0.8) / 200 + 1.2 * added)
+    assert row["predicted"] == pytest.approx(by_hand, rel=1e-2)
     assert (row["iterations"], row["inside"], content["covered"]) == (100, True, 1.0)
-    assert "mean accuracy" in done.stderr and "validation, input and compute" in done.stderr
+    assert (more["measured"], more["inside"]) == (None, None)
+    assert content["known"] == [{"nodes": 1, "seconds": 40}]
+    assert {term["source"] for term in content["terms"]} == {"assumed", "time on 1 node"}
+    assert "mean accuracy" in done.stderr and "compute, input and validation" in done.stderr
+    assert "Terms of the time" in done.stdout and max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_known_trainings_and_logs_of_epochs(cluster: Path) -> None:
+    (cluster / "epochs.csv").write_text(
+        "epoch,train_seconds,validation_seconds,startup_seconds\n1,19,0.5,0.9\n2,19,0.5,\n"
+    )
+    done = calib(cluster, *SAID, "--known", "1,2", "--epochs", "1=epochs.csv", "--json")
+    content = json.loads(done.stdout)
+    assert [row["nodes"] for row in content["known"]] == [1, 2]
+    assert [row["nodes"] for row in content["rows"]] == [4]
+    terms = {term["name"]: term for term in content["terms"]}
+    assert terms["start-up"]["value"] == pytest.approx(0.9, rel=0.1)
+    assert terms["start-up"]["source"] == "log of epochs"
+    assert terms["validation of an epoch on 1 node"]["value"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_log_of_a_disturbed_run(tmp_path: Path) -> None:
+    """Four nodes' log takes 1.8 times what the others say, and none is of one node: known trainings and
+    the other logs say what four nodes take.
+    """
+    rows = []
+    for n in (1, 2, 4, 8, 16):
+        p = 8 * n
+        if n > 1:
+            (tmp_path / f"{p}.txt").write_text(log_of(p, 8, 1.8 if n == 4 else 1.0))
+        loop = 161 * 1e-5 * (p.bit_length() - 1) + 2 * (p - 1) / p * 102228128e-10
+        loop *= 0.3 if n == 1 else 1.0  # a node's own links are faster
+        # 10 epochs of 8,000 / n iterations, of 0.1 s and 1.3 times the exchange; 20 s, and 1 s an epoch
+        rows.append(f"{n},{p},100,{30 + 80_000 / n * (0.1 + 1.3 * loop):.1f}\n")
+    head = "nodes,gpus,batch_per_gpu,seconds_for_10_epochs\n"
+    (tmp_path / "times.csv").write_text(head + "".join(rows))
+    logs = [f"{8 * n}.txt" for n in (2, 4, 8, 16)]
+    said = ("replay", "times.csv", "--samples", "6400000", "--json", "--logs", *logs)
+    for known, least in (("1", 0.93), ("1,2", 0.96)):
+        content = json.loads(calib(tmp_path, *said, "--known", known).stdout)
+        assert content["mean"] >= least and content["covered"] == 1.0
+        (note,) = content["notes"]
+        assert note.startswith("allreduce on 32 ranks of 4 nodes takes 1.")
+        (row,) = (row for row in content["rows"] if row["nodes"] == 4)
+        loop = 161 * 5e-5 + 2 * 31 / 32 * 102228128e-10
+        assert row["exchange_per_iteration"] == pytest.approx(loop, rel=0.1)
+
+
+def test_tensorboard_events(cluster: Path) -> None:
+    """Two nodes: 0.6 s to the first step, 100 steps of 0.1 s, 0.3 s of validation, 0.2 s between."""
+    events, at, begin = [], 1e9 + 0.6, 1e9
+    for step in range(1, 201):
+        at += 0.1
+        events.append(event(at, step, simple("train/loss", 1.0)))
+        if step % 100 == 0:
+            events.append(event(at + 0.3, step, simple("val/loss", 1.0)))
+            at += 0.5
+    write_events(cluster / "tb" / "events.out.tfevents.1", begin, events)
+    content = json.loads(calib(cluster, *SAID, "--epochs", "2=tb", "--json").stdout)
+    terms = {term["name"]: (term["value"], term["source"]) for term in content["terms"]}
+    assert terms["start-up"] == (pytest.approx(0.6, rel=0.1), "log of epochs")
+    # an epoch of 80,000 samples on two nodes is 50 iterations, half of what the log has between two
+    assert terms["end of an epoch"] == (pytest.approx(0.1, rel=0.1), "log of epochs")
+    value, source = terms["validation of an epoch on 1 node"]
+    assert 0.15 < value < 0.35 and "divided among the nodes" in source
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (("--known", "3"), "no training on 3 nodes is with a time (there are those on 1, 2)"),
+        (("--known", "1,x"), "--known '1,x' is not a list of numbers"),
+        (("--epochs", "none.log"), "log none.log does not exist"),
+        (("--epochs", "8=times.csv"), "no training on 8 nodes is in the table"),
+        (("--epochs", "8.txt"), "8.txt: no epochs in it"),
+    ],
+)
+def test_mistakes_in_what_is_known(cluster: Path, said: tuple[str, str], message: str) -> None:
+    (cluster / "times.csv").write_text(
+        (cluster / "times.csv").read_text().replace("4,32,100,\n", "")
+    )
+    done = calib(cluster, *SAID, *said)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert done.stderr.count("calib: error:") == 1
 
 
 def test_trainings_need_logs(tmp_path: Path) -> None:
@@ -155,3 +248,8 @@ def test_trainings_need_logs(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = calib(tmp_path, "replay", "times.csv", "--logs", "empty")
     assert (done.returncode, "no log there" in done.stderr) == (2, True)
+
+
+def test_known_and_epochs_are_of_trainings(runs: Path) -> None:
+    done = calib(runs.parent, "replay", str(runs), "--known", "1")
+    assert (done.returncode, "--known and --epochs are of one" in done.stderr) == (2, True)
