@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.sweeps import DATA
 from calib.fitting.parameters.collectives import CollectiveFit
-from calib.fitting.parameters.structural import shape_of_fit
+from calib.fitting.parameters.scaling import shape_of_fit
 from calib.fitting.sections.structural import structural_fits
 from calib.foundation.collectives import bus_factor
 from calib.replay.logs import parameters_of

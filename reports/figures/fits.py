@@ -10,7 +10,8 @@ from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.measured_sizes import MeasuredSize, measured_sizes
-from calib.fitting.parameters.structural import StructuralFit, shape_of_fit
+from calib.fitting.parameters.scaling import shape_of_fit
+from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words, counted, seconds_words
 from calib.reports.figures.basics import (

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.structural import shape_of_fit
+from calib.fitting.parameters.scaling import shape_of_fit
 from calib.foundation.collectives import Operation
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import total
