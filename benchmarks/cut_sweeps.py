@@ -27,16 +27,11 @@ Z_90_OF_95 = 1.645 / 1.96
 # of one machine and setting each, with several operations
 MACHINES = {
     "A100, one node": ("nccl-tests/sb_a100_*",),
-    "H100, one node": ("nccl-tests/xx_h100_1n8g_5coll.txt",),
-    "H100, 10 nodes of 1": ("nccl-tests/xx_h100_10n10g_5coll.txt",),
-    "H100, 10 nodes of 2": ("nccl-scale/xx_h100_10n20g_5coll.txt",),
-    "H100, 10 nodes of 4": ("nccl-tests/xx_h100_10n40g_5coll.txt",),
     "V100, 1 node and 2": ("nccl-tests/abci_V_*_1n4g_*.txt", "nccl-tests/abci_V_*2n8g*.txt"),
     "Polaris s1, 2 nodes": ("nccl-scale/polaris_a100_n2_*_s1.txt",),
     "Polaris s1, 8 nodes": ("nccl-scale/polaris_a100_n8_*_s1.txt",),
     "Polaris s5, 2 nodes": ("nccl-scale/polaris_a100_n2_*_s5.txt",),
     "Polaris s5, 8 nodes": ("nccl-scale/polaris_a100_n8_*_s5.txt",),
-    "H100, pairs of nodes": ("nccl-pairs/nccl_N2_G1_cnode2-001_cnode2-00*.txt",),
 }
 
 

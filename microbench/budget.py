@@ -163,7 +163,7 @@ def needed_most(
     part_s = free_s * OF_THREE_SIZES / len(laws)
     first = {case.id for of_law in laws.values() for case in three_sizes(of_law, needs, part_s)}
     kept, taken_s = set(first), sum(needs[name] for name in first)
-    largest = {sent[-1].id: sent[-1] for of_law in laws.values() if (sent := sent_of(of_law))}
+    largest = {some[-1].id: some[-1] for of_law in laws.values() if (some := sent_of(of_law))}
     allreduces = [case for case in largest.values() if case.operation == "allreduce"]
     longest = max(allreduces, key=lambda case: case.nbytes, default=None)
 
@@ -190,7 +190,7 @@ def three_sizes(
     largest = max(of_law.index(sent[-1]), 2) if sent else len(of_law) - 1
     most_s = max(part_s, OF_THE_SMALLEST * sum(needs[case.id] for case in of_law[:3]))
     for last in range(largest, 2, -1):
-        three = [of_law[place] for place in (0, last // 2, last)]
+        three = [of_law[place] for place in (0, (last + 1) // 2, last)]
         if sum(needs[case.id] for case in three) <= most_s:
             return three
     return list(of_law[:3])

@@ -135,7 +135,8 @@ class CollectiveFit(CollectiveLaw):
 
     @model_validator(mode="after")
     def _rising(self) -> CollectiveFit:
-        sizes = [point.nbytes for point in (*self.points, *self.beyond)]
+        sizes = [point.nbytes for point in self.points]
+        sizes += [point.nbytes for point in self.beyond]
         if sizes != sorted(set(sizes)):
             raise ValueError("points are not in the order of their nbytes")
         borders = [end for piece in self.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
@@ -229,7 +230,7 @@ class CollectiveFit(CollectiveLaw):
         times = [point.seconds.value for point in kept]
         if not falls([p.seconds.low for p in kept], [p.seconds.high for p in kept]):
             times = risen(times)
-        sizes = [point.nbytes for point in (*kept, *self.beyond)]
+        sizes = [point.nbytes for point in kept] + [point.nbytes for point in self.beyond]
         times += [point.seconds.value for point in self.beyond]
         return SizeLaw.through(sizes, times, self.intercept_s.value, self.slope_s_per_byte.value)
 

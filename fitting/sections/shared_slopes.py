@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from calib.foundation.records import Z_95, Estimate
 OPERATION_DEVIATION, PRIOR_OPERATIONS = 0.4, 2.0
 # a link that is faster than the fastest that was measured by more than this is none
 NOISE = 1.1
+GAP = 64.0  # between two sizes: what lies between is no measurement
 STEP = 2  # from one size beyond the measured ones to the next
 
 
@@ -64,6 +66,15 @@ class Source(NamedTuple):
     def seconds(self, link_bytes: float) -> float:
         """Of a call whose buffer is so large that a link carries so many bytes."""
         return self.fit.seconds(link_bytes / self.volume)
+
+    def is_dense(self, link_bytes: float) -> bool:
+        """Whether it has no gap from so many bytes on a link to its largest size."""
+        sizes = [point.nbytes for point in self.fit.points]
+        return all(
+            above <= GAP * max(below, 1)
+            for below, above in pairwise(sizes)
+            if above * self.volume > link_bytes
+        )
 
 
 def with_shared_slopes(fits: Sequence[CollectiveFit]) -> list[CollectiveFit]:
@@ -167,22 +178,23 @@ def grown_beyond(
 ) -> Iterator[SharedPoint]:
     """Sizes beyond the last measured one, up to the largest of others: its time, and their growth.
 
-    That is the median of what others take longer for as many bytes on a link. The last size's own
-    error counts, too.
+    That is the median of what others take longer for as many bytes on a link; of those without a gap
+    between their sizes, if there are any. The last size's own error counts for its share of the time.
     """
     time = last.seconds
     if time.value <= 0:
         return
+    dense = [each for each in others if each.is_dense(volume * last.nbytes)] or others
     own = math.log(time.high / time.value) / Z_95
     least = time.value
     for nbytes in sizes_beyond(last.nbytes, others, volume):
         grown = (
             time.value + each.seconds(volume * nbytes) - each.seconds(volume * last.nbytes)
-            for each in others
+            for each in dense
         )
         said = pooled([math.log(max(time.value, seconds)) for seconds in grown], doublings)
         least = max(least, math.exp(said.log))
-        factor = math.exp(Z_95 * math.hypot(said.deviation, own))
+        factor = math.exp(Z_95 * math.hypot(said.deviation, own * time.value / least))
         yield SharedPoint(nbytes=nbytes, seconds=Estimate.within_factor(least, factor))
 
 

@@ -108,7 +108,7 @@ def direct(fit: CollectiveFit) -> Law:
     smallest, largest = fit.range_nbytes
     start, between = fit.intercept_s, fit.interpolation_error_factor
     source = f"{fit.operation} on {fit.ranks} in a {fit.level}"
-    grown = f", which grows as {several(fit.slope_from)} do" if fit.slope_from else ""
+    grown = f", grown as {several(fit.slope_from)}" if fit.slope_from else ""
     # a measured time may be 0, whose interval has no relative width
     lows = [time.low / time.value if time.value else 0.0 for time in times]
     highs = [time.high / time.value if time.value else 1.0 for time in times]

@@ -205,9 +205,9 @@ def test_the_largest_of_three_sizes_is_one_that_is_sent() -> None:
     """Each size takes as many seconds as its MB; 64 MB would fit, but no strategy sends it."""
     cases = law_of_sizes("allreduce", [10_000_000], [8, 1000, 1_000_000, 64_000_000])
     needs = {case.id: 1e-6 * case.nbytes for case in cases}
-    assert [case.nbytes for case in three_sizes(cases, needs, 100.0)] == [8, 1000, 10_000_000]
+    assert [case.nbytes for case in three_sizes(cases, needs, 100.0)] == [8, 1_000_000, 10_000_000]
     unsent = [case for case in cases if case.tier]
-    assert [case.nbytes for case in three_sizes(unsent, needs, 100.0)] == [8, 1000, 64_000_000]
+    assert [case.nbytes for case in three_sizes(unsent, needs, 100.0)] == [8, 1_000_000, 64_000_000]
     assert [case.nbytes for case in three_sizes(cases, needs, 5.0)] == [8, 1000, 1_000_000]
 
 
@@ -216,7 +216,7 @@ def test_three_sizes_are_not_all_tiny_where_larger_ones_take_hardly_longer() -> 
     cases = law_of_sizes("broadcast", [], [8, 64, 512, 4096, 32768, 100_000, 1_000_000])
     needs = {case.id: 0.025 + 1e-6 * case.nbytes for case in cases}
     # three times 75 ms hold 25 + 29 + 125 ms, not 25 + 29 + 1025
-    assert [case.nbytes for case in three_sizes(cases, needs, 0.0)] == [8, 512, 100_000]
+    assert [case.nbytes for case in three_sizes(cases, needs, 0.0)] == [8, 4096, 100_000]
 
 
 def test_the_largest_sent_sizes_come_before_smaller_ones() -> None:

@@ -149,18 +149,28 @@ def test_operations_are_pooled_by_their_median() -> None:
 
 
 def test_the_error_of_the_last_size_counts() -> None:
-    """One other operation, no doubling away: both deviations in quadrature."""
+    """One other operation, no doubling away: both deviations in quadrature, its own for its share."""
     short = law("allgather", TINY)
     last = short.points[-1].model_copy(
         update={"seconds": Estimate.within_factor(short.points[-1].seconds.value, 1.5)}
     )
     short = short.model_copy(update={"points": [*short.points[:-1], last]})
     _, found = with_shared_slopes([law("allreduce"), short])
-    deviation = math.hypot(math.sqrt(2) * OPERATION_DEVIATION, math.log(1.5) / 1.96)
+    others, own = math.sqrt(2) * OPERATION_DEVIATION, math.log(1.5) / 1.96
     for point in found.beyond:
         time = point.seconds
+        deviation = math.hypot(others, own * last.seconds.value / time.value)
         assert time.high / time.value == pytest.approx(math.exp(1.96 * deviation), rel=1e-4)
         assert time.value / time.low == pytest.approx(time.high / time.value)
+
+
+def test_sweeps_with_gaps_do_not_say_what_lies_in_them() -> None:
+    """Straight in log-log from 512 B to 64 MiB is up to 50 times too long; of one that is dense, not."""
+    sparse = [law("allreduce", [8, 512, 1 << 26]), law("p2p", [8, 512, 1 << 26])]
+    *_, found = with_shared_slopes([*sparse, law("allgather"), law("reduce_scatter", TINY)])
+    assert found.slope_from == ["allgather", "allreduce", "p2p"]
+    for m in (4096, 1 << 16, 1 << 20):
+        assert found.seconds(m) == pytest.approx(seconds("reduce_scatter", m), rel=0.06)
 
 
 def test_of_each_operation_the_nearest_layout() -> None:
