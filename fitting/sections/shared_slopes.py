@@ -36,6 +36,7 @@ from calib.foundation.records import Z_95, Estimate
 OPERATION_DEVIATION, PRIOR_OPERATIONS = 0.4, 2.0
 # a link that is faster than the fastest that was measured by more than this is none
 NOISE = 1.1
+LEAST_REACH = 1e-3  # of the most bytes on a link, from which a law may show its bytes
 GAP = 64.0  # between two sizes: what lies between is no measurement
 STEP = 2  # from one size beyond the measured ones to the next
 
@@ -63,6 +64,11 @@ class Source(NamedTuple):
         """ln of what a link takes for a byte, s/B."""
         return math.log(self.fit.slope_s_per_byte.value / self.volume)
 
+    @property
+    def most(self) -> float:
+        """Bytes that a link carries at its largest size."""
+        return self.volume * self.fit.points[-1].nbytes
+
     def seconds(self, link_bytes: float) -> float:
         """Of a call whose buffer is so large that a link carries so many bytes."""
         return self.fit.seconds(link_bytes / self.volume)
@@ -88,10 +94,14 @@ def with_shared_slopes(fits: Sequence[CollectiveFit]) -> list[CollectiveFit]:
         volume = bytes_on_a_link(fit)
         if volume and fit.shows_bytes and fit.slope_s_per_byte.value > 0:
             levels[_level(fit)].append(Source(fit, volume))
-    return [
-        _shared(fit, levels[_level(fit)]) if levels[_level(fit)] and not fit.shows_bytes else fit
-        for fit in fits
-    ]
+    known = {level: _far_enough(some) for level, some in levels.items()}
+    return [_shared(fit, known[_level(fit)]) if _level(fit) in known else fit for fit in fits]
+
+
+def _far_enough(some: Sequence[Source]) -> list[Source]:
+    """Those that reach far enough: at 512 B noise alone may rise as steeply as bytes do."""
+    most = max(each.most for each in some)
+    return [each for each in some if each.most >= LEAST_REACH * most]
 
 
 def _level(fit: CollectiveFit) -> tuple[str, str, str]:
@@ -129,9 +139,9 @@ def bytes_on_a_link(fit: CollectiveFit) -> float | None:
 
 
 def _shared(fit: CollectiveFit, known: Sequence[Source]) -> CollectiveFit:
-    """The law with the growth beyond its largest size that others say."""
+    """The law with the growth beyond its largest size that others say; itself if it is one of them."""
     volume = bytes_on_a_link(fit)
-    if not volume:
+    if not volume or any(fit is each.fit for each in known):
         return fit
     shape = shape_of_fit(fit)
     others = sources(shape, known)
@@ -200,7 +210,7 @@ def grown_beyond(
 
 def sizes_beyond(last: int, others: Sequence[Source], volume: float) -> list[int]:
     """Bytes of a buffer, STEP times one another, to where a link carries the most that was measured."""
-    top = round(max(each.volume * each.fit.points[-1].nbytes for each in others) / volume)
+    top = round(max(each.most for each in others) / volume)
     count = math.ceil(math.log(top / last, STEP)) if top > last else 0
     return [round(top / STEP**k) for k in range(count)][::-1]
 

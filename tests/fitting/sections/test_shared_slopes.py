@@ -102,11 +102,8 @@ def test_any_link(alpha: float, beta: float, ranks: int, cut: int, operation: st
     whole = [law(name, sizes, ranks, alpha, beta) for name in sorted(names)]
     short = law(operation, sizes[:cut], ranks, alpha, beta)
     *_, found = with_shared_slopes([*whole, short])
-    if short.shows_bytes:
-        assert found is short
-        return
-    if not any(fit.shows_bytes for fit in whole):
-        assert found is short
+    if found is short:
+        assert short.shows_bytes or not any(fit.shows_bytes for fit in whole)
         return
     asked = [sizes[cut - 1] * 1.5**k for k in range(40)]
     times = [found.seconds(m) for m in asked]
@@ -162,6 +159,19 @@ def test_the_error_of_the_last_size_counts() -> None:
         deviation = math.hypot(others, own * last.seconds.value / time.value)
         assert time.high / time.value == pytest.approx(math.exp(1.96 * deviation), rel=1e-4)
         assert time.value / time.low == pytest.approx(time.high / time.value)
+
+
+def test_a_steep_sweep_of_512_bytes_is_noise() -> None:
+    """512 B took five times as long as 64 B, by chance: by its slope bytes take all of the time."""
+    times = dict(zip(TINY, (3e-4, 3e-4, 1.5e-3), strict=True))
+    points = [CollectivePoint(nbytes=m, seconds=Estimate.exactly(t), n=9) for m, t in times.items()]
+    slope = Estimate.exactly((1.5e-3 - 3e-4) / (512 - 64))
+    steep = law("broadcast", TINY, points=points, slope_s_per_byte=slope)
+    assert steep.shows_bytes
+    _, found = with_shared_slopes([law("allreduce"), steep])
+    assert found.slope_s_per_byte.value == pytest.approx(1.5 * BETA)
+    alone = [steep, law("reduce_scatter", TINY)]
+    assert with_shared_slopes(alone)[0] is steep, "nothing says more of this level"
 
 
 def test_sweeps_with_gaps_do_not_say_what_lies_in_them() -> None:
