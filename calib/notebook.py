@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from calib.export.csv_table import RENAMED as CSV_NAMES
 from calib.export.csv_table import every_row, value_and_ends
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.halos import HALO
 from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation.collectives import Operation, bus_factor
@@ -40,7 +41,7 @@ from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import MOST, check_rows, read_run_table
 from calib.options import numbers
-from calib.oracle.costs.collective_laws import HALO, HIERARCHICAL
+from calib.oracle.costs.collective_laws import HIERARCHICAL
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.traffic import Message

@@ -22,6 +22,7 @@ from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
+from calib.fitting.sections.shared_slopes import with_shared_slopes
 from calib.fitting.sections.structural import structural_fits
 from calib.fitting.sections.work_laws import work_models
 from calib.fitting.sections.work_rows import owners_of
@@ -128,7 +129,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
     channels = {end.case_id: end.channels for end in ends if end.channels}
-    collectives, more = collective_fits(used, seed, estimates, channels)
+    direct, more = collective_fits(used, seed, estimates, channels)
+    collectives = with_shared_slopes(direct)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)

@@ -32,8 +32,11 @@ REPEATED = 1 - BEFORE_REPETITIONS / FEWEST_CALLS  # of these, the share of the r
 FILLED = 0.8
 # what three sizes of every law may take of the time; the rest is for the sizes that are sent
 OF_THREE_SIZES = 0.5
+# three sizes may take so many times what the three smallest do, which is set-up and checks for the most
+# part: where the time does not hold even those, a size that says something of the link is worth it
+OF_THE_SMALLEST = 3.0
 # a size that strategies send, and that takes no longer than this, is always measured
-SHORT_S = 1.0
+SHORT_S = 0.1
 FEWEST_LAUNCHES = 2  # one does not tell a bad day
 
 
@@ -110,8 +113,9 @@ def chosen(
     Plan
         With `fewest_s` of each case, `left_out` of those that the time does not hold, and the number of
         launches: as many as hold every case at its fewest repetitions, but not fewer than two; of what
-        two do not hold, three sizes of every law come first (the largest that fit), then the sizes
-        that strategies send, then the other tiers, the quickest first.
+        two do not hold, three sizes of every law come first (the largest that fit), then the largest
+        that strategies send of each (the longest allreduce before all others), the other sizes that
+        they send, and the other tiers, the quickest first.
     """
     known = [
         case
@@ -159,7 +163,14 @@ def needed_most(
     part_s = free_s * OF_THREE_SIZES / len(laws)
     first = {case.id for of_law in laws.values() for case in three_sizes(of_law, needs, part_s)}
     kept, taken_s = set(first), sum(needs[name] for name in first)
-    for case in sorted(cases, key=lambda case: (case.tier, needs[case.id])):
+    largest = {some[-1].id: some[-1] for of_law in laws.values() if (some := sent_of(of_law))}
+    allreduces = [case for case in largest.values() if case.operation == "allreduce"]
+    longest = max(allreduces, key=lambda case: case.nbytes, default=None)
+
+    def order(case: CollectiveCase) -> tuple[int, bool, bool, float]:
+        return case.tier, case is not longest, case.id not in largest, needs[case.id]
+
+    for case in sorted(cases, key=order):
         need, sent = needs[case.id], case.tier == 0
         held = taken_s + need <= (most_s if sent else free_s) or (sent and need <= SHORT_S)
         if case.id not in kept and held:
@@ -171,9 +182,20 @@ def needed_most(
 def three_sizes(
     of_law: Sequence[CollectiveCase], needs: Mapping[str, float], part_s: float
 ) -> list[CollectiveCase]:
-    """The smallest case of a law, the largest with which three fit, and the middle one between."""
-    for last in range(len(of_law) - 1, 1, -1):
-        three = [of_law[place] for place in (0, last // 2, last)]
-        if sum(needs[case.id] for case in three) <= part_s:
+    """The smallest case of a law, the largest with which three fit, and the middle one between.
+
+    That is the largest that strategies send, or a smaller one; of what they never send, any.
+    """
+    sent = sent_of(of_law)
+    largest = max(of_law.index(sent[-1]), 2) if sent else len(of_law) - 1
+    most_s = max(part_s, OF_THE_SMALLEST * sum(needs[case.id] for case in of_law[:3]))
+    for last in range(largest, 2, -1):
+        three = [of_law[place] for place in (0, (last + 1) // 2, last)]
+        if sum(needs[case.id] for case in three) <= most_s:
             return three
     return list(of_law[:3])
+
+
+def sent_of(of_law: Sequence[CollectiveCase]) -> list[CollectiveCase]:
+    """Those of the sizes of a law that strategies send."""
+    return [case for case in of_law if case.tier == 0]

@@ -59,11 +59,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of residuals (fitting/estimators/ba
 class CsvRow(NamedTuple):
     """A number with all that tells it apart; "" and None where that does not apply.
 
-    `kind` is of a layer; `law` what describes the times (line, pieces, points, an algorithm, sum),
-    `form` how, `part` which piece, band, point or neighbour of it, from 0;
-    `low95` and `high95` the 95% interval. `start` and `end` are the columns from and to: between
-    which sizes (or at which one) the number holds, in `range_unit`. `error` is the mean relative
-    error of the law that the number is of.
+    `kind` is of a layer; `law` what describes the times (line, pieces, points, others, an
+    algorithm, sum), `form` how, `part` which piece, band, point or neighbour of it, from 0; `low95`
+    and `high95` the 95% interval. `start` and `end` are the columns from and to: between which sizes
+    (or at which one) the number holds, in `range_unit`. `error` is the mean relative error of the law
+    that the number is of.
     """
 
     section: str
@@ -317,6 +317,9 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
         yield one.of("seconds", size.seconds, SECONDS)
         yield one.of("algbw", size.algbw_bytes_per_s, PER_SECOND)
         yield one.of("busbw", size.busbw_bytes_per_s, PER_SECOND)
+    for part, point in enumerate(fit.beyond):
+        larger = row._replace(law="others", part=part).at(point.nbytes)
+        yield larger.of("seconds", point.seconds, SECONDS)
     for part, nbytes in enumerate(fit.outliers_nbytes):
         outlier = row._replace(law="points", part=part).at(nbytes)
         yield outlier.of("outlier_size", nbytes, BYTES)

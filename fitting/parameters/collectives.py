@@ -24,6 +24,7 @@ from calib.foundation.quantities import (
     Seconds,
 )
 from calib.foundation.records import Estimate, Record, SignedTimeEstimate, TimeEstimate, TimePerByte
+from calib.foundation.words import bytes_words, several
 
 
 class CollectiveLaw(Record):
@@ -51,6 +52,13 @@ class CollectivePoint(Record):
         default_factory=dict,
         description="algorithm/protocol that NCCL took -> channels of a call, where its log says so",
     )
+
+
+class SharedPoint(Record):
+    """A size beyond the measured ones, as other operations on the same links say."""
+
+    nbytes: Count = Field(description="size of the whole buffer, B")
+    seconds: TimeEstimate = Field(description="s")
 
 
 class HockneyPiece(Record):
@@ -83,7 +91,12 @@ class CollectiveFit(CollectiveLaw):
     intercept_s: TimeEstimate = Field(
         description="what the smallest sizes take without their bytes, s"
     )
-    slope_s_per_byte: TimePerByte = Field(description="at the largest sizes, s/B")
+    slope_s_per_byte: TimePerByte = Field(description="at the largest sizes, and beyond, s/B")
+    slope_from: list[OperationName] = Field(
+        default_factory=list,
+        description="operations on the same links that say the slope, where the largest size of this "
+        "one is too small for it; none: it is its own",
+    )
     mean_relative_error: Ratio = Field(
         description="of the line intercept_s + slope_s_per_byte m at the measured sizes"
     )
@@ -116,10 +129,14 @@ class CollectiveFit(CollectiveLaw):
     )
     n: CountOrNone = Field(default=0, description="repetitions")
     points: list[CollectivePoint] = Field(min_length=2, description="the measured sizes")
+    beyond: list[SharedPoint] = Field(
+        default_factory=list, description="larger sizes, as those of slope_from grow; none: a line"
+    )
 
     @model_validator(mode="after")
     def _rising(self) -> CollectiveFit:
         sizes = [point.nbytes for point in self.points]
+        sizes += [point.nbytes for point in self.beyond]
         if sizes != sorted(set(sizes)):
             raise ValueError("points are not in the order of their nbytes")
         borders = [end for piece in self.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
@@ -180,6 +197,19 @@ class CollectiveFit(CollectiveLaw):
         """The sizes between which the fit is an interpolation."""
         return self.points[0].nbytes, self.points[-1].nbytes
 
+    @property
+    def shows_bytes(self) -> bool:
+        """Whether bytes take most of the largest size's time, which then says how fast the link is."""
+        return self._law.shows_bytes
+
+    @property
+    def slope_words(self) -> str:
+        """Where the slope is from: nothing, or `beta from allreduce: the largest size is 512 B`."""
+        if not self.slope_from:
+            return ""
+        largest = bytes_words(self.points[-1].nbytes)
+        return f"beta from {several(self.slope_from)}: the largest size measured is {largest}"
+
     def described_seconds(self, nbytes: float) -> float:
         """What describes the points: the pieces, or the line of both ends where there are none."""
         if self.pieces:
@@ -200,7 +230,8 @@ class CollectiveFit(CollectiveLaw):
         times = [point.seconds.value for point in kept]
         if not falls([p.seconds.low for p in kept], [p.seconds.high for p in kept]):
             times = risen(times)
-        sizes = [point.nbytes for point in kept]
+        sizes = [point.nbytes for point in kept] + [point.nbytes for point in self.beyond]
+        times += [point.seconds.value for point in self.beyond]
         return SizeLaw.through(sizes, times, self.intercept_s.value, self.slope_s_per_byte.value)
 
 

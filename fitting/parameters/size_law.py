@@ -35,11 +35,15 @@ class SizeLaw(NamedTuple):
         cls, sizes: Sequence[int], seconds: Sequence[float], start_s: float, slope_s_per_byte: float
     ) -> SizeLaw:
         """The law through these times."""
-        largest, longest = sizes[-1], seconds[-1]
-        by_bytes = slope_s_per_byte * largest >= MOSTLY_BYTES * longest
+        law = cls(sizes, seconds, min(start_s, seconds[0]), slope_s_per_byte, 0.0)
         per_byte = [t / m for m, t in zip(sizes, seconds, strict=True) if m > 0]
-        least = min(per_byte) if by_bytes and per_byte else 0.0
-        return cls(sizes, seconds, min(start_s, seconds[0]), slope_s_per_byte, least)
+        least = min(per_byte) if law.shows_bytes and per_byte else 0.0
+        return law._replace(least_s_per_byte=least)
+
+    @property
+    def shows_bytes(self) -> bool:
+        """Whether bytes take most of the largest size's time, which then says how fast the link is."""
+        return self.slope_s_per_byte * self.sizes[-1] >= MOSTLY_BYTES * self.seconds[-1]
 
     def at(self, nbytes: float) -> float:
         """Seconds at `nbytes`."""

@@ -63,6 +63,8 @@ def _thin(fit: CollectiveFit) -> Iterator[Remark]:
             f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
             "measure more sizes",
         )
+    if fit.slope_from:
+        yield note(BEYOND, f"{fit.slope_words}; measure larger ones")
     short = [point for point in fit.points if point.n < MIN_REPETITIONS]
     # a mean of many calls is no single repetition, but says nothing of another run
     means = [point for point in short if not 0 < point.calls < MIN_REPETITIONS]

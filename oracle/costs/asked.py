@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, cast, get_args
 from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.halos import HALO
 from calib.foundation.collectives import Operation, bus_factor
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 from calib.oracle.cost import TIMED_ONCE, Cost, within_factor
-from calib.oracle.costs.collective_laws import HALO, HIERARCHICAL
+from calib.oracle.costs.collective_laws import HIERARCHICAL
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.levels import Levels
 from calib.oracle.costs.senders import Sender, base_name

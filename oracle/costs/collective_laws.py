@@ -16,15 +16,17 @@ from dataclasses import dataclass
 
 from calib.fitting.parameters.algorithms import GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.halos import HALO, grid_of, neighbours
 from calib.fitting.parameters.structural import ScaledLaw
 from calib.fitting.rounded_sizes import is_alike
 from calib.foundation.records import Z_95
+from calib.foundation.words import several
 from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
 
-HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
+HIERARCHICAL = "hierarchical_allreduce"
 # error factor per decade beyond the largest size: of the public logs, sizes predicted from those up to a
 # 4th, 16th or 64th of them lay within it in 93, 95 and 98%
 BEYOND_FACTOR = 4.0
@@ -99,13 +101,14 @@ def direct(fit: CollectiveFit) -> Law:
     """The law of a measured layout: a point, else the fit; wider outside its sizes.
 
     Below the smallest size the interval is at least that of the start-up; beyond the largest it grows
-    by BEYOND_FACTOR with every decade.
+    by BEYOND_FACTOR with every decade, where no other operation says more.
     """
     sizes = [point.nbytes for point in fit.points]
     times = [point.seconds for point in fit.points]
     smallest, largest = fit.range_nbytes
     start, between = fit.intercept_s, fit.interpolation_error_factor
     source = f"{fit.operation} on {fit.ranks} in a {fit.level}"
+    grown = f", grown as {several(fit.slope_from)}" if fit.slope_from else ""
     # a measured time may be 0, whose interval has no relative width
     lows = [time.low / time.value if time.value else 0.0 for time in times]
     highs = [time.high / time.value if time.value else 1.0 for time in times]
@@ -122,19 +125,32 @@ def direct(fit: CollectiveFit) -> Law:
             high = seconds * max(highs[above - 1], highs[above]) * between
             cost = Cost(seconds, "interpolated", ((source, seconds - low, high - seconds),))
         else:
-            factor = max(between, (nbytes / largest) ** math.log10(BEYOND_FACTOR))
-            low, high = seconds / factor, seconds * factor
+            down, up = _beyond(fit, nbytes)
+            low, high = seconds / max(between, down), seconds * max(between, up)
             if nbytes < smallest:
                 low = min(low, max(0.0, seconds - (start.value - start.low)))
                 high = max(high, seconds + (start.high - start.value))
             errors = ((source, seconds - low, high - seconds),)
             cost = Cost(seconds, "extrapolated", errors).noted(
                 f"{_article(fit.operation)} of {nbytes} B is outside the measured {smallest} to "
-                f"{largest} B: the fitted law"
+                f"{largest} B: the fitted law{grown}"
             )
         return TimedBytes(cost, max(0.0, seconds - start.value))
 
     return found
+
+
+def _beyond(fit: CollectiveFit, nbytes: int) -> tuple[float, float]:
+    """Factors by which a time may be less or more: beyond the sizes that were measured, or shared."""
+    exponent = math.log10(BEYOND_FACTOR)
+    factor = max(1.0, nbytes / fit.points[-1].nbytes) ** exponent
+    if not fit.beyond or factor == 1:
+        return factor, factor
+    after = next((point for point in fit.beyond if point.nbytes >= nbytes), fit.beyond[-1])
+    further = max(1.0, nbytes / after.nbytes) ** exponent
+    value, low, high = after.seconds.numbers
+    down = further * value / low if low > 0 else factor
+    return min(factor, down), min(factor, further * high / value)
 
 
 def structural(on: ScaledLaw) -> Law:
@@ -193,17 +209,18 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
     fit = min(
         fits,
         key=lambda f: (
-            abs(math.log(neighbours(grid_of(f)) / wanted)),
+            abs(math.log(neighbours(grid_of(f.operation, f.ranks)) / wanted)),
             layout_doublings(shape, f),
             abs(math.log(f.ranks / shape.ranks)),
         ),
     )
-    before, apart = neighbours(grid_of(fit)), layout_doublings(shape, fit)
+    measured_grid = grid_of(fit.operation, fit.ranks)
+    before, apart = neighbours(measured_grid), layout_doublings(shape, fit)
     law, share = direct(fit), wanted / before
     among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
     note = (
         f"halo on {as_words(grid)} ranks{among} was not measured: from that of "
-        f"{as_words(grid_of(fit))}{fit.among}, of which a rank has {before} neighbour(s) for "
+        f"{as_words(measured_grid)}{fit.among}, of which a rank has {before} neighbour(s) for "
         f"{wanted}"
     )
     if share == 1 and fit.ranks == shape.ranks and not apart:
@@ -211,17 +228,6 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
     # messages posted at once may overlap or not, which is worth their number
     factor = max(share, 1 / share) * LAYOUT_FACTOR**apart
     return unsure(repeated(law, share), factor, f"halo in a {fit.level}", note)
-
-
-def neighbours(grid: Sequence[int]) -> int:
-    """The most neighbours of a rank in a grid that does not wrap: 1 along 2 parts, 2 along more."""
-    return sum(min(parts - 1, 2) for parts in grid)
-
-
-def grid_of(fit: CollectiveFit) -> tuple[int, ...]:
-    """The grid of a halo's fit, from its name ("halo 2x4"); (p,) of a plain one."""
-    detail = fit.operation.removeprefix(HALO).strip()
-    return tuple(map(int, detail.split("x"))) if detail else (fit.ranks,)
 
 
 def nearest(fits: Sequence[CollectiveFit], shape: GroupShape) -> CollectiveFit:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.halos import HALO, neighbours
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.parameters.structural import StructuralFit, default_law
 from calib.foundation.collectives import Operation, sent_bytes
@@ -22,7 +23,6 @@ from calib.foundation.errors import MissingParameter
 from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost, total, widened
 from calib.oracle.costs.collective_laws import (
-    HALO,
     HIERARCHICAL,
     LAYOUT_FACTOR,
     Law,
@@ -31,7 +31,6 @@ from calib.oracle.costs.collective_laws import (
     layout_doublings,
     names_of,
     nearest,
-    neighbours,
     repeated,
     structural,
     unsure,

@@ -13,7 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    SharedPoint,
+)
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
 
@@ -86,13 +91,14 @@ class _Law:
         )
 
     def point(self, of: CollectivePoint) -> CollectivePoint:
-        """A changed point; its interval keeps its relative width."""
-        t = of.seconds
+        """A changed point."""
+        return CollectivePoint(nbytes=of.nbytes, seconds=self.time(of.nbytes, of.seconds), n=of.n)
+
+    def time(self, nbytes: int, t: Estimate) -> Estimate:
+        """A changed time of so many bytes; its interval keeps its relative width."""
         value = self.start_factor * self.start + self.byte_factor * (t.value - self.start)
-        value += self.add + self.add_per_byte * of.nbytes
-        if t.value <= 0:
-            return CollectivePoint(nbytes=of.nbytes, seconds=moved(t, value - t.value), n=of.n)
-        return CollectivePoint(nbytes=of.nbytes, seconds=t.scaled(value / t.value), n=of.n)
+        value += self.add + self.add_per_byte * nbytes
+        return t.scaled(value / t.value) if t.value > 0 else moved(t, value - t.value)
 
 
 def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFit:
@@ -118,6 +124,10 @@ def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFi
         "slope_s_per_byte": moved(fit.slope_s_per_byte.scaled(law.byte_factor), law.add_per_byte),
         "pieces": [law.piece(piece, k == 0) for k, piece in enumerate(fit.pieces)],
         "points": [law.point(point) for point in fit.points],
+        "beyond": [
+            SharedPoint(nbytes=point.nbytes, seconds=law.time(point.nbytes, point.seconds))
+            for point in fit.beyond
+        ],
     }
     return CollectiveFit.model_validate({**dict(fit), **content})
 

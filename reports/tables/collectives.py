@@ -41,7 +41,7 @@ def collectives(parameters: Parameters) -> Table:
             "library, device, level": where(fit.library, fit.device, fit.level),
             "p (nodes)": f"{fit.ranks} ({fit.nodes})" if fit.nodes else str(fit.ranks),
             "alpha us": us(fit.alpha_s),
-            "1/beta GB/s": bandwidth(fit.beta_s_per_byte),
+            "1/beta GB/s": bandwidth(fit.beta_s_per_byte) + "*" * bool(fit.slope_from),
             "line off": percent(fit.mean_relative_error),
             "pieces off": two(
                 percent(fit.pieces_mean_relative_error), str(len(fit.pieces) or NONE)
@@ -57,8 +57,20 @@ def collectives(parameters: Parameters) -> Table:
         "steps of the algorithm; 1/beta: bandwidth of a message at the largest sizes; [95% interval]",
         "off: mean relative error, of one line with this alpha and beta, of the pieces (how many), "
         "and of a size when it is left out and predicted from its neighbours",
+        *_shared_slopes(parameters),
     ]
     return Table("Collectives: one message", *in_columns(rows), remarks=remarks)
+
+
+def _shared_slopes(parameters: Parameters) -> Iterator[str]:
+    """A remark for all collectives whose beta is from the same others."""
+    named: dict[str, list[str]] = {}
+    for fit in parameters.collectives:
+        if fit.slope_from:
+            named.setdefault(several(fit.slope_from), []).append(fit.operation)
+    for others, mine in named.items():
+        operations = several(list(dict.fromkeys(mine)))
+        yield f"*: of {operations}, whose largest size is too small for it, beta is from {others}"
 
 
 def largest_sizes(parameters: Parameters) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.helpers.divided import model_case
 
@@ -15,7 +17,9 @@ from calib.microbench.budget import (
     fewest_s,
     is_first,
     is_left_out,
+    needed_most,
     seconds_of_size,
+    three_sizes,
     weight_of,
 )
 from calib.microbench.cases import CollectiveCase, Plan, TensorsCase
@@ -188,3 +192,49 @@ def test_sizes_that_come_first_are_never_left_out() -> None:
     first = [case for case in chosen(plan, 2, needs_of(plan)).cases if is_first(case)]
     assert len(first) == 3 * len(OPERATIONS)
     assert not any(is_left_out(case, 1e9, 1.0) for case in first)
+
+
+def law_of_sizes(
+    operation: Operation, sent: Sequence[int], others: Sequence[int]
+) -> list[CollectiveCase]:
+    cases = [collective(operation, n, 0) for n in sent] + [collective(operation, n) for n in others]
+    return sorted(cases, key=lambda case: case.nbytes)
+
+
+def test_the_largest_of_three_sizes_is_one_that_is_sent() -> None:
+    """Each size takes as many seconds as its MB; 64 MB would fit, but no strategy sends it."""
+    cases = law_of_sizes("allreduce", [10_000_000], [8, 1000, 1_000_000, 64_000_000])
+    needs = {case.id: 1e-6 * case.nbytes for case in cases}
+    assert [case.nbytes for case in three_sizes(cases, needs, 100.0)] == [8, 1_000_000, 10_000_000]
+    unsent = [case for case in cases if case.tier]
+    assert [case.nbytes for case in three_sizes(unsent, needs, 100.0)] == [8, 1_000_000, 64_000_000]
+    assert [case.nbytes for case in three_sizes(cases, needs, 5.0)] == [8, 1000, 1_000_000]
+
+
+def test_three_sizes_are_not_all_tiny_where_larger_ones_take_hardly_longer() -> None:
+    """A case takes 25 ms whatever its size, and 1 s per MB; the budget holds none of them."""
+    cases = law_of_sizes("broadcast", [], [8, 64, 512, 4096, 32768, 100_000, 1_000_000])
+    needs = {case.id: 0.025 + 1e-6 * case.nbytes for case in cases}
+    # three times 75 ms hold 25 + 29 + 125 ms, not 25 + 29 + 1025
+    assert [case.nbytes for case in three_sizes(cases, needs, 0.0)] == [8, 4096, 100_000]
+
+
+def test_the_largest_sent_sizes_come_before_smaller_ones() -> None:
+    """The longest allreduce first, then each law's largest, the quickest first, then the rest."""
+    small = [8, 64, 512]
+    allreduce = law_of_sizes("allreduce", [1_000_000, 3_000_000, 5_000_000], small)
+    allgather = law_of_sizes("allgather", [1_500_000, 4_000_000], small)
+    p2p = law_of_sizes("p2p", [2_000_000], small)
+    cases = [*p2p, *allgather, *allreduce]
+    needs = {case.id: 1e-6 * case.nbytes for case in cases}
+
+    def sent(most_s: float) -> set[tuple[str, int]]:
+        _, kept = needed_most(cases, needs, 0.0, most_s)
+        return {(c.operation, c.nbytes) for c in cases if c.id in kept and c.tier == 0}
+
+    longest, quick = ("allreduce", 5_000_000), ("p2p", 2_000_000)
+    assert sent(5.1) == {longest}
+    assert sent(7.1) == {longest, quick}, "4 s of an allgather are more than are left"
+    assert sent(11.1) == {longest, quick, ("allgather", 4_000_000)}
+    assert sent(12.1) == {*sent(11.1), ("allreduce", 1_000_000)}
+    assert sent(17.0) == {(c.operation, c.nbytes) for c in cases if c.tier == 0}

@@ -17,7 +17,7 @@ from tests.reports.made_findings import HOSTILE
 
 from calib.export import csv_table, numbers_json
 from calib.export.target import Exported, ExportRequest, Source
-from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
+from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece, SharedPoint
 from calib.fitting.parameters.file import MergedSource, Parameters
 from calib.foundation.records import Estimate
 
@@ -195,6 +195,10 @@ def test_a_row_is_found_without_parsing() -> None:
     assert {int(row["from"]): float(row["value"]) for row in points} == {
         m: filled.seconds(m) for m in filled.SIZES
     }
+    larger = SharedPoint(nbytes=2**30, seconds=filled.near(0.5))
+    grown = filled.filled(collectives=[filled.collective(beyond=[larger])])
+    [beyond] = rows(grown, law="others")
+    assert [beyond[key] for key in ("quantity", "from", "value")] == ["seconds", str(2**30), "0.5"]
     halo = filled.collective(operation="halo", ranks=4)
     whole = filled.filled(collectives=[filled.collective(4), halo])
     for quantity, factors in (("algbw", [1.0, 1.0]), ("busbw", [1.5])):

@@ -165,6 +165,16 @@ def test_collectives_that_are_worth_a_warning(
     assert all(word in finding.message for word in words), finding.message
 
 
+def test_a_slope_of_other_operations_is_a_note() -> None:
+    changes = {"slope_from": ["allgather", "p2p"], "points": POINTS}
+    others = [f.collective(4), f.collective(8)]
+    finding = the(spoilt(collectives=[f.collective(2, **changes), *others]))
+    assert (finding.severity, finding.kind) == ("note", "extrapolated")
+    assert finding.message == (
+        "beta from allgather, p2p: the largest size measured is 16 MiB; measure larger ones"
+    )
+
+
 @pytest.mark.parametrize(
     ("calls", "severity", "kind"),
     [

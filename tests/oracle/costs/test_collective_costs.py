@@ -19,7 +19,7 @@ from tests.oracle.handmade import (
 )
 from tests.oracle.networks import line, network, overlap, straight, structural
 
-from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, SharedPoint
 from calib.foundation.records import Z_95, Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.collective_laws import BEYOND_FACTOR
@@ -69,6 +69,31 @@ def test_allreduce_outside_the_sizes_goes_on_from_the_nearest(
     assert close(cost, seconds, seconds / factor, seconds * factor)
     assert cost.basis == "extrapolated"
     assert len(cost.notes) == 1 and f"{nbytes} B is outside" in cost.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("mib", "seconds", "factor"),
+    [
+        (1.25, 0.625e-3, BEYOND_FACTOR ** math.log10(1.25)),  # near a measured size as ever
+        (3, 1.5e-3, 1.5),
+        (4, 2e-3, 1.5),
+        (400, 2e-3 + 396 * 1048576 * 1e-9, 1.5 * BEYOND_FACTOR**2),  # a decade is 4 from here on
+    ],
+)
+def test_sizes_beyond_that_other_operations_say(mib: float, seconds: float, factor: float) -> None:
+    """1 MiB was measured, at 0.5 ms; others say 1 ms of 2 MiB and 2 ms of 4, within 1.5 times."""
+    beyond = [
+        SharedPoint(nbytes=m << 20, seconds=Estimate.within_factor(t, 1.5))
+        for m, t in ((2, 1e-3), (4, 2e-3))
+    ]
+    slope = Estimate.within_factor(1e-9, 1.5)
+    fit = allreduce_fit().model_copy(
+        update={"beyond": beyond, "slope_from": ["allgather"], "slope_s_per_byte": slope}
+    )
+    cost = allreduce(network(fit), 2, int(mib * 1048576))
+    factor = max(factor, INTERPOLATION_FACTOR)
+    assert close(cost, seconds, seconds / factor, seconds * factor)
+    assert cost.basis == "extrapolated" and "the fitted law, grown as allgather" in cost.notes[0]
 
 
 def test_one_rank_sends_nothing() -> None:

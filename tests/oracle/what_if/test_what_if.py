@@ -23,11 +23,17 @@ from tests.oracle.handmade import (
 from tests.oracle.memory.reuse import reuse
 from tests.oracle.networks import overlap
 
-from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    SharedPoint,
+)
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import NO_SLOWDOWN
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
 from calib.oracle.predict import project
@@ -126,6 +132,15 @@ def test_twice_beta_doubles_the_bytes_of_every_piece_and_keeps_their_border() ->
         assert other.seconds.value == pytest.approx(start + 2 * bytes_part, rel=1e-9)
     left, right = (piece.at(65536) for piece in after.pieces)
     assert left == pytest.approx(right, rel=1e-9)
+
+
+def test_sizes_beyond_that_other_operations_say_are_scaled_alike() -> None:
+    larger = SharedPoint(nbytes=2**30, seconds=Estimate.within_factor(A + B * 2**30, 2.0))
+    fit = STRAIGHT.model_copy(update={"beyond": [larger]})
+    found = only(apply(with_fit(fit), ["communication.all.beta_s_per_byte*=2"]))
+    time = found.beyond[0].seconds
+    assert time.value == pytest.approx(A + 2 * B * 2**30)
+    assert (time.value / time.low, time.high / time.value) == pytest.approx((2.0, 2.0))
 
 
 @settings(max_examples=40, deadline=None)

@@ -70,6 +70,15 @@ def test_collectives_in_us_and_gigabytes() -> None:
     ]
 
 
+def test_a_beta_of_other_operations_is_marked() -> None:
+    fits = [f.collective(2), f.collective(4, slope_from=["allgather", "p2p"])]
+    table = section(f.filled(collectives=fits), "Collectives: one message")
+    assert [row[4].endswith("*") for row in table.rows] == [False, True]
+    assert table.remarks[-1] == (
+        "*: of allreduce, whose largest size is too small for it, beta is from allgather, p2p"
+    )
+
+
 def test_sizes_as_measured() -> None:
     """16 MiB take 6.048 us + 8388.608 us: 1.9986 GB/s, and on 4 ranks 1.5 times that on the bus."""
     quad = f.collective(ranks=4, outliers_nbytes=[64])
