@@ -18,15 +18,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape, choices_of, steps_and_volume
+from calib.fitting.parameters.algorithms import (
+    ALGORITHMS,
+    GroupShape,
+    Links,
+    choices_of,
+    steps_and_volume,
+)
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, SharedPoint
 from calib.fitting.parameters.halos import HALO, grid_of, neighbours
-from calib.fitting.parameters.structural import (
-    ANY_LINKS,
-    DEVIATION,
-    DOUBLING_DEVIATION,
-    shape_of_fit,
-)
+from calib.fitting.parameters.scaling import shape_of_fit
+from calib.fitting.parameters.structural import ANY_LINKS, DEVIATION, DOUBLING_DEVIATION
 from calib.fitting.regression import error_factor
 from calib.foundation.errors import InputError
 from calib.foundation.records import Z_95, Estimate
@@ -124,7 +126,7 @@ def bytes_on_a_link(fit: CollectiveFit) -> float | None:
         menu, shape = ALGORITHMS[name], shape_of_fit(fit)
         some = [menu[one] for one in choices_of(name, fit.library)[0]]
         return min(
-            one.message(shape, ANY_LINKS.value) * one.steps(shape)
+            one.message(shape, Links(ANY_LINKS.value)) * one.steps(shape)
             for one in some
             if not one.half_pipelined
         )
