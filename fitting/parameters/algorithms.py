@@ -55,17 +55,21 @@ class Algorithm(NamedTuple):
     links: Literal["all", "each", "one"]
     half_pipelined: bool = False
 
-    def message(self, shape: GroupShape, links_exponent: float) -> float:
+    def message(self, shape: GroupShape, links_exponent: float, shared_links: float = 0.0) -> float:
         """What a link carries at one step, as a share of the buffer.
 
-        r ranks of a node have r ** `links_exponent` links between nodes, from 0 (they share one) to 1.
+        r ranks of a node have r ** `links_exponent` links between nodes, from 0 (they share one) to 1,
+        and no more than their part of the `shared_links` that all nodes have together (0: no such).
         """
         share = self.volume(shape) / self.steps(shape)
         if self.half_pipelined:
             share = math.sqrt(share)
-        if shape.nodes == 1 or self.links == "one":
+        if shape.nodes == 1:
             return share
-        links = float(shape.ranks_per_node**links_exponent)
+        part = shared_links / shape.nodes or math.inf
+        if self.links == "one":
+            return share / min(1.0, part)
+        links = min(float(shape.ranks_per_node**links_exponent), part)
         return share / links if self.links == "all" else share * shape.ranks_per_node / links
 
 

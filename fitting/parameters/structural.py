@@ -94,6 +94,11 @@ class StructuralFit(CollectiveLaw):
     links_exponent: RatioEstimate = Field(
         description="r ranks of a node have r ** this links between nodes: 0 one, 1 one each"
     )
+    shared_links: Ratio = Field(
+        default=0.0,
+        description="that all nodes have together, as the cluster declares it, in links of a node; "
+        "0 no such",
+    )
     bands: list[StructuralBand] = Field(
         min_length=1, description="what the library does around one size each, in their order"
     )
@@ -190,7 +195,7 @@ class StructuralFit(CollectiveLaw):
         return mine == (fit.operation, fit.library, fit.device, fit.level)
 
 
-def default_law(fits: Sequence[CollectiveFit]) -> StructuralFit:
+def default_law(fits: Sequence[CollectiveFit], shared_links: float = 0.0) -> StructuralFit:
     """The law of direct laws that were never compared: the algorithm that formulas.md assumes."""
     first = fits[0]
     shapes = sorted({shape_of_fit(fit) for fit in fits})
@@ -202,6 +207,7 @@ def default_law(fits: Sequence[CollectiveFit]) -> StructuralFit:
         level=first.level,
         layouts=[ScaledLayout(**shape._asdict()) for shape in shapes],
         links_exponent=ANY_LINKS,
+        shared_links=shared_links,
         bands=[
             StructuralBand(nbytes=max(end, 1), weights={algorithm: 1.0})
             for end in sorted({m for fit in fits for m in fit.range_nbytes})
@@ -264,9 +270,10 @@ class ScaledLaw:
         return Expected(seconds, math.sqrt(self._variance + spread), band.likeliest)
 
     def _logarithm(self, choice: Choice, nbytes: float) -> float:
-        exponent, operation = self.law.links_exponent.value, self.law.operation
+        law, exponent = self.law, self.law.links_exponent.value
+        name, shared = law.operation, law.shared_links
         return math.fsum(
-            weight * log_seconds(operation, choice, exponent, fit, of, self.shape, nbytes)
+            weight * log_seconds(name, choice, exponent, fit, of, self.shape, nbytes, shared)
             for (of, fit), weight in zip(self.fits.items(), self.weights, strict=True)
         )
 
@@ -307,6 +314,7 @@ def log_seconds(
     of: GroupShape,
     shape: GroupShape,
     nbytes: float,
+    shared_links: float = 0.0,
 ) -> float:
     """ln of the seconds on `shape` by the fastest of `choice`, from a direct law on `of`.
 
@@ -316,7 +324,8 @@ def log_seconds(
     menu, seconds = ALGORITHMS[operation], []
     for name in choice:
         algorithm = menu[name]
-        share = algorithm.message(shape, links_exponent) / algorithm.message(of, links_exponent)
+        here, there = (algorithm.message(x, links_exponent, shared_links) for x in (shape, of))
+        share = here / there
         steps = algorithm.steps(shape) / algorithm.steps(of)
         seconds.append(steps * swept(fit, nbytes * share))
     return math.log(min(seconds) if shape.ranks >= of.ranks else max(seconds))

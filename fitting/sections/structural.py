@@ -58,7 +58,9 @@ class Error(NamedTuple):
     logs: Floats
 
 
-def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[StructuralFit]:
+def structural_fits(
+    fits: Sequence[CollectiveFit], links: int = 0, shared_links: float = 0.0
+) -> list[StructuralFit]:
     """A structural law of every operation, library, device and level that has a model, sorted.
 
     Parameters
@@ -67,6 +69,8 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
         Direct laws, sorted.
     links
         Links of a node to others, as the machine declares them; 0 unknown.
+    shared_links
+        Those that all nodes have together, in links of a node; 0: no such.
     """
     groups: dict[tuple[str, str, str], dict[str, list[CollectiveFit]]] = {}
     for fit in fits:
@@ -75,7 +79,7 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
             of[fit.operation].append(fit)
     laws = []
     for group in groups.values():
-        every = [_Layouts(mine) for mine in group.values()]
+        every = [_Layouts(mine, shared_links) for mine in group.values()]
         exponent = links_exponent(every, links)
         laws += [each.law(exponent) for each in every]
     return sorted(laws, key=lambda law: (law.operation, law.library, law.device, law.level))
@@ -105,7 +109,8 @@ def links_exponent(every: Sequence[_Layouts], links: int = 0) -> Estimate:
 class _Layouts:
     """The direct laws of one operation, by layout, smallest first."""
 
-    def __init__(self, fits: Sequence[CollectiveFit]) -> None:
+    def __init__(self, fits: Sequence[CollectiveFit], shared_links: float = 0.0) -> None:
+        self.shared_links = shared_links
         by_shape = {shape_of_fit(fit): fit for fit in fits}
         self.fits = {shape: by_shape[shape] for shape in sorted(by_shape)}
         self.first = fits[0]
@@ -119,14 +124,14 @@ class _Layouts:
     def errors(self, exponent: float, outlying: Sequence[GroupShape] = ()) -> list[Error]:
         """Of every layout but the smallest, predicted from the nearest smaller one."""
         shapes = [shape for shape in self.fits if shape not in outlying]
-        found = []
+        name, shared, found = self.operation, self.shared_links, []
         for index, shape in enumerate(shapes[1:], 1):
             of = min(shapes[:index], key=lambda each: (each.doublings(shape), -each.ranks))
             fit, measured = self.fits[of], self.fits[shape]
             for m in sizes_of(measured):
                 measured_log = math.log(swept(measured, m))
                 logs = [
-                    measured_log - log_seconds(self.operation, choice, exponent, fit, of, shape, m)
+                    measured_log - log_seconds(name, choice, exponent, fit, of, shape, m, shared)
                     for choice in self.choices
                 ]
                 found.append(Error(m, shape, of, np.array(logs)))
@@ -163,6 +168,7 @@ class _Layouts:
                 ScaledLayout(**shape._asdict(), outlying=shape in outlying) for shape in self.fits
             ],
             links_exponent=exponent,
+            shared_links=self.shared_links,
             bands=list(self._bands(sizes, weights)),
             deviation=scale * DEVIATION,
             doubling_deviation=scale * DOUBLING_DEVIATION,

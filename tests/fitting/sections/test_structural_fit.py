@@ -49,6 +49,7 @@ def fits(
     links_exponent: float = 0.5,
     slower: dict[tuple[int, int], float] | None = None,
     of_step: Callable[[float], float] = of_step,
+    shared_links: float = 0.0,
 ) -> list[CollectiveFit]:
     """Direct laws of (nodes, ranks on each) by an algorithm whose step takes `of_step`."""
     found = []
@@ -67,7 +68,7 @@ def fits(
                 nbytes=m,
                 seconds=(slower or {}).get((nodes, each), 1.0)
                 * of.steps(shape)
-                * of_step(m * of.message(shape, links_exponent)),
+                * of_step(m * of.message(shape, links_exponent, shared_links)),
             )
             for m in SIZES
         ]
@@ -119,6 +120,19 @@ def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
     assert law.links_exponent.value == pytest.approx(0.5) and not law.links_exponent.has_interval
     (law,) = structural_fits(fits((2, 4), (4, 4)), links=4)
     assert law.links_exponent.value == 1.0
+
+
+def test_links_that_all_nodes_share_slow_each_node_with_every_other() -> None:
+    """Four links for all: from 2, 4, 8 nodes to 64, whose rings have a sixteenth of a link each."""
+    shapes = (2, 4), (4, 4), (8, 4), (64, 4)
+    *known, unknown = fits(*shapes, algorithm="ring", library="mpi", shared_links=4.0)
+    (law,) = structural_fits(known, shared_links=4.0)
+    assert law.shared_links == 4.0
+    assert off(law, known, unknown) < 0.05
+    (without,) = structural_fits(known)
+    assert off(without, known, unknown) > 0.5
+    on = default_law(known, 4.0).on(shape_of_fit(unknown), known)
+    assert on is not None and on.law.shared_links == 4.0
 
 
 @pytest.mark.parametrize(
