@@ -45,15 +45,15 @@ def command(
     cluster, lines = filled(probe(path, launcher, ranks, name, device), found)
     if found:
         cluster.write(path)
-    if as_json:
-        print_json(cluster.model_dump())
-        return
     for file, told in zip(files, found, strict=True):
         say(f"{file}: {told.words}")
         for note in told.notes:
             say(f"note: {file}: {note}")
     for line in lines:
         say(f"note: {line}")
+    if as_json:
+        print_json(cluster.model_dump())
+        return
     for level in cluster.levels:
         words = f"level {level.name}: {level.members} members over {level.link}"
         say("; ".join(filter(None, (words, level.links_words))))

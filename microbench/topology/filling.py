@@ -18,14 +18,15 @@ def filled(cluster: Cluster, found: Sequence[FoundTopology]) -> tuple[Cluster, l
     is taken as its design: links of a host, nodes of a rack, tapering. What several files tell of links
     is the fewest and slowest; what none tells stays as it was.
     """
-    lines, outer, inner = [], dict[str, Any](), dict[str, Any]()
+    lines, outer, inner = list[str](), dict[str, Any](), dict[str, Any]()
+    gpus = min(host.gpus for host in cluster.hosts)
     for topology in found:
         mine, line = _mine(cluster, topology)
         lines += [line] if line else []
         if not mine:
             continue
         usual = usual_host(mine)
-        if usual.gpu_links and cluster.ranks_per_node <= usual.gpus:
+        if usual.gpu_links and cluster.ranks_per_node <= gpus:
             inner["links"] = usual.gpu_links
         if usual.speeds:
             links = usual.links
@@ -36,6 +37,8 @@ def filled(cluster: Cluster, found: Sequence[FoundTopology]) -> tuple[Cluster, l
         lines += [line] if line else []
         if tapering is not None:
             outer["tapering"] = tapering
+    if outer and len(cluster.levels) == 1:
+        lines.append("links between hosts were not kept: the cluster is of one host")
     return _declared(cluster, inner, outer), lines
 
 

@@ -84,6 +84,12 @@ def test_nvlinks_are_of_ranks_with_a_gpu_each() -> None:
     assert declared(found) == {"node": {"members": 64}}
 
 
+def test_links_between_hosts_of_one_host_have_no_level() -> None:
+    found, lines = filled(cluster("n1"), [read_ibnetdiscover(SUBNET)])
+    assert declared(found) == {"node": {"members": 4}}
+    assert lines == ["links between hosts were not kept: the cluster is of one host"]
+
+
 def test_a_file_of_another_host_is_not_used() -> None:
     before = cluster("m1", "m2")
     found, lines = filled(before, [read_hwloc(files.HWLOC_2)])
