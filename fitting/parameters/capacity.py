@@ -91,9 +91,9 @@ LINKS, RACKS, SHARED = "the links of a node", "the links above a rack", "links t
 
 
 class Capacity(NamedTuple):
-    """What nodes can send at once, in links of `bandwidth` B/s each way; 0 unknown."""
+    """What nodes can send at once, in links of `link_bandwidth` B/s each way; 0 unknown."""
 
-    bandwidth: float = 0.0
+    link_bandwidth: float = 0.0
     links_per_node: int = 0
     nodes_per_rack: int = 0
     rack_links: float = 0.0
@@ -109,15 +109,15 @@ class Capacity(NamedTuple):
     ) -> Iterator[Least]:
         """The same of all that limit it."""
         sent = SENT.get(operation)
-        if sent is None or not self.bandwidth or shape.nodes < 2:
+        if sent is None or not self.link_bandwidth or shape.nodes < 2:
             return
         nodes = Parts(shape.ranks, shape.nodes, shape.ranks_per_node)
         one, every = sent(nodes)
         if self.links_per_node:
-            yield Least(one * nbytes / (self.links_per_node * self.bandwidth), LINKS)
+            yield Least(one * nbytes / (self.links_per_node * self.link_bandwidth), LINKS)
         if self.shared_links:
-            yield Least(every * nbytes / (self.shared_links * self.bandwidth), SHARED)
+            yield Least(every * nbytes / (self.shared_links * self.link_bandwidth), SHARED)
         if packed and self.rack_links and 0 < self.nodes_per_rack < shape.nodes:
             full = min(self.nodes_per_rack * shape.ranks_per_node, shape.ranks)
             racks = Parts(shape.ranks, -(-shape.nodes // self.nodes_per_rack), full)
-            yield Least(sent(racks)[0] * nbytes / (self.rack_links * self.bandwidth), RACKS)
+            yield Least(sent(racks)[0] * nbytes / (self.rack_links * self.link_bandwidth), RACKS)

@@ -388,13 +388,7 @@ class Parameters(Record):
     @property
     def capacity(self) -> Capacity:
         """What its links carry, as declared."""
-        return Capacity(
-            self.link_bandwidth,
-            self.links_per_node,
-            self.nodes_per_rack,
-            self.rack_links,
-            self.shared_links,
-        )
+        return Capacity(*(getattr(self, name) for name in Capacity._fields))
 
     @property
     def executions(self) -> tuple[str, ...]:

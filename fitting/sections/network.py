@@ -29,13 +29,7 @@ class Network(NamedTuple):
     @property
     def capacity(self) -> Capacity:
         """What its links carry."""
-        return Capacity(
-            self.link_bandwidth,
-            self.links_per_node,
-            self.nodes_per_rack,
-            self.rack_links,
-            self.shared_links,
-        )
+        return Capacity(*(getattr(self, name) for name in Capacity._fields))
 
 
 def network(cluster: Cluster, collectives: Sequence[CollectiveFit]) -> tuple[Network, list[str]]:

@@ -67,7 +67,7 @@ def test_messages_to_the_next_rank(each: int, nodes: int) -> None:
     assert SENT["sendrecv"](Parts(p, nodes, each)) == crossing(p, each, blocks)
 
 
-WIDE = Capacity(bandwidth=1e9, links_per_node=4)
+WIDE = Capacity(link_bandwidth=1e9, links_per_node=4)
 SHAPE = GroupShape(64, 16, 4)
 
 
