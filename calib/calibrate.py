@@ -229,7 +229,7 @@ def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
         return probe(path, launcher, ranks, name)
     known = Cluster.read(path)
     fresh = path.with_name("cluster.now.json")
-    now = probe(fresh, launcher, ranks, name).in_racks(known.racks)
+    now = probe(fresh, launcher, ranks, name).declared_as(known)
     fresh.unlink()
     if now.fingerprint != known.fingerprint:
         raise InputError(

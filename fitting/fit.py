@@ -15,10 +15,11 @@ from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.composition import compositions
 from calib.fitting.sections.compute import layer_times
-from calib.fitting.sections.contention import analytical, contentions
+from calib.fitting.sections.contention import contentions
 from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses
+from calib.fitting.sections.network import network
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
@@ -37,7 +38,6 @@ from calib.microbench.records.samples import OF_EACH_RANK, Samples
 
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
-MANY_FLOWS = 10**6  # more than any node has links
 
 
 def fit_runs(runs: Sequence[Path]) -> Parameters:
@@ -136,10 +136,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     overlap, hidden = overlaps(used, seed)
     sparse_cases = {i: case for i, case in cases.items() if isinstance(case, SparseCase)}
     sparse, uncut = partitions(used, sparse_cases, seed)
-    network = _network(cluster)
-    structural = structural_fits(collectives, network["links_per_node"])
+    links, exceeded = network(cluster, collectives)
+    structural = structural_fits(collectives, links.links_per_node, links.shared_links)
     named = [words for law in structural for words in law.outlying_words]
-    more = [*more, *unpacked_note(used), *named, *crowded, *remembered, *hidden, *uncut]
+    more = [*more, *exceeded, *unpacked_note(used), *named, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends))
     loops = tensor_loops(used, seed, in_place)
     notes += more + _never_measured(ends)
@@ -158,7 +158,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         ),
         **device,
         ranks_per_node=cluster.ranks_per_node,
-        **network,
+        **links._asdict(),
         collectives=collectives,
         structural=structural,
         contention=contention,
@@ -226,22 +226,6 @@ def _device(rows: Samples, cluster: Cluster) -> dict[str, Any]:
         "device_kind": kind,
         "device": device.name if device else "unknown",
         "device_memory_bytes": device.memory_bytes // sharers if device else 0,
-    }
-
-
-def _network(cluster: Cluster) -> dict[str, int]:
-    """nodes, nodes_per_rack and links_per_node of the parameter file; 0 unknown.
-
-    Where all nodes that were measured are in one rack, how many it could hold is unknown.
-    """
-    members = {level.name: level.members for level in cluster.levels if level.name != "node"}
-    nodes, inside = cluster.nodes, members.get("rack", 0)
-    # the same count of links as that of the contention records: flows over links, at least 1
-    shared = analytical(cluster, "system", MANY_FLOWS)
-    return {
-        "nodes": nodes,
-        "nodes_per_rack": inside if inside < nodes else 0,
-        "links_per_node": round(MANY_FLOWS / shared) if shared else 0,
     }
 
 

@@ -35,6 +35,7 @@ SecondsPerByte = Annotated[float, Field(ge=0, le=MAX_S_PER_BYTE, allow_inf_nan=F
 SecondsPerFlop = Annotated[float, Field(ge=0, le=MAX_S_PER_FLOP, allow_inf_nan=False)]
 Nbytes = Annotated[float, Field(ge=0, le=MAX_BYTES, allow_inf_nan=False)]  # a law's, or a mean
 WholeBytes = Annotated[int, Field(ge=0, le=MAX_BYTES)]
+Bandwidth = Annotated[float, Field(gt=0, le=MAX_PER_SECOND, allow_inf_nan=False)]  # B/s
 Flops = Annotated[float, Field(ge=0, le=MAX_FLOPS, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=MAX_RATIO, allow_inf_nan=False)]
 SignedRatio = Annotated[float, Field(ge=-MAX_RATIO, le=MAX_RATIO, allow_inf_nan=False)]

@@ -24,12 +24,24 @@ def twin() -> list[str]:
     of = {name: [row for row in rows if row.platform == name] for name in PLATFORMS}
     fits = {name: fitted(mine) for name, mine in of.items()}
     found = [each for name, fit in fits.items() for each in scores.scored(of[name], fit)]
+    told = [
+        each
+        for name, platform in PLATFORMS.items()
+        for each in scores.scored(of[name], fitted(of[name], cluster=platform.cluster))
+    ]
     played = [
         each
         for name, fit in fits.items()
         for each in iterations.scored([r for r in iterations.read() if r.platform == name], fit)
     ]
-    return [*scores.table(found), *scores.words(found), *iterations.table(played), *again(rows)]
+    return [
+        *scores.table(found),
+        *scores.words(found),
+        "with the topology declared",
+        *scores.table(told),
+        *iterations.table(played),
+        *again(rows),
+    ]
 
 
 def again(rows: Sequence[Timed]) -> list[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from calib.microbench.records.cluster import Cluster, Host, Level
+
 NODES, PER_NODE, NODES_PER_RACK = 128, 8, 4
 NICS, SLOW_NODE, SLOWER, BACKBONE_LINKS = 4, 3, 4.0, 4
 GBPS, WIDE = 1e9, 1e14
@@ -35,14 +37,34 @@ MESSAGES = (
 class Platform:
     """A cluster and the collectives that run on it: those that a library of MPI would choose.
 
-    `links` are the network cards of a node.
+    `links` are the network cards of a node, of `bandwidth` B/s. Racks hold `rack` nodes (0: there are
+    none); `tapering` is what can leave them at once, without racks cross the middle, of what the nodes
+    can send.
     """
 
     name: str
     what: str
     xml: Callable[[], str]
     selector: str
+    bandwidth: float
     links: int = 1
+    rack: int = 0
+    tapering: float = 1.0
+
+    @property
+    def cluster(self) -> Cluster:
+        """The platform's truth, as a cluster declares it."""
+        of_links = {"link": "simulated", "links": self.links, "bandwidth": self.bandwidth}
+        rack = [Level(name="rack", members=self.rack, **of_links)] if self.rack else []
+        return Cluster(
+            name=self.name,
+            hosts=[Host(name="n", kernel="", devices=[])],
+            levels=[
+                Level(name="node", members=PER_NODE, link="simulated"),
+                *rack,
+                Level(name="system", members=NODES, tapering=self.tapering, **of_links),
+            ],
+        )
 
     @property
     def options(self) -> list[str]:
@@ -165,31 +187,41 @@ PLATFORMS = {
             f"racks of {NODES_PER_RACK} nodes, half as many links above a rack as below it; 12.5 GB/s",
             _fat_tree,
             "mpich",
+            12.5 * GBPS,
+            rack=NODES_PER_RACK,
+            tapering=0.5,
         ),
         Platform(
             "dragonfly",
             "8 groups of 2 chassis of 4 routers of 2 nodes, one link between two groups; 12.5 GB/s",
             _dragonfly,
             "ompi",
+            12.5 * GBPS,
+            rack=16,
+            tapering=7 / 16,
         ),
         Platform(
             "rails",
             f"nodes of {PER_NODE} GPUs at 200 GB/s with {NICS} cards of 25 GB/s, a wide core",
             _rails,
             "ompi",
-            NICS,
+            25 * GBPS,
+            links=NICS,
         ),
         Platform(
             "slow_link",
             f"12.5 GB/s to one switch, node {SLOW_NODE} {SLOWER:.0f} times slower",
             lambda: _flat(12.5 * GBPS, "1us", True, 0.0),
             "mpich",
+            12.5 * GBPS,
         ),
         Platform(
             "shared_link",
             f"1.25 GB/s to a backbone of {BACKBONE_LINKS} times that, which all share",
             lambda: _flat(1.25 * GBPS, "10us", False, BACKBONE_LINKS * 1.25 * GBPS),
             "ompi",
+            1.25 * GBPS,
+            tapering=BACKBONE_LINKS / NODES,
         ),
     )
 }

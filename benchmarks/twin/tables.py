@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from calib.fitting.parameters.file import Parameters
+from calib.microbench.records.cluster import Cluster
 from calib.replay.logs import parameters_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results" / "2026-11-27-twin"
@@ -104,7 +105,13 @@ def logs(rows: Sequence[Timed], folder: Path) -> list[Path]:
     return paths
 
 
-def fitted(rows: Sequence[Timed], most: int = LARGEST) -> Parameters:
-    """What calib fits to the rows of one platform of at most so many ranks: imported, then fitted."""
+def fitted(
+    rows: Sequence[Timed], most: int = LARGEST, cluster: Cluster | None = None
+) -> Parameters:
+    """What calib fits to the rows of one platform of at most so many ranks: imported, then fitted.
+
+    `cluster` declares the platform's links; without it nothing is known but the logs.
+    """
     with TemporaryDirectory(prefix="calib-twin-") as folder:
-        return parameters_of(logs([row for row in rows if row.ranks <= most], Path(folder)))
+        paths = logs([row for row in rows if row.ranks <= most], Path(folder))
+        return parameters_of(paths, cluster)

@@ -227,8 +227,9 @@ def every_row(of: Parameters) -> Rows:
     """All of a file, section by section."""
     row = CsvRow("cluster", name=of.device, device=of.device_kind)
     yield from row.fields(of, "device_memory_bytes", "ranks_per_node")
-    for name in ("nodes", "nodes_per_rack", "links_per_node"):
+    for name in ("nodes", "nodes_per_rack", "links_per_node", "rack_links", "shared_links"):
         yield row.of(name, getattr(of, name) or None)  # 0 is unknown
+    yield row.of("link_bandwidth", of.link_bandwidth or None, PER_SECOND)
     yield from _provenance(of)
     sections: dict[str, Callable[[CsvRow, Any], Rows]] = {
         "collectives": _collective,
@@ -327,7 +328,7 @@ def _collective(row: CsvRow, fit: CollectiveFit) -> Rows:
 
 def _structural(row: CsvRow, fit: StructuralFit) -> Rows:
     row = row._replace(error=fit.held_out_error).between(*fit.range_nbytes)
-    numbers = "held_out_error", "deviation", "doubling_deviation", "links_exponent", "sharing_nodes"
+    numbers = "held_out_error", "deviation", "doubling_deviation", "links_exponent", "shared_links"
     yield from row.fields(fit, *numbers)
     for part, layout in enumerate(fit.layouts):
         form = "outlying" if layout.outlying else ""

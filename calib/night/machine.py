@@ -34,7 +34,7 @@ def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluste
     Probed with as many ranks as then: how many share a node is part of a cluster.
     """
     found = probe(path, launcher, ranks_in(like), name or like.name)
-    found = found.in_racks(like.racks)
+    found = found.declared_as(like)
     found.write(path)
     return found
 

@@ -13,12 +13,14 @@ from calib.foundation.errors import FileError
 from calib.importing.logs import read_all
 from calib.microbench.importers.machine import cluster_of, write_run
 from calib.microbench.importers.said import Flags
+from calib.microbench.records.cluster import Cluster
 
 
-def parameters_of(logs: Sequence[Path]) -> Parameters:
+def parameters_of(logs: Sequence[Path], cluster: Cluster | None = None) -> Parameters:
     """The laws of logs of one machine: files, folders of .txt, .log and .out files, or patterns with *.
 
-    Raises FileError for one that gives no row.
+    `cluster` is the machine, where more is known of it than the logs tell. Raises FileError for a log
+    that gives no row.
     """
     # late: scikit-learn, for which only trainings with logs have a use
     from calib.fitting.fit import fit_runs
@@ -28,7 +30,8 @@ def parameters_of(logs: Sequence[Path]) -> Parameters:
     with tempfile.TemporaryDirectory(prefix="calib-replay-") as folder:
         run = Path(folder) / "run"
         records = [record for record, _ in found]
-        write_run(run, records, imported, cluster_of(imported, "replayed"), __version__)
+        machine = cluster or cluster_of(imported, "replayed")
+        write_run(run, records, imported, machine, __version__)
         return fit_runs([run])
 
 

@@ -39,6 +39,9 @@ MACHINE = (
     "nodes",
     "nodes_per_rack",
     "links_per_node",
+    "link_bandwidth",
+    "rack_links",
+    "shared_links",
 )
 UNKNOWN = ("", "unknown", 0)
 

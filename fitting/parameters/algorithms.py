@@ -46,16 +46,17 @@ class GroupShape(NamedTuple):
 class Links(NamedTuple):
     """How the ranks of a node, and the nodes, share links.
 
-    r ranks of a node have r ** `exponent` links between nodes, from 0 (they share one) to 1. More
-    nodes than `nodes` share what the links of so many carry (a backbone); infinitely many: nothing.
+    r ranks of a node have r ** `exponent` links between nodes, from 0 (they share one) to 1, and no more
+    than their part of the `shared` ones that all nodes have together (a backbone; 0: no such).
     """
 
     exponent: float
-    nodes: float = math.inf
+    shared: float = 0.0
 
-    def sharers(self, sending: float) -> float:
-        """How many share what one has alone, where so many nodes send at once."""
-        return max(1.0, sending / self.nodes)
+    def of_node(self, ranks: int, sending: float) -> float:
+        """Links that so many ranks of a node have while so many nodes send."""
+        mine = float(ranks**self.exponent)
+        return min(mine, self.shared / sending) if self.shared else mine
 
 
 class Algorithm(NamedTuple):
@@ -80,20 +81,16 @@ class Algorithm(NamedTuple):
             share = math.sqrt(share)
         if shape.nodes == 1:
             return share
-        share *= self._sharers(shape, links)
-        if self.links == "one":
-            return share
-        mine = float(shape.ranks_per_node**links.exponent)
-        return share / mine if self.links == "all" else share * shape.ranks_per_node / mine
+        if self.links == "each":
+            share *= shape.ranks_per_node
+        ranks = 1 if self.links == "one" else shape.ranks_per_node
+        return share * fmean(1.0 / links.of_node(ranks, n) for n in self._sending(shape.nodes))
 
-    def _sharers(self, shape: GroupShape, links: Links) -> float:
-        """How many nodes share what one has alone: the mean over the steps."""
-        if self.senders == "one":
-            return 1.0
-        if self.senders == "all":
-            return links.sharers(shape.nodes)
-        sending = [2.0**step for step in range(math.ceil(_log2(shape.nodes)))]
-        return fmean(map(links.sharers, sending))
+    def _sending(self, nodes: int) -> list[float]:
+        """Nodes that send at once, at each step."""
+        if self.senders == "doubling":
+            return [2.0**step for step in range(math.ceil(_log2(nodes)))]
+        return [float(nodes) if self.senders == "all" else 1.0]
 
 
 RING, RINGS, DOUBLING, TREE = "ring", "rings", "recursive doubling", "tree"

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from calib.fitting.parameters.capacity import Capacity
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
@@ -339,6 +340,19 @@ class Parameters(Record):
     links_per_node: KnownRanks = Field(
         default=0, description="network interfaces that carry collectives; 0 unknown"
     )
+    link_bandwidth: Nbytes = Field(
+        default=0.0,
+        description="of one of them, B/s each way, as the cluster declares it; 0 unknown",
+    )
+    rack_links: Ratio = Field(
+        default=0.0,
+        description="that lead out of a rack, as declared, in links of a node; 0 unknown",
+    )
+    shared_links: Ratio = Field(
+        default=0.0,
+        description="that all nodes have together, as declared, in links of a node; 0 unknown, or "
+        "no such",
+    )
     collectives: list[CollectiveFit] = Field(
         default_factory=list, description="laws of one operation on one p and layout"
     )
@@ -370,6 +384,11 @@ class Parameters(Record):
     partitions: list[Partitions] = Field(
         default_factory=list, description="exchanges of sparse variables"
     )
+
+    @property
+    def capacity(self) -> Capacity:
+        """What its links carry, as declared."""
+        return Capacity(*(getattr(self, name) for name in Capacity._fields))
 
     @property
     def executions(self) -> tuple[str, ...]:

@@ -104,9 +104,10 @@ class StructuralFit(CollectiveLaw):
     links_exponent: RatioEstimate = Field(
         description="r ranks of a node have r ** this links between nodes: 0 one, 1 one each"
     )
-    sharing_nodes: Ranks | None = Field(
-        default=None,
-        description="more nodes share what the links of so many carry; null: nothing shared shows",
+    shared_links: Ratio = Field(
+        default=0.0,
+        description="that all nodes have together, in links of a node, as the cluster declares it or "
+        "as the times show it; 0 no such",
     )
     bands: list[StructuralBand] = Field(
         min_length=1, description="what the library does around one size each, in their order"
@@ -153,7 +154,7 @@ class StructuralFit(CollectiveLaw):
     @property
     def links(self) -> Links:
         """How ranks and nodes share links."""
-        return Links(self.links_exponent.value, self.sharing_nodes or math.inf)
+        return Links(self.links_exponent.value, self.shared_links)
 
     @property
     def range_nbytes(self) -> tuple[float, float]:
@@ -223,7 +224,7 @@ class StructuralFit(CollectiveLaw):
         return mine == (fit.operation, fit.library, fit.device, fit.level)
 
 
-def default_law(fits: Sequence[CollectiveFit]) -> StructuralFit:
+def default_law(fits: Sequence[CollectiveFit], shared_links: float = 0.0) -> StructuralFit:
     """The law of direct laws that were never compared: the algorithm that formulas.md assumes."""
     first = fits[0]
     shapes = sorted({shape_of_fit(fit) for fit in fits})
@@ -235,6 +236,7 @@ def default_law(fits: Sequence[CollectiveFit]) -> StructuralFit:
         level=first.level,
         layouts=[ScaledLayout(**shape._asdict()) for shape in shapes],
         links_exponent=ANY_LINKS,
+        shared_links=shared_links,
         bands=[
             StructuralBand(nbytes=max(end, 1), weights={algorithm: 1.0})
             for end in sorted({m for fit in fits for m in fit.range_nbytes})

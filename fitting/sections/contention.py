@@ -113,12 +113,14 @@ def contentions(
 def analytical(cluster: Cluster | None, level: str, flows: float) -> float | None:
     """phi when `flows` rings leave each node over its n network interfaces: flows / n, at least 1.
 
-    formulas.md, data+filter. The interfaces are those with a stated speed (but for much slower ones,
-    and the loopback) of the host that has the fewest. None inside a node, where no capacity is
-    stated, and where the cluster states no speed.
+    formulas.md, data+filter. The interfaces are as many as a level says links, else those with a stated
+    speed (but for much slower ones, and the loopback) of the host that has the fewest. None inside a
+    node, where no capacity is stated, and where the cluster states neither.
     """
     if cluster is None or level == "node":
         return None
+    if cluster.links_per_node is not None:
+        return max(1.0, flows / cluster.links_per_node)
     interfaces = []
     for host in cluster.hosts:
         speeds = [v for n, v in host.network_interfaces.items() if v and n != "lo"]

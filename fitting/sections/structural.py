@@ -77,7 +77,9 @@ class Error(NamedTuple):
     rules: dict[str, RuleChange]
 
 
-def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[StructuralFit]:
+def structural_fits(
+    fits: Sequence[CollectiveFit], links: int = 0, shared_links: float = 0.0
+) -> list[StructuralFit]:
     """A structural law of every operation, library, device and level that has a model, sorted.
 
     Parameters
@@ -86,6 +88,8 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
         Direct laws, sorted.
     links
         Links of a node to others, as the machine declares them; 0 unknown.
+    shared_links
+        Those that all nodes have together, in links of a node; 0: no such.
     """
     groups: dict[tuple[str, str, str], dict[str, list[CollectiveFit]]] = {}
     for fit in fits:
@@ -95,25 +99,22 @@ def structural_fits(fits: Sequence[CollectiveFit], links: int = 0) -> list[Struc
     laws = []
     for group in groups.values():
         every = [_Layouts(mine) for mine in group.values()]
-        exponent = links_exponent(every, links)
-        sharing = sharing_nodes(every, exponent.value)
-        if sharing:
-            exponent = links_exponent(every, links, sharing)
-        found = Links(exponent.value, sharing or math.inf)
+        exponent = links_exponent(every, links, shared_links)
+        shared = shared_links or shared_by_nodes(every, exponent.value)
+        if shared != shared_links:
+            exponent = links_exponent(every, links, shared)
+        found = Links(exponent.value, shared)
         shares = rule_shares([each.rule_gains(each.errors(found)) for each in every])
         laws += [
-            each.law(exponent, sharing, rules) for each, rules in zip(every, shares, strict=True)
+            each.law(exponent, shared, rules) for each, rules in zip(every, shares, strict=True)
         ]
     return sorted(laws, key=lambda law: (law.operation, law.library, law.device, law.level))
 
 
-def links_exponent(
-    every: Sequence[_Layouts], links: int = 0, sharing: int | None = None
-) -> Estimate:
+def links_exponent(every: Sequence[_Layouts], links: int = 0, shared: float = 0.0) -> Estimate:
     """How the links between nodes that r ranks use grow with r, from layouts that differ in r.
 
-    `links` a node has at most: as many as ranks make it 1, one makes it 0. `sharing`: see
-    `sharing_nodes`.
+    `links` a node has at most: as many as ranks make it 1, one makes it 0. `shared`: see Links.
     """
     told = [each for each in every if each.ranks_per_node_differ]
     if not told:
@@ -121,26 +122,24 @@ def links_exponent(
         if links and most > 1:
             return Estimate.exactly(min(math.log(links) / math.log(most), 1.0))
         return ANY_LINKS
-    means = np.array(
-        [mean_error(told, Links(exponent, sharing or math.inf)) for exponent in EXPONENTS.tolist()]
-    )
+    means = np.array([mean_error(told, Links(exponent, shared)) for exponent in EXPONENTS.tolist()])
     good = EXPONENTS[means <= means.min() + NOT_SURE]
     return Estimate.around(float(EXPONENTS[means.argmin()]), float(good.min()), float(good.max()))
 
 
-def sharing_nodes(every: Sequence[_Layouts], exponent: float) -> int | None:
-    """More than how many nodes share what their links carry, from all operations; None: nothing shows.
+def shared_by_nodes(every: Sequence[_Layouts], exponent: float) -> float:
+    """How many links all nodes have together, from all operations; 0: nothing shows that they share.
 
     Only where that explains the times on more nodes much better than each operation by itself.
     """
     if max(len({shape.nodes for shape in each.fits}) for each in every) < FEWEST_NODES:
-        return None
+        return 0.0
     most = max(shape.nodes for each in every for shape in each.fits)
-    tried = [2**power for power in range(most.bit_length()) if SHARED_BY * 2**power <= most]
-    means = {nodes: mean_error(every, Links(exponent, nodes)) for nodes in tried}
-    best: int | None = min(means, key=lambda nodes: means[nodes], default=None)
-    if best is None or means[best] > mean_error(every, Links(exponent)) * SHARING_SHOWS:
-        return None
+    tried = [2.0**power for power in range(most.bit_length()) if SHARED_BY * 2**power <= most]
+    means = {shared: mean_error(every, Links(exponent, shared)) for shared in tried}
+    best = min(means, key=lambda shared: means[shared], default=0.0)
+    if not best or means[best] > mean_error(every, Links(exponent)) * SHARING_SHOWS:
+        return 0.0
     return best
 
 
@@ -227,16 +226,14 @@ class _Layouts:
                     gains[name] += _log_laplace(left, change.deviation) - _log_laplace(free)
         return {name: min(gain / ALIKE_SIZES, MOST_GAIN) for name, gain in gains.items()}
 
-    def law(
-        self, exponent: Estimate, sharing: int | None, rules: Mapping[str, float]
-    ) -> StructuralFit:
+    def law(self, exponent: Estimate, shared: float, rules: Mapping[str, float]) -> StructuralFit:
         """The law of all layouts. `rules`: how likely the library goes by each."""
-        links = Links(exponent.value, sharing or math.inf)
+        links = Links(exponent.value, shared)
 
         def draft(outlying: Sequence[GroupShape] = ()) -> StructuralFit:
             errors = self.errors(links, outlying)
             own = [self._log(errors, error, rules) for error in errors]
-            return self.draft(exponent, sharing, rules, errors, own, outlying)
+            return self.draft(exponent, shared, rules, errors, own, outlying)
 
         every = draft()
         errors = self.errors(links)
@@ -254,7 +251,7 @@ class _Layouts:
     def draft(
         self,
         exponent: Estimate,
-        sharing: int | None,
+        shared: float,
         rules: Mapping[str, float],
         errors: Sequence[Error],
         own: Sequence[float],
@@ -278,7 +275,7 @@ class _Layouts:
                 ScaledLayout(**shape._asdict(), outlying=shape in outlying) for shape in self.fits
             ],
             links_exponent=exponent,
-            sharing_nodes=sharing,
+            shared_links=shared,
             bands=list(self._bands(sizes, weights)),
             rules=dict(rules),
             deviation=scale * DEVIATION,

@@ -7,13 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import ClusterName
-from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
+from calib.foundation.quantities import Bandwidth, FormatVersion, Nbytes, Ranks, WholeBytes
+from calib.foundation.words import counted
 
 CLUSTER_FORMAT = 1
 # fields of a host that may differ between machines whose numbers are comparable
@@ -24,6 +25,8 @@ NOT_COMPARED: dict[str, Any] = {
     "devices": {"__all__": {"uuid"}},
 }
 UNNAMED = ("", "unknown")  # devices that a log does not name
+DECLARED = ("bandwidth", "links", "tapering")  # of a level: what it is said to have, not what it is
+Tapering = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Device(BaseModel):
@@ -70,6 +73,35 @@ class Level(BaseModel):
     name: str = Field(description="node, rack or system")
     members: Ranks = Field(description="ranks of a node; nodes of a rack or system")
     link: str = Field(description="what connects the members: shared memory, an interface's name")
+    bandwidth: Bandwidth | None = Field(
+        default=None,
+        description="of one link, B/s each way; may be filled in by hand, null unknown",
+    )
+    links: Ranks | None = Field(
+        default=None,
+        description="that each member has to the others (rails); may be filled in by hand, null unknown",
+    )
+    tapering: Tapering | None = Field(
+        default=None,
+        description="of the outermost level: of what the nodes of a rack (without racks: all nodes "
+        "together) can send at once, the share that the network above them carries, 1 full bisection; "
+        "may be filled in by hand, null unknown",
+    )
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What is known of its links, by field."""
+        found = {name: getattr(self, name) for name in DECLARED}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def links_words(self) -> str:
+        """The same for people: `4 links of 25 GB/s, tapering 0.5`; "" where nothing is known."""
+        links = counted(self.links, "link") if self.links else "links"
+        speed = f"{self.bandwidth / 1e9:.3g} GB/s" if self.bandwidth else ""
+        parts = [f"{links} of {speed}" if speed else links] if self.links or speed else []
+        parts += [f"tapering {self.tapering:.3g}"] if self.tapering else []
+        return ", ".join(parts)
 
 
 def levels_of(hosts: Sequence[Host], members: int) -> list[Level]:
@@ -113,7 +145,7 @@ class Cluster(BaseModel):
         """Racks that were filled in by hand make a level, as those do that Slurm names."""
         implied = levels_of(self.hosts, self.ranks_per_node)
         if "rack" in {level.name for level in implied} - {level.name for level in self.levels}:
-            self.levels = implied
+            self.levels = _declared_as(implied, self.levels)
         return self
 
     @property
@@ -122,10 +154,11 @@ class Cluster(BaseModel):
 
         Host names and UUIDs of GPUs are left out: two equal nodes of a partition have the same
         fingerprint. So are network interfaces (a container's virtual one comes and goes, and is no
-        other machine) and the names of racks; how many hosts share one, the levels say.
+        other machine), what was declared of links, and the names of racks; how many hosts share one,
+        the levels say.
         """
         content = {
-            "levels": [level.model_dump() for level in self.levels],
+            "levels": [level.model_dump(exclude={*DECLARED}) for level in self.levels],
             "hosts": sorted(json.dumps(_compared(host), sort_keys=True) for host in self.hosts),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -179,6 +212,11 @@ class Cluster(BaseModel):
         return [host.name for host in hosts if _compared(host) not in known]
 
     @property
+    def links_per_node(self) -> int | None:
+        """Links of a node to others, as a level says; None where none does."""
+        return next((x.links for x in reversed(self.levels) if x.name != "node" and x.links), None)
+
+    @property
     def nodes(self) -> int:
         """How many nodes it has, also where not every host is known."""
         return max(len(self.hosts), *(x.members for x in self.levels if x.name != "node"), 1)
@@ -223,6 +261,18 @@ class Cluster(BaseModel):
             host["rack"] = host["rack"] or racks.get(host["name"], "")
         return Cluster.model_validate(content)
 
+    def declared_as(self, before: Cluster) -> Cluster:
+        """The same with what an earlier file of these hosts says of racks and links."""
+        if {host.name for host in self.hosts}.isdisjoint(host.name for host in before.hosts):
+            return self
+        found = self.in_racks(before.racks)
+        levels = _declared_as(found.levels, before.levels)
+        names = {level.name for level in levels}
+        by_hand = [level for level in before.levels if level.name == "rack" not in names]
+        if by_hand and found.nodes == before.nodes:
+            levels[1:1] = by_hand
+        return found.model_copy(update={"levels": levels})
+
     @property
     def ranks_per_node(self) -> int:
         """Ranks of a node."""
@@ -236,6 +286,18 @@ class Cluster(BaseModel):
     def read(cls, path: Path) -> Cluster:
         """Read cluster.json. Raises FileError."""
         return read_record(cls, path, "cluster file", CLUSTER_FORMAT)
+
+
+def _declared_as(levels: Sequence[Level], before: Sequence[Level]) -> list[Level]:
+    """The levels, with what those before say of their links; new racks have those of the system."""
+    known = {level.name: level.declared for level in before}
+    outer = {k: v for k, v in known.get("system", {}).items() if k != "tapering"}
+    return [
+        level.model_copy(
+            update=known.get(level.name, outer if level.name == "rack" else {}) | level.declared
+        )
+        for level in levels
+    ]
 
 
 def built_in(memory_bytes: int) -> int:

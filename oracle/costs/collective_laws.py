@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.parameters.algorithms import GroupShape
+from calib.fitting.parameters.capacity import Least
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.halos import HALO, grid_of, neighbours
 from calib.fitting.parameters.structural import ScaledLaw
@@ -153,8 +154,8 @@ def _beyond(fit: CollectiveFit, nbytes: int) -> tuple[float, float]:
     return min(factor, down), min(factor, further * high / value)
 
 
-def structural(on: ScaledLaw) -> Law:
-    """The law of the measured layouts on another one.
+def structural(on: ScaledLaw, least: Callable[[int], Least]) -> Law:
+    """The law of the measured layouts on another one, and no less than `least` of m bytes.
 
     It interpolates where nodes or ranks per node, one of them alone, lies between two measured ones.
     """
@@ -172,7 +173,11 @@ def structural(on: ScaledLaw) -> Law:
         factor = math.exp(Z_95 * deviation)
         factor = widened(widened(factor, nbytes, largest), smallest, max(nbytes, 1))
         basis: Basis = "interpolated" if inside else "extrapolated"
-        cost = within_factor(seconds, factor, basis, source).noted(f"{note}, by {algorithms}")
+        bound, by = least(nbytes)
+        how = f"{note}, by {algorithms}"
+        if bound > seconds:
+            seconds, how = bound, f"{how}; the least that {by} take, as the cluster declares them"
+        cost = within_factor(seconds, factor, basis, source).noted(how)
         return TimedBytes(cost, max(0.0, seconds - start))
 
     return found

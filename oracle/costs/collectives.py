@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, GroupShape
+from calib.fitting.parameters.capacity import Least
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.halos import HALO, neighbours
@@ -94,6 +95,7 @@ class CollectiveCosts:
             for law in parameters.structural
             if self._is_of_sender(law)
         }
+        self._capacity = parameters.capacity
         self._contention = ContentionCosts(parameters, name, self.sender.device)
         self.cache: dict[Any, Any] = {}
 
@@ -266,16 +268,27 @@ class CollectiveCosts:
         shape, fit = self._shape(GroupLayout.of(message)), self._fit_at(message, levels)
         if fit is not None:
             return direct(fit)
-        return self._scaled(message.operation, levels, shape)
+        return self._scaled(message.operation, levels, shape, packed=message.stride == 1)
 
-    def _scaled(self, operation: str, levels: tuple[str, ...], shape: GroupShape) -> Law | None:
-        """The structural law of the first of these levels that has the operation."""
+    def _scaled(
+        self, operation: str, levels: tuple[str, ...], shape: GroupShape, packed: bool = False
+    ) -> Law | None:
+        """The structural law of the first of these levels that has the operation.
+
+        `packed` where the nodes of the group are next to one another.
+        """
+
+        def least(nbytes: int) -> Least:
+            return self._capacity.least(operation, shape, nbytes, packed)
+
         for level in levels:
             fits = self._fits_of(operation, (level,))
             if fits and operation in ALGORITHMS:
                 law = self._laws.get((operation, level))
-                on = (law and law.on(shape, fits)) or default_law(fits).on(shape, fits)
-                return structural(on) if on else None
+                on = law and law.on(shape, fits)
+                if not on:
+                    on = default_law(fits, self._capacity.shared_links).on(shape, fits)
+                return structural(on, least) if on else None
         return None
 
     def _shape(self, layout: GroupLayout) -> GroupShape:

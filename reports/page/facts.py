@@ -25,7 +25,8 @@ def circumstances(
     for host in cluster.hosts if cluster else ():
         facts.append((f"Host {host.name}", "; ".join(_host_facts(host))))
     for level in cluster.levels if cluster else ():
-        facts.append((f"Level {level.name}", f"{level.members} members, {level.link}"))
+        parts = (f"{level.members} members, {level.link}", level.links_words)
+        facts.append((f"Level {level.name}", "; ".join(filter(None, parts))))
     facts.append(("Oversubscription", _oversubscription(findings)))
     if cluster and calibrated_on:
         since = changed(calibrated_on.versions, cluster.versions)

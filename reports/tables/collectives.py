@@ -202,23 +202,23 @@ def structural(parameters: Parameters) -> Table:
         "measured on: nodes x ranks on each; held out: the largest layout, predicted from the smaller "
         "ones; a dash: only one",
         "error: 95% of times on twice the nodes lie within the law / and * it",
-        *(
-            f"of {fit.sharing_nodes} nodes: more share what the links of so many carry."
-            for fit in parameters.structural[:1]
-            if fit.sharing_nodes
-        ),
+        *["of all: of the links that all nodes have together"]
+        * any(map(_shared, parameters.structural)),
         *(f"{words}." for fit in parameters.structural for words in fit.outlying_words),
     ]
     return Table("Collectives on any layout: structural laws", *in_columns(rows), remarks=remarks)
 
 
 def _links(fit: StructuralFit) -> str:
-    """`r^0.5, of 4 nodes`; in a node there are none, and of one number of ranks they are not known."""
+    """`r^0.5, of all 4`; in a node there are none, and of one number of ranks they are not known."""
     if fit.level == "node":
         return ""
-    shared = f", of {fit.sharing_nodes} nodes" if fit.sharing_nodes else ""
     exponent = fit.links_exponent
-    return ("unknown" if exponent == ANY_LINKS else f"r^{exponent.value:.2g}") + shared
+    return ("unknown" if exponent == ANY_LINKS else f"r^{exponent.value:.2g}") + _shared(fit)
+
+
+def _shared(fit: StructuralFit) -> str:
+    return f", of all {fit.shared_links:.3g}" if fit.shared_links else ""
 
 
 def _placed(shape: GroupShape) -> str:

@@ -69,6 +69,19 @@ def absent(parameters: Parameters) -> str:
     return f"not measured, so not in this file: {', '.join(missing)}" if missing else ""
 
 
+def _declared(parameters: Parameters) -> str:
+    """What the cluster declares of links between nodes; "" where it does nothing."""
+    speed, racks, shared = (
+        parameters.link_bandwidth,
+        parameters.rack_links,
+        parameters.shared_links,
+    )
+    parts = [f"{speed / 1e9:.3g} GB/s each way"] if speed else []
+    parts += [f"{racks:.3g} out of a rack"] if racks else []
+    parts += [f"{shared:.3g} that all nodes share"] if shared else []
+    return ", ".join(parts)
+
+
 def provenance(parameters: Parameters) -> Table:
     """Where the numbers come from."""
     source = parameters.provenance
@@ -79,6 +92,7 @@ def provenance(parameters: Parameters) -> Table:
         ["device", parameters.device + (f", {bytes_words(memory)} a rank" if memory else "")],
         ["ranks per node", str(parameters.ranks_per_node)],
         ["nodes, of a rack, links of a node", ", ".join(str(n or "unknown") for n in counts)],
+        *([["links, as declared", words]] if (words := _declared(parameters)) else []),
         ["measured (UTC)", f"{source.measured_from} to {source.measured_until}"],
         *(["environment", each.words] for each in source.environments),
         ["fitted by", f"calib {source.program_version}, seed {source.seed}"],

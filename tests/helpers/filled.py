@@ -81,7 +81,7 @@ def structural(**changes: Any) -> StructuralFit:
         "level": "node",
         "layouts": [scaled_layout(p) for p in (2, 4, 8)],
         "links_exponent": near(0.5),
-        "sharing_nodes": 4,
+        "shared_links": 4.0,
         "rules": {"Open MPI's rule": 0.6},
         "bands": [
             StructuralBand(nbytes=float(m), weights={"ring": 0.75, "recursive doubling": 0.25})

@@ -4,7 +4,7 @@ SimGrid wants exactly as many hosts as a tree or dragonfly has places: the rest 
 latency is the sum of its links', which are all equal in one <cluster>, so their number matters: as
 SimGrid 3.32 routes (FatTreeZone::get_local_route, d mod k; DragonflyZone::get_local_route, minimal; in a
 flat cluster each host has its own link). There are as many links between switches as hosts below them,
-so that none is a bottleneck: how narrow a machine's are was not measured.
+so that none is a bottleneck, but where the machine declares how many lead out of a rack.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def machine_of(request: ExportRequest, needed: int) -> SimGridHosts:
     if topology == FLAT:
         return SimGridHosts(FLAT, nodes, nodes, nodes, nodes, "", lambda _a, _b: LINKS_OF_A_HOST)
     if topology == FAT_TREE:
-        return _fat_tree(nodes, min(in_rack or math.ceil(math.sqrt(nodes)), nodes))
+        return _fat_tree(
+            nodes, min(in_rack or math.ceil(math.sqrt(nodes)), nodes), tapering(request)
+        )
     if topology == DRAGONFLY:
         return _dragonfly(nodes, min(in_rack, nodes))
     raise InputError(f"unknown topology {topology!r}; known: {', '.join(TOPOLOGIES)}")
@@ -83,15 +85,25 @@ def nodes_per_rack(request: ExportRequest) -> int:
     return request.parameters.nodes_per_rack
 
 
+def tapering(request: ExportRequest) -> float:
+    """Of what the nodes of a rack can send, the share that leads out of it; 1 where unknown."""
+    of, cluster = request.parameters, request.cluster
+    if cluster is not None:
+        return cluster.levels[-1].tapering or 1.0
+    links = of.nodes_per_rack * of.links_per_node
+    return min(of.rack_links / links, 1.0) if links and of.rack_links else 1.0
+
+
 def _hosts(request: ExportRequest) -> int:
     return len(request.cluster.hosts) if request.cluster is not None else 0
 
 
-def _fat_tree(nodes: int, in_rack: int) -> SimGridHosts:
-    """A switch for each rack, and as many above them as a rack has hosts."""
+def _fat_tree(nodes: int, in_rack: int, tapering: float) -> SimGridHosts:
+    """A switch for each rack, and as many above them as a rack has hosts, times the tapering."""
     racks = -(-nodes // in_rack)
     # one rack has one switch, and no level above
-    shape = f"2;{in_rack},{racks};1,{in_rack};1,1" if racks > 1 else f"1;{nodes};1;1"
+    above = max(1, round(tapering * in_rack))
+    shape = f"2;{in_rack},{racks};1,{above};1,1" if racks > 1 else f"1;{nodes};1;1"
     places = racks * in_rack
 
     def route(here: int, there: int) -> int:

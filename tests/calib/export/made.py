@@ -132,7 +132,7 @@ def structurals(draw: st.DrawFn, of: Numbers) -> StructuralFit:
         level=draw(st.sampled_from(LEVELS)),
         layouts=layouts,
         links_exponent=exactly(draw(st.floats(0.0, 1.0))),
-        sharing_nodes=draw(st.sampled_from([None, 1, 4])),
+        shared_links=draw(st.sampled_from([0.0, 0.5, 4.0])),
         rules={name: 0.5 for name in rules_of(operation, library)},
         bands=[
             StructuralBand(

@@ -122,16 +122,19 @@ def test_messages_on_nodes() -> None:
     assert exchange.steps(GroupShape(4, 1, 4)) == 3.0
 
 
-def test_messages_over_a_backbone_that_four_nodes_fill() -> None:
-    """16 nodes that all send have a quarter of it each; a binomial tree 1, 1, 1 and 1/2 at its steps."""
-    links = Links(1.0, 4)
+def test_messages_over_a_backbone_of_four_links() -> None:
+    """16 nodes that all send have a quarter of one each; those of a binomial tree 1, 1, 1, 1/2."""
+    links = Links(1.0, 4.0)
+    ring, tree = ALGORITHMS["allgather"]["ring"], ALGORITHMS["broadcast"]["binomial tree"]
     for nodes, shared in ((2, 1.0), (4, 1.0), (16, 4.0)):
         shape = GroupShape(nodes, nodes, 1)
-        ring, tree = ALGORITHMS["allgather"]["ring"], ALGORITHMS["broadcast"]["binomial tree"]
         assert ring.message(shape, links) == pytest.approx(shared / nodes)
         assert ring.message(shape, Links(1.0)) == pytest.approx(1 / nodes)
         assert tree.message(shape, links) == pytest.approx(1.25 if nodes == 16 else 1.0)
     assert ring.message(GroupShape(8, 1, 8), links) == pytest.approx(1 / 8)
+    # four ranks with a link each: two nodes would have 8, and have 4
+    rings = ALGORITHMS["allgather"]["rings"]
+    assert rings.message(GroupShape(8, 2, 4), links) == pytest.approx(1 / 8 / 2)
 
 
 def test_halves_are_exchanged_in_the_node_first() -> None:

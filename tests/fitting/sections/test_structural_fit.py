@@ -115,23 +115,23 @@ def test_links_of_a_node_are_found_from_layouts_that_differ_in_ranks_per_node(
     assert off(law, known, unknown) < 0.08
 
 
-@pytest.mark.parametrize("nodes", [2, 4])
-def test_a_backbone_that_nodes_share_is_found_from_all_operations(nodes: int) -> None:
-    """True time: a step's message takes as many times longer as more than `nodes` nodes share it."""
-    links, layouts = Links(0.5, nodes), [(n, 4) for n in (1, 2, 4, 8, 16)]
+@pytest.mark.parametrize("shared", [2.0, 4.0])
+def test_a_backbone_that_nodes_share_is_found_from_all_operations(shared: float) -> None:
+    """True time: of more nodes than `shared` each has as much less than a link."""
+    links, layouts = Links(0.5, shared), [(n, 1) for n in (2, 4, 8, 16)]
     operations = ("allgather", "reduce_scatter")
     known = [fit for each in operations for fit in fits(*layouts, operation=each, links=links)]
-    unknown = [fits((64, 4), operation=each, links=links)[0] for each in operations]
-    between = [law for law in structural_fits(known) if law.level == "system"]
-    assert [law.sharing_nodes for law in between] == [nodes] * 2
-    for law, fit in zip(between, sorted(unknown, key=lambda fit: fit.operation), strict=True):
+    unknown = [fits((64, 1), operation=each, links=links)[0] for each in operations]
+    laws = structural_fits(known)
+    assert [law.shared_links for law in laws] == [shared] * 2
+    for law, fit in zip(laws, unknown, strict=True):
         assert off(law, known, fit) < 0.1
 
 
 def test_nodes_with_links_of_their_own_share_nothing() -> None:
     for shapes in ([(n, 4) for n in (1, 2, 4, 8, 16)], [(2, 4)], [(2, 4), (8, 4)]):
         laws = structural_fits(fits(*shapes) + fits(*shapes, operation="allreduce"))
-        assert {law.sharing_nodes for law in laws} == {None}
+        assert {law.shared_links for law in laws} == {0.0}
 
 
 def by_open_mpi(nodes: int, of_step: Callable[[float], float] = of_step) -> CollectiveFit:
@@ -191,6 +191,19 @@ def test_links_that_nothing_tells_are_anything_or_as_declared() -> None:
     assert law.links_exponent.value == pytest.approx(0.5) and not law.links_exponent.has_interval
     (law,) = structural_fits(fits((2, 4), (4, 4)), links=4)
     assert law.links_exponent.value == 1.0
+
+
+def test_links_that_all_nodes_share_slow_each_node_with_every_other() -> None:
+    """Four links for all: from 2, 4, 8 nodes to 64, whose rings have a sixteenth of a link each."""
+    shapes = (2, 4), (4, 4), (8, 4), (64, 4)
+    *known, unknown = fits(*shapes, algorithm="ring", library="mpi", links=Links(0.5, 4.0))
+    (law,) = structural_fits(known, shared_links=4.0)
+    assert law.shared_links == 4.0
+    assert off(law, known, unknown) < 0.05
+    (without,) = structural_fits(known)
+    assert off(without, known, unknown) > 0.5
+    on = default_law(known, 4.0).on(shape_of_fit(unknown), known)
+    assert on is not None and on.law.shared_links == 4.0
 
 
 @pytest.mark.parametrize(

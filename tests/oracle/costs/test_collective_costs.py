@@ -17,7 +17,7 @@ from tests.oracle.handmade import (
     close,
     machine,
 )
-from tests.oracle.networks import line, network, overlap, straight, structural
+from tests.oracle.networks import SIZES, line, network, overlap, straight, structural
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, SharedPoint
 from calib.foundation.records import Z_95, Estimate
@@ -390,3 +390,18 @@ def test_overlap_beyond_what_was_measured_may_be_anything() -> None:
     assert eta_of(costs, 16) == pytest.approx((0.8, 0.72, 0.88))
     assert eta_of(costs, 1024) == pytest.approx((0.8, 0.0, 1.0))
     assert (costs.knows_overlap(16), costs.knows_overlap(17)) == (True, False)
+
+
+# capacities, as declared
+
+
+def test_no_layout_is_faster_than_its_links() -> None:
+    """From 2 nodes to 16: 2 (n-1)/n m over one link of 1 MB/s, where the ring would take less."""
+    fit = line("allreduce", 2, "system", nodes=2, ranks_per_node=1)
+    of = {"ranks_per_node": 1, "links_per_node": 1}
+    free = allreduce(network(fit, **of), 16, 10**6)
+    bound = allreduce(network(fit, link_bandwidth=1e6, **of), 16, 10**6)
+    assert free.seconds < 0.01 and bound.seconds == pytest.approx(2 * 15 / 16)
+    assert "the least that the links of a node take, as the cluster declares them" in bound.notes[0]
+    measured = allreduce(network(fit, link_bandwidth=1e6, **of), 2, SIZES[-1])
+    assert measured.basis == "measured" and measured.seconds < 0.01

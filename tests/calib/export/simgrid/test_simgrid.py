@@ -119,6 +119,18 @@ def test_topologies(topology: str, nodes: int, rack: int, shape: str | None, pla
     assert len(padded) == (places > nodes)
 
 
+def test_a_fat_tree_has_the_links_above_a_rack_that_are_declared() -> None:
+    """Racks of four nodes of two links, of which three lead out; or by a cluster's tapering."""
+    made = filled(ranks_per_node=1, nodes_per_rack=4, links_per_node=2, rack_links=3.0)
+    found = exported(made, ranks=(2,), nodes=12, topology="fat-tree")
+    assert cluster_of(found)["topo_parameters"] == "2;4,3;1,2;1,1"  # 1.5 of four
+    cluster = in_racks(12, 4)
+    outer = cluster.levels[-1].model_copy(update={"tapering": 0.25})
+    told = cluster.model_copy(update={"levels": [*cluster.levels[:-1], outer]})
+    found = exported(made, ranks=(2,), nodes=12, topology="fat-tree", cluster=told)
+    assert cluster_of(found)["topo_parameters"] == "2;4,3;1,1;1,1"
+
+
 def test_hosts_stay_in_their_rack_where_groups_are_padded() -> None:
     """Racks of 5 nodes in groups of 6 places: the second rack begins at place 6."""
     parameters = filled(ranks_per_node=1, nodes_per_rack=5)
