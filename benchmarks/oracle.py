@@ -17,7 +17,8 @@ from itertools import product
 from pathlib import Path
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
-from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
+from calib.fitting.parameters.file import Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.provenance import Provenance
 from calib.foundation.errors import MeasurementError
 from calib.foundation.records import Estimate
 from calib.oracle.costs.machine import Machine

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from calib.fitting.measured_run import MeasuredRun, read_run
-from calib.fitting.parameters.file import Parameters, Provenance
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.provenance import Provenance
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.composition import compositions

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from calib.fitting.parameters.algorithms import shape_of
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
-from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
+from calib.fitting.parameters.file import Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.provenance import Provenance
 from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.errors import InputError
 from calib.foundation.records import Z_95, Estimate

@@ -16,14 +16,9 @@ from itertools import chain
 from typing import Any, Literal
 
 from calib.fitting.merging.mixed import MERGED, Taken, mixed, short
-from calib.fitting.parameters.file import (
-    FORMAT_VERSION,
-    MergedSource,
-    Parameters,
-    Provenance,
-    Signed,
-)
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, Signed
 from calib.fitting.parameters.laws import SECTIONS, LawKey, key_of, label_of, laws_of
+from calib.fitting.parameters.provenance import MergedSource, Provenance
 from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.records import Record

@@ -17,6 +17,7 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
+from calib.fitting.parameters.provenance import Provenance
 from calib.fitting.parameters.signature import (
     SIGNATURE,
     EditedWarning,
@@ -31,14 +32,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.execution import USUAL, ExecutionName, execution_of
 from calib.foundation.files import check_version, first_error, write_json
 from calib.foundation.layer_keys import execution_in, parse
-from calib.foundation.names import (
-    ClusterName,
-    DeviceKind,
-    DeviceName,
-    Fingerprint,
-    Library,
-    ProgramVersion,
-)
+from calib.foundation.names import DeviceKind, DeviceName, Library
 from calib.foundation.quantities import (
     MAX_LOG,
     ActiveRanks,
@@ -58,7 +52,6 @@ from calib.foundation.quantities import (
     SecondsPerByte,
     SecondsPerFlop,
     SignedSeconds,
-    Whole,
     WholeBytes,
 )
 from calib.foundation.records import Record, TimeEstimate
@@ -272,53 +265,6 @@ class Composition(Record):
     runner_up: str = Field(default="", description="the next best form")
     residual_quantiles: Residuals = Field(default_factory=list)
     models: list[str] = Field(min_length=1, description="that it was fitted to")
-
-
-class MergedSource(Record):
-    """A file that laws were taken from by `calib parameters merge` (fitting/merging/merge.py)."""
-
-    sha256: str = Field(description="of its canonical content, as its signature")
-    cluster_name: ClusterName
-    cluster_fingerprint: Fingerprint
-    measured_from: str = Field(description="UTC start of its first measurement, ISO 8601")
-    measured_until: str = Field(description="UTC end of its last measurement, ISO 8601")
-    edited: bool = Field(default=False, description="by hand, after its fit")
-    parts: dict[str, Count] = Field(
-        default_factory=dict, description="laws that were taken from it, by their section"
-    )
-    is_merged: bool = Field(
-        default=False, description="it was merged itself, of files before it in the list"
-    )
-
-
-class Provenance(Record):
-    """Where the numbers come from."""
-
-    program_version: ProgramVersion
-    cluster_name: ClusterName
-    cluster_fingerprint: Fingerprint
-    samples_sha256: list[str] = Field(
-        min_length=1, description="hex digest of each samples.parquet that was fitted"
-    )
-    measured_from: str = Field(description="UTC start of the first measurement, ISO 8601")
-    measured_until: str = Field(description="UTC end of the last measurement, ISO 8601")
-    seed: Whole = Field(description="seed of the random numbers")
-    launches: CountOrNone = Field(
-        default=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
-    )
-    environments: list[Environment] = Field(
-        default_factory=list,
-        description="what the ranks ran in, by their number on a machine; empty: not known",
-    )
-    notes: list[str] = Field(default_factory=list, description="what a reader must know")
-    edited: bool = Field(
-        default=False,
-        description="by hand, before calib read the file and wrote it (or parts of it) again",
-    )
-    merged: list[MergedSource] = Field(
-        default_factory=list,
-        description="what it was merged of, the files of merged files before them; else empty",
-    )
 
 
 class Parameters(Record):

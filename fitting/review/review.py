@@ -11,7 +11,7 @@ from datetime import datetime
 
 from calib.fitting.merging.merge import clusters_of, files_of, time_of
 from calib.fitting.merging.mixed import APART, MERGED, MIXED
-from calib.fitting.parameters.file import Parameters, Provenance
+from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.findings import (
     EDITED,
     LAUNCHES,
@@ -24,6 +24,7 @@ from calib.fitting.parameters.findings import (
     note,
     warning,
 )
+from calib.fitting.parameters.provenance import Provenance
 from calib.fitting.review.collectives import review_collectives
 from calib.fitting.review.laws import review_laws
 from calib.foundation.words import several

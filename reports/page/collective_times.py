@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib.fitting.parameters.file import Provenance
+from calib.fitting.parameters.provenance import Provenance
 from calib.microbench.importers.machine import UNKNOWN
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.collective_times import times_figure

@@ -6,17 +6,10 @@ from typing import Any
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
-from calib.fitting.parameters.file import (
-    Composition,
-    LayerTime,
-    MergedSource,
-    Parameters,
-    Provenance,
-    TensorLoop,
-    WorkModel,
-)
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.peaks import Peaks
+from calib.fitting.parameters.provenance import MergedSource, Provenance
 from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
 from calib.foundation.records import Estimate
 

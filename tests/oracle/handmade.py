@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
-from calib.fitting.parameters.file import (
-    Composition,
-    LayerTime,
-    Parameters,
-    Provenance,
-    TensorLoop,
-    WorkModel,
-)
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.provenance import Provenance
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost

@@ -9,7 +9,8 @@ from tests.helpers.divided import divided
 from tests.helpers.rows import sample
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
-from calib.fitting.parameters.file import Composition, LayerTime, Parameters, Provenance
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters
+from calib.fitting.parameters.provenance import Provenance
 from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 from calib.oracle.projection import Basis, PhaseTime, Projection

@@ -18,7 +18,8 @@ from tests.reports.made_findings import HOSTILE
 from calib.export import csv_table, numbers_json
 from calib.export.target import Exported, ExportRequest, Source
 from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece, SharedPoint
-from calib.fitting.parameters.file import MergedSource, Parameters
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.provenance import MergedSource
 from calib.foundation.records import Estimate
 
 SECTIONS = tuple(
