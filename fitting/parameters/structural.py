@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from statistics import NormalDist, median
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, BETWEEN, Choice, GroupShape, Links
 from calib.fitting.parameters.collectives import CollectiveFit, CollectiveLaw
-from calib.fitting.parameters.rules import RULES, Rule
+from calib.fitting.parameters.rules import RULES
 from calib.fitting.parameters.scaling import (
     UNMEASURED,
     RuledSweep,
@@ -296,27 +296,33 @@ class ScaledLaw:
         logs = [(self._logarithm(choice, nbytes), weight) for choice, weight in band.choices]
         free, variance = _mixed(logs)
         free = max(free, self._least(nbytes))
-        ruled = [(*self._ruled(rule, nbytes, free), share) for rule, share in self._rules]
+        ruled = [
+            (*self._ruled(name, nbytes, free), share) for name, share in self.law.rules.items()
+        ]
         rest = 1.0 - math.fsum(share for _, _, share in ruled)
         mean, between = _mixed([(free, rest), *((log, share) for log, _, share in ruled)])
         variance += between + math.fsum(share * unsure for _, unsure, share in ruled)
         words = self.law.algorithm(self.shape.ranks, nbytes)
         return Expected(math.exp(mean), math.sqrt(self._variance + variance), words)
 
-    @property
-    def _rules(self) -> Iterator[tuple[Rule, float]]:
-        for name, share in self.law.rules.items():
-            yield RULES[name][self.law.operation], share
+    @cached_property
+    def _sweeps(self) -> dict[str, dict[GroupShape, RuledSweep]]:
+        """What each rule says of the known layouts."""
+        law, operation = self.law, self.law.operation
+        return {
+            name: {
+                of: RuledSweep.by(RULES[name][operation], fit, of, operation, law.links)
+                for of, fit in self.known.items()
+            }
+            for name in law.rules
+        }
 
-    def _ruled(self, rule: Rule, nbytes: float, free: float) -> tuple[float, float]:
+    def _ruled(self, name: str, nbytes: float, free: float) -> tuple[float, float]:
         """(ln seconds, more variance) where a rule holds; `free`: what is said without it."""
+        rule, sweeps = RULES[name][self.law.operation], self._sweeps[name]
         new = rule(self.shape.ranks, nbytes)
         if all(rule(of.ranks, nbytes) == new for of in self.fits):
             return free, 0.0
-        sweeps = {
-            of: RuledSweep.by(rule, fit, of, self.law.operation, self.law.links)
-            for of, fit in self.known.items()
-        }
         ran = [of for of, each in sweeps.items() if each.outside(new, self.shape, nbytes) < OUTSIDE]
         if ran := _nearest(self.shape, ran):
             weights, _ = kriged(self.law, self.shape, ran)
