@@ -137,7 +137,8 @@ def shared_by_nodes(every: Sequence[_Layouts], exponent: float) -> float:
     most = max(shape.nodes for each in every for shape in each.fits)
     tried = [2.0**power for power in range(most.bit_length()) if SHARED_BY * 2**power <= most]
     means = {shared: mean_error(every, Links(exponent, shared)) for shared in tried}
-    best = min(means, key=lambda shared: means[shared], default=0.0)
+    # of as good ones, the most: where all measured nodes share, fewer links say the same
+    best = min(means, key=lambda shared: (round(means[shared], 6), -shared), default=0.0)
     if not best or means[best] > mean_error(every, Links(exponent)) * SHARING_SHOWS:
         return 0.0
     return best
@@ -152,9 +153,10 @@ def mean_error(every: Sequence[_Layouts], links: Links) -> float:
 def rule_shares(gains: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """How likely each operation is taken by each rule, from ln likelihood ratios of all operations.
 
-    A library has one rule or none; where it has one, an operation may have been told otherwise.
+    A library has one rule or none; where it has one, an operation may have been told otherwise. A rule
+    that the times of no operation speak for is none.
     """
-    names = sorted({name for each in gains for name in each})
+    names = sorted({name for each in gains for name, gain in each.items() if gain > 0})
     odds = {
         name: RULE_ODDS
         * math.prod(1.0 + OBEYED * math.expm1(each[name]) for each in gains if name in each)
@@ -164,12 +166,12 @@ def rule_shares(gains: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     shares = []
     for each in gains:
         found = {}
-        for name, gain in each.items():
-            obeyed = OBEYED * math.exp(gain)
+        for name in set(odds).intersection(each):
+            obeyed = OBEYED * math.exp(each[name])
             share = odds[name] / total * obeyed / (obeyed + 1.0 - OBEYED)
             if share >= LEAST_SHARE:
                 found[name] = round(share, 3)
-        shares.append(found)
+        shares.append(dict(sorted(found.items())))
     return shares
 
 
