@@ -36,7 +36,7 @@ OF_THREE_SIZES = 0.5
 # part: where the time does not hold even those, a size that says something of the link is worth it
 OF_THE_SMALLEST = 3.0
 # a size that strategies send, and that takes no longer than this, is always measured
-SHORT_S = 0.1
+SHORT_S = 0.3
 FEWEST_LAUNCHES = 2  # one does not tell a bad day
 
 
