@@ -65,14 +65,20 @@ def _time(most: float) -> dict[Any, Any]:
 
 
 def _is_work(value: Any) -> bool:
-    """Whether it is what `work_of` (rows.py) writes: one JSON object of plain values."""
+    """Whether it is what `work_of` (rows.py) writes: one JSON object of values or lists of numbers."""
     try:
         content = json.loads(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return isinstance(content, dict) and not any(
-        isinstance(part, dict | list) for part in content.values()
-    )
+    if not isinstance(content, dict):
+        return False
+    parts = [part for value in content.values() for part in _parts(value)]
+    return not any(isinstance(part, dict | list) for part in parts)
+
+
+def _parts(value: Any) -> list[Any]:
+    """The stages' boundaries of a pipeline, or a plain value."""
+    return value if isinstance(value, list) and {type(part) for part in value} <= {int} else [value]
 
 
 def _is_kind(value: Any) -> bool:

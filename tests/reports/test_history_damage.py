@@ -58,6 +58,7 @@ def damage(path: Path, table: str, column: str, value: object, loose: bool = Fal
         ("points", "work", "{"),
         ("points", "work", "[" * 50_000),
         ("points", "work", '{"model": {"a": 1}}'),
+        ("points", "work", '{"boundaries": [1, [2]]}'),
         ("points", "model", b"\xff"),
         ("phases", "measured_s", "x"),
         ("phases", "predicted_s", -1e300),

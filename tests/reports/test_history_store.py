@@ -257,6 +257,16 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
     )
 
 
+def test_the_stages_of_a_pipeline_are_work(where: str) -> None:
+    of = {"strategy": "pipeline", "p": 4, "segments": 4}
+    points = [
+        accuracy("a" * 16, **of, boundaries=(1, 15, 26)),
+        accuracy("b" * 16, **of, boundaries=(1, 14, 26)),
+    ]
+    one, other = (point.work for point in recorded(where, entry(1, points)).points)
+    assert one != other and '"boundaries":[1,15,26]' in one
+
+
 def test_which_nights(where: str) -> None:
     nights = [entry(5), entry(3), entry(4, cluster_name="twin"), entry(9, machine="c" * 16)]
     # by what time it is, not by what is written: this is half an hour into November 4
