@@ -1,7 +1,7 @@
 """The rules by which MPI libraries choose an algorithm, where they are published.
 
-A rule says which algorithm runs at so many ranks and bytes, also where another would be faster: Open
-MPI's allgather of 32 KiB a rank goes in rings on 32 ranks and exchanges with neighbours on 64.
+A rule says which algorithm runs at so many ranks and bytes, also where another would be faster: an
+allgather of 64 KiB a rank goes in a ring on 64 ranks by Open MPI, and between neighbours on 128.
 
 References
 ----------
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import cache
 
 from calib.fitting.parameters.algorithms import (
     BINARY,
@@ -155,7 +154,6 @@ _BY_BLOCK = ("all_to_all", "allgather", "allgatherv", "gather", "scatter")
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
-@cache
 def _table(operation: str) -> tuple[list[int], list[tuple[list[int], list[str]]]]:
     """(limits of ranks, [(limits of bytes, algorithms)] of each range and of what is beyond)."""
     limits, rows = [], []

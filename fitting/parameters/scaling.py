@@ -19,7 +19,7 @@ LEAST_SECONDS = 1e-12
 # of the times beyond the sizes at which a rule takes an algorithm: how they grow, where one size alone
 # says nothing of it
 ANY_GROWTH = 0.5
-UNMEASURED = math.log(2)
+UNMEASURED = math.log(2)  # standard deviation where a rule takes an algorithm that was not measured
 FEWEST_RANKS = 4  # from which on algorithms differ
 
 
