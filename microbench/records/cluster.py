@@ -65,6 +65,12 @@ class Host(BaseModel):
         return sum(device.count for device in self.devices if device.kind == "cuda")
 
 
+def links_words(count: int | None, bandwidth: float | None) -> str:
+    """`4 links of 25 GB/s`, from B/s of one link; without what is not known."""
+    links = counted(count, "link") if count else "links"
+    return f"{links} of {bandwidth / 1e9:.3g} GB/s" if bandwidth else links
+
+
 class Level(BaseModel):
     """One level of the machine: the ranks inside a node, the nodes of a rack or of the system."""
 
@@ -97,9 +103,8 @@ class Level(BaseModel):
     @property
     def links_words(self) -> str:
         """The same for people: `4 links of 25 GB/s, tapering 0.5`; "" where nothing is known."""
-        links = counted(self.links, "link") if self.links else "links"
-        speed = f"{self.bandwidth / 1e9:.3g} GB/s" if self.bandwidth else ""
-        parts = [f"{links} of {speed}" if speed else links] if self.links or speed else []
+        known = self.links or self.bandwidth
+        parts = [links_words(self.links, self.bandwidth)] if known else []
         parts += [f"tapering {self.tapering:.3g}"] if self.tapering else []
         return ", ".join(parts)
 

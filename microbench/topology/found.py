@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from calib.foundation.words import counted
+from calib.microbench.records.cluster import links_words
 
 # a link slower than this share of the fastest is for management, and carries no collective
 SLOW_LINK = 0.5
@@ -32,8 +33,7 @@ class NodeLinks:
     @property
     def words(self) -> str:
         """`4 links of 25 GB/s`."""
-        speed = f" of {self.bandwidth / 1e9:.3g} GB/s" if self.bandwidth else ""
-        return counted(self.count, "link") + speed
+        return links_words(self.count, self.bandwidth)
 
 
 @dataclass(frozen=True)

@@ -202,23 +202,18 @@ def structural(parameters: Parameters) -> Table:
         "measured on: nodes x ranks on each; held out: the largest layout, predicted from the smaller "
         "ones; a dash: only one",
         "error: 95% of times on twice the nodes lie within the law / and * it",
-        *["of all: of the links that all nodes have together"]
-        * any(map(_shared, parameters.structural)),
         *(f"{words}." for fit in parameters.structural for words in fit.outlying_words),
     ]
     return Table("Collectives on any layout: structural laws", *in_columns(rows), remarks=remarks)
 
 
 def _links(fit: StructuralFit) -> str:
-    """`r^0.5, of all 4`; in a node there are none, and of one number of ranks they are not known."""
+    """`r^0.5, 4 for all nodes`; none in a node; of one number of ranks not known."""
     if fit.level == "node":
         return ""
     exponent = fit.links_exponent
-    return ("unknown" if exponent == ANY_LINKS else f"r^{exponent.value:.2g}") + _shared(fit)
-
-
-def _shared(fit: StructuralFit) -> str:
-    return f", of all {fit.shared_links:.3g}" if fit.shared_links else ""
+    shared = f", {fit.shared_links:.3g} for all nodes" if fit.shared_links else ""
+    return ("unknown" if exponent == ANY_LINKS else f"r^{exponent.value:.2g}") + shared
 
 
 def _placed(shape: GroupShape) -> str:
@@ -246,8 +241,8 @@ def algorithms(parameters: Parameters) -> Table:
     remarks = [
         "weight: the least in these sizes; what is left is on other algorithms",
         *(
-            f"{fit.operation} ({where(fit.library, fit.device, fit.level)}) goes by {rule}, "
-            f"with {share:.0%}."
+            f"{fit.operation} ({where(fit.library, fit.device, fit.level)}): by {rule}, "
+            f"{share:.0%} likely"
             for fit in parameters.structural
             for rule, share in fit.rules.items()
         ),
