@@ -24,6 +24,7 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.run_files import MANIFEST_FILE
+from calib.microbench.records.looks import Disturbance, Look
 from calib.microbench.records.settings import BoardState, RankSoftware
 
 MANIFEST_FORMAT = 1
@@ -83,8 +84,15 @@ class CaseEnd(BaseModel):
     )
     again: CountOrNone = Field(
         default=0,
-        description="how often it was measured again, a GPU being throttled; the least throttled "
+        description="how often it was measured again, because it was disturbed; the least disturbed "
         "one is kept",
+    )
+    waited: Ratio | None = Field(
+        default=None,
+        description="share of its timed calls in which a rank waited for a core; null: not counted",
+    )
+    disturbed: list[Disturbance] = Field(
+        default_factory=list, description="what disturbed it; empty where nothing did"
     )
 
 
@@ -146,6 +154,9 @@ class LaunchRecord(BaseModel):
     )
     boards: list[BoardState] = Field(
         default_factory=list, description="the GPUs of the ranks as they were set up"
+    )
+    looks: list[Look] = Field(
+        default_factory=list, description="how the machine was, in the order of time"
     )
 
 

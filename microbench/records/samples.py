@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache, partial
 from operator import eq
 from pathlib import Path
@@ -142,6 +142,13 @@ class Sample:
             "calls; null: next to nothing"
         ),
     ] = math.nan
+    rank_waited: Annotated[
+        list[Annotated[float, Field(ge=0)]],
+        Field(
+            description="s per call that each of rank_seconds waited for a core which something else "
+            "had; empty: not counted"
+        ),
+    ] = field(default_factory=list)
     marks: Annotated[
         str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
     ] = ""
@@ -168,7 +175,8 @@ def make_table(size: int, **columns: Any) -> pa.Table:
     A column is given as an array, or as the one value of every row; those with a default in Sample may
     be left out.
     """
-    given = {f.name: f.default for f in fields(Sample) if f.default is not MISSING} | columns
+    given = {f.name: f.default for f in fields(Sample) if f.default is not MISSING}
+    given |= {"rank_waited": []} | columns
     arrays = [
         given[column.name]
         if isinstance(given[column.name], (pa.Array, np.ndarray))

@@ -29,6 +29,7 @@ from calib.foundation.quantities import (
     Whole,
     WholeBytes,
 )
+from calib.microbench.records.looks import Look
 from calib.oracle.projection import PHASES
 
 RUN_FORMAT = 1
@@ -146,6 +147,11 @@ class Iteration(BaseModel):
         default=None,
         description="seconds of the iteration on each rank, where they are not the sum of phases",
     )
+    waited: RankSeconds | None = Field(
+        default=None,
+        description="s of the iteration in which each rank waited for a core that something else had; "
+        "null: not counted",
+    )
     loss: float | None = Field(description="null: not known")
 
     @model_validator(mode="after")
@@ -248,6 +254,9 @@ class RunEnd(BaseModel):
     )
     switches: CountOrNone | None = Field(
         default=None, description="the most switches of the phase in an iteration"
+    )
+    looks: list[Look] = Field(
+        default_factory=list, description="how the machine was meanwhile, in the order of time"
     )
 
 
