@@ -15,14 +15,14 @@ from calib.foundation.division import STRATEGIES, Division, StrategyTraits
 from calib.foundation.words import bytes_words
 from calib.oracle.cost import Cost
 from calib.oracle.projection import Bottleneck, Limit
+from calib.oracle.sources import CONTENTION
 from calib.oracle.terms import Term, TermCause
 
 # a smaller share of the time, or of a rank's naive bytes, is not reported
 MATTERS = 0.01
 # on a fuller device the allocator waits for free memory (ParaDL, section 5.3.2)
 NEARLY_FULL = 0.9
-# the error source of contention (oracle/costs/contention.py), and words that its notes contain
-CONTENTION = "contention"
+# words that notes on contention contain (oracle/costs/contention.py)
 WORDS = ("contention", "flows", "groups at once")
 
 

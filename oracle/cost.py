@@ -16,9 +16,8 @@ from typing import NamedTuple
 from calib.foundation.quantities import LEAST_SECONDS
 from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
+from calib.oracle.sources import MACHINE
 
-# medians measured on one machine: what shifts one (a hot room, a busy hour) shifts all
-MACHINE = "machine"
 TIMED_ONCE = (
     "some times come from a single run, which has no error estimate: the interval leaves it out"
 )

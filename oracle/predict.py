@@ -20,6 +20,7 @@ from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.projection import Form, Limit, Projection
+from calib.oracle.sources import by_class
 from calib.oracle.strategies import Strategy, strategy_named
 from calib.oracle.strategies.pipeline import placed
 from calib.oracle.terms import Term, by_phase
@@ -121,6 +122,7 @@ def _possible(
         split_ends_after=last_split(model, division),
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
+        sources=by_class(whole.errors),
         samples=samples,
         # D / B iterations: the last, incomplete mini-batch counts by its share (formulas.md)
         epoch=None if samples is None else whole.times(samples / division.batch).record(),

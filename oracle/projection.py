@@ -10,7 +10,7 @@ from calib.foundation.division import Divided
 from calib.foundation.environment import Environment
 from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.names import ModelName, OptimizerName
-from calib.foundation.quantities import Count, SignedMagnitude, SignedRatio, WholeBytes
+from calib.foundation.quantities import Count, Seconds, SignedMagnitude, SignedRatio, WholeBytes
 from calib.foundation.records import BytesEstimate, Estimate
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
@@ -30,6 +30,20 @@ PHASES: tuple[Phase, ...] = (
     "exchange",
     "update",
 )
+
+
+# classes of error sources (oracle/sources.py says what each is)
+SourceClass = Literal[
+    "measured times",
+    "layers not measured",
+    "passes not measured",
+    "sizes not measured",
+    "layouts not measured",
+    "alpha and beta",
+    "contention",
+    "in place",
+    "overlap",
+]
 
 
 class PhaseTime(Estimate):
@@ -78,6 +92,25 @@ class TermTime(BaseModel):
     time: PhaseTime = Field(description="value of the formula")
 
 
+class ErrorSource(BaseModel):
+    """A class of error sources, and its part of the interval of an iteration."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    source: SourceClass = Field(description="what the error comes from")
+    below_s: Seconds = Field(
+        description="95% error below the value, s; squares add to the interval's"
+    )
+    above_s: Seconds = Field(description="95% error above the value, s")
+    share: float = Field(
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="of the variance of the interval, both sides together",
+    )
+    mostly: str = Field(default="", description="the largest single source of the class")
+
+
 class Projection(Divided):
     """One iteration of one model under one division.
 
@@ -101,6 +134,10 @@ class Projection(Divided):
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = Field(
         default=None, description="of an iteration; null if the division is impossible"
+    )
+    sources: list[ErrorSource] = Field(
+        default_factory=list,
+        description="where the interval of the total comes from, the largest part first",
     )
     samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")

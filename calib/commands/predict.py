@@ -51,6 +51,7 @@ from calib.predicting.choices import batches, check_layers, refuse_two_batches, 
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
 from calib.reports.tables.predictions import legend, like_notes, ranking, scaling, words_of
+from calib.reports.tables.sources import sources
 from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.explained import lines
@@ -172,6 +173,8 @@ def show(found: list[Projection], chosen: Sequence[DivisionTemplate], explain: b
             typer.echo(f"{projection.model}, {words_of(projection)}, p = {projection.p}:")
             for line in lines(projection):
                 typer.echo(f"  {line}")
+            if projection.sources:
+                print_table(sources(projection))
             typer.echo()
     if legend(found):
         say(legend(found))

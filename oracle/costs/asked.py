@@ -18,6 +18,7 @@ from calib.oracle.costs.levels import Levels
 from calib.oracle.costs.senders import Sender, base_name
 from calib.oracle.layout.traffic import Message
 from calib.oracle.once import once
+from calib.oracle.sources import SIZE_LAWS, source_of
 
 # of one sender and one receiver, whatever p is; nccl-tests' sendrecv is among all ranks
 MESSAGES = ("p2p", "p2p_both", "p2p_stream", "p2p_both_stream")
@@ -141,5 +142,6 @@ def _scattered(cost: Cost, fit: CollectiveFit) -> Cost:
     """A time of one run, within the factor that holds 95% of the sizes of its law."""
     factor = max(fit.pieces_error_factor or fit.line_error_factor, fit.interpolation_error_factor)
     notes = [note for note in cost.notes if note != TIMED_ONCE]
-    found = within_factor(cost.seconds, factor, cost.basis, f"one run of {fit.operation}")
+    source = source_of(SIZE_LAWS, f"one run of {fit.operation}")
+    found = within_factor(cost.seconds, factor, cost.basis, source)
     return found.noted(*notes, ONE_RUN)

@@ -26,6 +26,7 @@ from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
+from calib.oracle.sources import LAYOUT_LAWS, SIZE_LAWS, source_of
 
 HIERARCHICAL = "hierarchical_allreduce"
 # error factor per decade beyond the largest size: of the public logs, sizes predicted from those up to a
@@ -108,7 +109,7 @@ def direct(fit: CollectiveFit) -> Law:
     times = [point.seconds for point in fit.points]
     smallest, largest = fit.range_nbytes
     start, between = fit.intercept_s, fit.interpolation_error_factor
-    source = f"{fit.operation} on {fit.ranks} in a {fit.level}"
+    source = source_of(SIZE_LAWS, f"{fit.operation} on {fit.ranks} in a {fit.level}")
     grown = f", grown as {several(fit.slope_from)}" if fit.slope_from else ""
     # a measured time may be 0, whose interval has no relative width
     lows = [time.low / time.value if time.value else 0.0 for time in times]
@@ -162,7 +163,7 @@ def structural(on: ScaledLaw, least: Callable[[int], Least]) -> Law:
     law, shape, used = on.law, on.shape, list(on.fits)
     smallest, largest = law.range_nbytes
     between = _is_between(used, shape)
-    source = f"{law.operation} in a {law.level}"
+    source = source_of(LAYOUT_LAWS, f"{law.operation} in a {law.level}")
     start = on.expected(min(smallest, 1.0)).seconds
     measured_on = ", ".join(_layout_words(each) for each in used)
     note = f"{law.operation} on {shape.words} was not measured: scaled from {measured_on}"
@@ -232,7 +233,9 @@ def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape
         return less_sure(law, note)
     # messages posted at once may overlap or not, which is worth their number
     factor = max(share, 1 / share) * LAYOUT_FACTOR**apart
-    return unsure(repeated(law, share), factor, f"halo in a {fit.level}", note)
+    return unsure(
+        repeated(law, share), factor, source_of(LAYOUT_LAWS, f"halo in a {fit.level}"), note
+    )
 
 
 def nearest(fits: Sequence[CollectiveFit], shape: GroupShape) -> CollectiveFit:

@@ -43,6 +43,7 @@ from calib.oracle.costs.senders import Sender, base_name, lenders, library_of
 from calib.oracle.layout.traffic import Message
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
+from calib.oracle.sources import LAYOUT_LAWS, source_of
 
 # between nodes whose link was not measured the time may be anything; a note says so too
 UNMEASURED_LEVEL_FACTOR = 10.0
@@ -246,7 +247,8 @@ class CollectiveCosts:
             law = self._similar(message, names)
             if law is not None and names != levels:
                 note = self._elsewhere(GroupLayout.of(message), names[0])
-                law = unsure(law, UNMEASURED_LEVEL_FACTOR, f"unmeasured {levels[0]}", note)
+                source = source_of(LAYOUT_LAWS, f"unmeasured {levels[0]}")
+                law = unsure(law, UNMEASURED_LEVEL_FACTOR, source, note)
         if law is None:
             raise self._missing(message.operation, levels)
         return self._crowded(law, message)
@@ -311,7 +313,8 @@ class CollectiveCosts:
             if law is not None:
                 note = f"no {operation} was measured: taken from {mirror}, of the same steps"
                 notes = (note, *self._lender_notes(mirror))
-                return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", *notes)
+                source = source_of(LAYOUT_LAWS, f"{operation} of {mirror}")
+                return unsure(law, COMPOSED_FACTOR, source, *notes)
         return None
 
     def _from_nearest(self, fits: list[CollectiveFit], shape: GroupShape) -> Law:
@@ -327,7 +330,8 @@ class CollectiveCosts:
         if scaled is not None:
             return scaled
         note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
-        return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
+        source = source_of(LAYOUT_LAWS, f"{fit.operation} elsewhere")
+        return unsure(direct(fit), LAYOUT_FACTOR**apart, source, note)
 
     def _halo(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """A halo of another grid, else a message to each neighbour in turn."""
@@ -346,7 +350,8 @@ class CollectiveCosts:
                 note = f"no halo was measured: taken as {many} {name}, one for each neighbour"
                 notes = (note, *self._lender_notes(name))
                 law = repeated(direct(fits[0]), many)
-                return unsure(law, COMPOSED_FACTOR, f"halo of {name}", *notes)
+                source = source_of(LAYOUT_LAWS, f"halo of {name}")
+                return unsure(law, COMPOSED_FACTOR, source, *notes)
         return None
 
     def _by_leaders(self, message: Message) -> PriceOfBytes:
@@ -369,7 +374,8 @@ class CollectiveCosts:
                 within.seconds * (1 - 1 / COMPOSED_FACTOR),
                 within.seconds * (COMPOSED_FACTOR - 1),
             )
-            reduced = within._replace(errors=(*within.errors, ("reduce and broadcast", *unsure)))
+            source = source_of(LAYOUT_LAWS, "reduce and broadcast")
+            reduced = within._replace(errors=(*within.errors, (source, *unsure)))
             return total([reduced, leaders(nbytes)]).at_best("extrapolated").noted(note)
 
         return price

@@ -16,6 +16,7 @@ from calib.oracle.costs.collective_laws import LAYOUT_FACTOR, TimedBytes
 from calib.oracle.costs.levels import NODE, GroupLayout, Levels, doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
+from calib.oracle.sources import CONTENTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Phi:
         errors = (
             *grown.errors,
             (
-                "contention",
+                CONTENTION,
                 (factor.value - factor.low) * by_bytes,
                 (factor.high - factor.value) * by_bytes,
             ),

@@ -12,6 +12,7 @@ from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.layer_keys import execution_in
 from calib.oracle.cost import NOTHING, Cost, widened
 from calib.oracle.costs.senders import library_of
+from calib.oracle.sources import IN_PLACE, source_of
 
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
@@ -84,5 +85,5 @@ class InPlaceLaws:
         return Cost(
             seconds,
             "measured" if nbytes <= law.max_bytes else "extrapolated",
-            ((f"in place {phase}", whole * (1.0 - 1.0 / factor), whole * (factor - 1.0)),),
+            ((source_of(IN_PLACE, phase), whole * (1.0 - 1.0 / factor), whole * (factor - 1.0)),),
         )

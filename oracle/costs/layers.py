@@ -26,11 +26,12 @@ from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.operators import family_of
 from calib.foundation.records import Estimate
 from calib.foundation.words import several
-from calib.oracle.cost import MACHINE, NOTHING, Cost, counted
+from calib.oracle.cost import NOTHING, Cost, counted
 from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work, require_measured
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
+from calib.oracle.sources import LAYER_LAWS, MACHINE, source_of
 
 # cached pairs of batch and direction: strategies at one p share a few
 RECENT = 16
@@ -255,7 +256,7 @@ class LayerCosts:
             law = self._laws.get((name, "backward_weight"), law)
         # what a law over kinds is off by is a matter of the kind
         of = "" if law.kind in (kernel, name) else f" for {name}"
-        return law, f"{law.kind} {law.direction} law{of}"
+        return law, source_of(LAYER_LAWS, f"{law.kind} {law.direction} law{of}")
 
     def _lacks(self, shape: LayerShape, direction: str) -> str:
         if self._has_none:

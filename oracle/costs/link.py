@@ -8,6 +8,7 @@ from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.projection import Basis
+from calib.oracle.sources import CONTENTION, HOCKNEY, source_of
 
 ALONE = Phi.exactly(1.0)
 
@@ -33,19 +34,19 @@ class Link:
         weight, alone = nbytes * phi.value, nbytes * beta.value
         errors = [
             (
-                f"alpha {self.level}",
+                source_of(HOCKNEY, f"alpha {self.level}"),
                 steps * (alpha.value - alpha.low),
                 steps * (alpha.high - alpha.value),
             ),
             (
-                f"beta {self.level}",
+                source_of(HOCKNEY, f"beta {self.level}"),
                 weight * (beta.value - beta.low),
                 weight * (beta.high - beta.value),
             ),
         ]
         if phi.low < phi.high:
             below, above = alone * (phi.value - phi.low), alone * (phi.high - phi.value)
-            errors.append(("contention", below, above))
+            errors.append((CONTENTION, below, above))
         seconds = steps * alpha.value + weight * beta.value
         cost = Cost(seconds, self.basis, tuple(errors), (*self.notes, *contention.notes))
         return cost.at_best(contention.basis)

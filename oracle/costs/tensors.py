@@ -17,6 +17,7 @@ from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
+from calib.oracle.sources import PASS_LAWS, source_of
 
 # names of the optimizers' passes in samples and parameter files (microbench/rows.py)
 UPDATES = {"momentum": "update", "adam": "update_adam", "sgd": "update_sgd"}
@@ -141,7 +142,7 @@ class TensorCosts:
         law = self._loops["update"]
         most = self._alone(law, tensors)
         least = SGD_SHARE_OF_MOMENTUM * tensors.nbytes * law.s_per_byte
-        down = ("as momentum", max(0.0, most.seconds - least), 0.0)
+        down = (source_of(PASS_LAWS, "as momentum"), max(0.0, most.seconds - least), 0.0)
         notes = (*most.notes, note)
         return Cost(most.seconds, "extrapolated", (*most.errors, down), notes)
 
@@ -193,7 +194,8 @@ class TensorCosts:
             factor = widened(factor, nbytes, loop.max_bytes)
             factor = widened(factor, loop.min_bytes, max(nbytes, 1))
             basis = "extrapolated"
-        error = (f"{loop.operation} law", seconds - seconds / factor, seconds * factor - seconds)
+        source = source_of(PASS_LAWS, f"{loop.operation} law")
+        error = (source, seconds - seconds / factor, seconds * factor - seconds)
         return Cost(seconds, basis, (error,), notes)
 
 

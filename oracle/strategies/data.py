@@ -24,6 +24,7 @@ from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Basis, Limit
+from calib.oracle.sources import OVERLAP
 from calib.oracle.strategies.common import (
     compute_terms,
     exchange_terms,
@@ -81,7 +82,7 @@ def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
         "backward",
         "gradient exchange",
         "slowdown by the overlapped exchange",
-        Cost(value, basis, (("overlap", value - low, high - value),), (note,) if value else ()),
+        Cost(value, basis, ((OVERLAP, value - low, high - value),), (note,) if value else ()),
         "slowdown T",
         {"slowdown": slowdown.value, "T": seconds},
     )
@@ -92,7 +93,7 @@ def _hidden(exchange: Cost, backward: Cost, eta: Estimate, basis: Basis, note: s
     seconds, least, most = (
         min(e * exchange.seconds, backward.seconds) for e in (eta.value, eta.low, eta.high)
     )
-    errors = (("overlap", most - seconds, seconds - least),)
+    errors = ((OVERLAP, most - seconds, seconds - least),)
     cost = Cost(-seconds, basis, errors, (note,) if note else ())
     return Term(
         "exchange",

@@ -26,6 +26,7 @@ from calib.reports.sentences import check_lines
 from calib.reports.tables.collectives import every_size
 from calib.reports.tables.compute import composition, slowest_passes
 from calib.reports.tables.scores import memory, phases
+from calib.reports.tables.sources import widest
 from calib.reports.tables.table import Table
 
 MOST_PASSES = 40
@@ -58,7 +59,9 @@ def bars_section(newest: Sequence[Accuracy], summary: Summary) -> PageSection:
         about="Left of each pair, hatched: predicted; right: measured. Above: the accuracy. The newest "
         "run of each case; the diamond is the median of the whole iteration with its 95% interval.",
         plots=list(_bar_plots(newest)),
-        tables=[phases(newest, summary)] if newest else [],
+        tables=[table for table in (phases(newest, summary), widest(newest)) if table]
+        if newest
+        else [],
         swatches={phase: PHASE_COLOURS[phase] for phase in occurring(newest)},
     )
 

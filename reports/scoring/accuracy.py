@@ -32,7 +32,7 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.foundation.records import BytesEstimate, Estimate, Record, TimeEstimate
-from calib.oracle.projection import Basis, PhaseTime
+from calib.oracle.projection import Basis, ErrorSource, PhaseTime
 from calib.training.run.lines import TIMED_PHASES, GradientExchange, layout_of
 
 # 1 - |predicted - measured| / measured, of any two times that can be
@@ -88,6 +88,10 @@ class Accuracy(Divided, Record):
     started: UtcTime
     memory: MemoryAccuracy | None = Field(
         default=None, description="null where no peak was predicted or none measured"
+    )
+    sources: list[ErrorSource] = Field(
+        default_factory=list,
+        description="where the predicted interval comes from, the largest part first",
     )
     run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
 

@@ -206,6 +206,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         cluster_fingerprint=head.cluster_fingerprint,
         started=head.started,
         memory=memory_accuracy(projection, run),
+        sources=projection.sources,
         run_id=run_id(head),
     )
 

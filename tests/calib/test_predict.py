@@ -332,6 +332,17 @@ def test_explained_terms_sum_to_the_total(here: Path) -> None:
     assert "allreduce(p=4, W)" in done.stdout and "with W = " in done.stdout
 
 
+def test_explained_sources_make_the_interval(here: Path) -> None:
+    """--json has their squares, the table for people their words."""
+    options = "-p 2 --batch-per-rank 4 --explain"
+    (found,) = predict(here, options, "data")
+    above = [source["above_s"] for source in found["sources"]]
+    assert math.hypot(*above) == pytest.approx(found["total"]["high"] - found["total"]["value"])
+    done = asked(here, "data", options)
+    assert "interval from" in done.stdout
+    assert found["sources"][0]["source"] in done.stdout.partition("interval from")[2]
+
+
 def test_what_cannot_run_has_no_heading_in_the_explanation(here: Path) -> None:
     done = asked(here, "serial,data", "-p 2 --batch-per-rank 4 --explain")
     assert "serial runs on 1 rank, not on 2" in done.stdout

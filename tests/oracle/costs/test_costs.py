@@ -19,10 +19,11 @@ from tests.oracle.handmade import (
     work_model,
 )
 
-from calib.oracle.cost import MACHINE, NOTHING, Cost, measured, total, widened, within_factor
+from calib.oracle.cost import NOTHING, Cost, measured, total, widened, within_factor
 from calib.oracle.costs.in_place import InPlaceLaws, ranks_at_work
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import BASIS_ORDER, Basis
+from calib.oracle.sources import MACHINE
 
 PARTS = Cost(10e-6, "measured", ((MACHINE, 2e-6, 3e-6),))
 

@@ -32,11 +32,12 @@ from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
 from calib.foundation.division import Division
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import Direction, LayerShape
-from calib.oracle.cost import MACHINE, NOTHING, Cost, total
+from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.layout.workload import Workload, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.sources import LAYER_LAWS, MACHINE
 
 BOTH: tuple[Direction, Direction] = ("forward", "backward")
 
@@ -146,7 +147,7 @@ def test_a_layer_from_the_work_model(direction: Direction, scale: float) -> None
     seconds = scale * (2e-6 + 960e-9 + 816 * 3e-10)
     assert close(cost, seconds, seconds / WORK_FACTOR, seconds * WORK_FACTOR)
     assert cost.basis == "interpolated"
-    assert sources(cost) == [f"linear {direction} law"]
+    assert sources(cost) == [f"{LAYER_LAWS}: linear {direction} law"]
     assert len(cost.notes) == 1 and "regression" in cost.notes[0]
 
 
@@ -192,13 +193,13 @@ def test_a_first_layer_takes_the_law_of_the_weights_gradient() -> None:
     cost = cost_of(machine(work=laws), first, 5, "backward")
     whole = by_hand(5, 12, 8, 2.0)
     assert cost.seconds == pytest.approx(whole, rel=EXACT, abs=0), "without one, the whole backward"
-    assert sources(cost) == ["linear backward law"]
+    assert sources(cost) == [f"{LAYER_LAWS}: linear backward law"]
     update = {"direction": "backward_weight", "call_s": 7e-6}
     parameters = machine(work=[*laws, laws[0].model_copy(update=update)])
     cost = cost_of(parameters, first, 5, "backward")
     expected = by_hand(5, 12, 8) - CALL_S + 7e-6
     assert cost.seconds == pytest.approx(expected, rel=EXACT, abs=0)
-    assert sources(cost) == ["linear backward_weight law"]
+    assert sources(cost) == [f"{LAYER_LAWS}: linear backward_weight law"]
     cost = cost_of(parameters, inner, 5, "backward")
     assert cost.seconds == pytest.approx(whole, rel=EXACT, abs=0)
 
@@ -248,7 +249,7 @@ def test_no_time_of_a_weighted_kind_is_an_error_that_names_the_case(kind: Any) -
 def test_any_kind_stands_in_for_cheap_layers_only_when_measured() -> None:
     layer = relu("relu", "fc", 5)
     cost = cost_of(machine(), layer, 1, "forward")
-    assert cost.seconds > 0 and sources(cost) == ["any forward law for relu"]
+    assert cost.seconds > 0 and sources(cost) == [f"{LAYER_LAWS}: any forward law for relu"]
     assert cost.notes[-1].endswith("over several kinds of layers: relu")
     only_linear = machine(work=[work_model("linear", "forward", 2)])
     with pytest.raises(MissingParameter, match=r"no forward time of relu layers"):
@@ -386,7 +387,8 @@ def test_what_layers_have_in_common_adds_up_and_their_own_errors_in_quadrature()
     a, b = 2 * by_hand(5, 12, 8), by_hand(5, 9, 3)
     common, own = WORK_FACTOR**0.5 - 1, WORK_FACTOR ** (0.75**0.5) - 1
     assert found.high == pytest.approx(a + b + math.hypot((a + b) * common, a * own, b * own))
-    assert [source.partition(":")[0] for source in sources(found)] == ["linear forward law"] * 3
+    laws = [source.split(": ")[:2] for source in sources(found)]
+    assert laws == [[LAYER_LAWS, "linear forward law"]] * 3
 
 
 def test_measured_times_err_together_and_apart_from_laws() -> None:

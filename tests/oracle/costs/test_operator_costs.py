@@ -14,6 +14,7 @@ from calib.foundation.operators import Operator
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.layers import BY_OTHERS, FROM_LAW, LayerCosts, merged
 from calib.oracle.model.layer import Layer
+from calib.oracle.sources import LAYER_LAWS
 
 BOTH = ("forward", "backward")
 X = '[{"input": 0}]'
@@ -52,7 +53,7 @@ def test_the_nearest_law_prices_it(kinds: tuple[str, ...], whose: str) -> None:
     expected = price_of(law, work_of(layer.shape, 4)).seconds
     assert cost.seconds == pytest.approx(expected)
     of = "" if whose == "silu" else " for silu"
-    assert [source for source, _, _ in cost.errors] == [f"{whose} forward law{of}"]
+    assert [source for source, _, _ in cost.errors] == [f"{LAYER_LAWS}: {whose} forward law{of}"]
     assert cost.notes == (FROM_LAW, *([f"{BY_OTHERS}silu"] if of else []))
 
 
@@ -62,7 +63,7 @@ def test_a_product_needs_a_law_that_saw_one() -> None:
         cost_of(("any", "silu"), product)
     assert cost_of(("any", "linear"), product).seconds > 0
     named = [source for source, *_ in cost_of(("any", "products"), product).errors]
-    assert named == ["products forward law for bmm"]
+    assert named == [f"{LAYER_LAWS}: products forward law for bmm"]
 
 
 def test_no_law_at_all_names_the_operator() -> None:

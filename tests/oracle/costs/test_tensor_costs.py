@@ -28,9 +28,10 @@ from tests.oracle.handmade import (
 from calib.fitting.parameters.file import TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 from calib.microbench.tensors import OPTIMIZERS
-from calib.oracle.cost import MACHINE, NOTHING, Cost, total
+from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.tensors import UPDATES, TensorCosts
 from calib.oracle.layout.workload import Tensors
+from calib.oracle.sources import MACHINE, PASS_LAWS
 
 LIST = Tensors("abc", 10, 400)
 Pass = Literal["pack", "unpack"]
@@ -82,7 +83,7 @@ def test_a_list_by_number_and_bytes(operation: Pass) -> None:
     inside = costs.passing(operation, Tensors("unknown", 10, 10_000))
     seconds = by_hand(10, 10_000)
     assert close(inside, seconds, seconds / LOOP_FACTOR, seconds * LOOP_FACTOR)
-    assert inside.basis == "interpolated" and inside.errors[0][0] == f"{operation} law"
+    assert inside.basis == "interpolated" and inside.errors[0][0] == f"{PASS_LAWS}: {operation} law"
     beyond = costs.passing(operation, Tensors("unknown", 10, 1_000_000))
     seconds = by_hand(10, 1_000_000)
     assert close(beyond, seconds, seconds / LOOP_FACTOR**3, seconds * LOOP_FACTOR**3)
@@ -245,7 +246,7 @@ def test_shards_are_the_tensors_of_the_law(operation: Cut) -> None:
     cost = costs.cutting(operation, "abc", 4, 8000, count=3)
     one = by_hand(4, 8000)
     assert close(cost, 3 * one, 3 * one / LOOP_FACTOR, 3 * one * LOOP_FACTOR)
-    assert cost.errors[0][0] == f"{operation} law" and cost.basis == "interpolated"
+    assert cost.errors[0][0] == f"{PASS_LAWS}: {operation} law" and cost.basis == "interpolated"
     assert costs.cutting(operation, "abc", 1, 8000) == NOTHING, "one part is the whole"
 
 

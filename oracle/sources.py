@@ -1,0 +1,94 @@
+"""Where the error of a prediction comes from: the classes of error sources, and their shares.
+
+An error source of a Cost (oracle/cost.py) is a text "class: what exactly"; of most classes there are
+several, such as a law for every kind of layer. `told_apart` costs add which measured time it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import get_args
+
+from calib.oracle.projection import ErrorSource, SourceClass
+
+# (source, seconds below, seconds above): 95% errors
+Error = tuple[str, float, float]
+
+# medians measured on one machine: what shifts one (a hot room, a busy hour) shifts all
+MACHINE: SourceClass = "measured times"
+LAYER_LAWS: SourceClass = "layers not measured"
+PASS_LAWS: SourceClass = "passes not measured"
+SIZE_LAWS: SourceClass = "sizes not measured"
+LAYOUT_LAWS: SourceClass = "layouts not measured"
+HOCKNEY: SourceClass = "alpha and beta"
+CONTENTION: SourceClass = "contention"
+IN_PLACE: SourceClass = "in place"
+OVERLAP: SourceClass = "overlap"
+
+MEANINGS: dict[SourceClass, str] = {
+    MACHINE: "how repetitions and launches of the measured cases differ",
+    LAYER_LAWS: "layers or batches that were not measured, by the laws of their kinds",
+    PASS_LAWS: "passes over lists of tensors that were not measured",
+    SIZE_LAWS: "sizes of collectives between or beyond the measured ones",
+    LAYOUT_LAWS: "collectives on layouts, at levels or of operations that were not measured",
+    HOCKNEY: "the line through the sizes of a collective",
+    CONTENTION: "several groups of ranks at once",
+    IN_PLACE: "what an iteration adds to its parts, fitted to other models",
+    OVERLAP: "how much of the exchange the backward hides",
+}
+CLASSES: tuple[SourceClass, ...] = get_args(SourceClass)
+
+# between an error source and the measured time that it is of, where times are told apart
+FROM = " <- "
+
+
+def source_of(of: SourceClass, what: str) -> str:
+    """The text of an error source."""
+    return f"{of}: {what}"
+
+
+def group_of(source: str) -> str:
+    """The source without the measured time that it is of: errors of a group are fully correlated."""
+    return source.partition(FROM)[0]
+
+
+def by_class(errors: Iterable[Error]) -> list[ErrorSource]:
+    """The shares of the classes in the variance of the interval, the largest first.
+
+    Parameters
+    ----------
+    errors
+        The 95% errors of one cost, in s, independent of one another.
+
+    Returns
+    -------
+    list of ErrorSource
+        The squares of their seconds below (above) sum to that of the cost. The interval need not be
+        symmetric: shares are of the sum of both squares. Empty where there is no error.
+    """
+    found: dict[str, list[Error]] = {}
+    for error in errors:
+        if error[1] or error[2]:
+            found.setdefault(error[0].partition(": ")[0], []).append(error)
+    squares = {
+        name: (sum([e[1] * e[1] for e in of]), sum([e[2] * e[2] for e in of]))
+        for name, of in found.items()
+    }
+    whole = sum([down + up for down, up in squares.values()])
+    if not whole > 0:
+        return []
+    return [
+        ErrorSource(
+            source=name,
+            below_s=math.sqrt(down),
+            above_s=math.sqrt(up),
+            share=min(1.0, (down + up) / whole),
+            mostly=max(found[name], key=_variance)[0].partition(": ")[2],
+        )
+        for name, (down, up) in sorted(squares.items(), key=lambda of: -sum(of[1]))
+    ]
+
+
+def _variance(error: Error) -> float:
+    return error[1] * error[1] + error[2] * error[2]
