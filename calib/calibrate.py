@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from calib.driver.defaults import default_device, default_ranks, require_device
-from calib.driver.measure import measure
 from calib.driver.probe import probe
 from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
@@ -36,6 +35,7 @@ from calib.oracle.template import DivisionTemplate
 from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
+from calib.precision import Asked, measure_within
 from calib.predicting.file import write_predictions
 from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
@@ -85,6 +85,7 @@ def calibrate(
     variables: Mapping[str, str] | None = None,
     quiet: bool = False,
     strategies: Sequence[str] | None = None,
+    precision: float | None = None,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
 
@@ -122,11 +123,14 @@ def calibrate(
         Whether no tables are printed on stdout; what goes on is said on stderr all the same.
     strategies
         By name; by default serial and data.
+    precision
+        The half-width of every predicted iteration's 95% interval, relative, at which measuring ends
+        before the effort's launches are made; by default all are.
 
     Returns
     -------
-    The paths in the run directory, seconds of each step, rows, projections, which trainings failed, and
-    the report. Of a single execution the first failure ends the calibration.
+    The paths in the run directory, seconds of each step, rows, projections, which trainings failed, what
+    the precision is, and the report. Of a single execution the first failure ends the calibration.
 
     Raises
     ------
@@ -153,6 +157,15 @@ def calibrate(
         batch_per_rank=batch_per_rank,
         seed=seed,
     )
+    points = points_of(
+        list(specs.values()),
+        batch_per_rank,
+        sizes,
+        effort.extras,
+        request.executions,
+        device,
+        strategies,
+    )
     steps = Steps(7)
     with steps.step("doctor", "what this machine can do"):
         findings = examine(ranks, launcher, device)
@@ -172,16 +185,13 @@ def calibrate(
     with steps.step(
         "measure", f"{effort.budget_s:.0f} s and start-ups, on {', '.join(map(str, sizes))} ranks"
     ):
-        rows = measure(run, plan_for_run(run, request, cluster), launcher)
+        plan, asked = plan_for_run(run, request, cluster), [point.asked for point in points]
+        rows, known = measure_within(run, plan, launcher, asked, precision)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    layers = list(specs.values())
-    points = points_of(
-        layers, batch_per_rank, sizes, effort.extras, request.executions, device, strategies
-    )
     balance = Balance(Machine(parameters), "of the calibration")
     points = [_in_stages(point, balance) for point in points]
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
@@ -211,6 +221,7 @@ def calibrate(
         "seconds": steps.seconds,
         "rows": rows,
         "failed": failed,
+        "precision": known,
         "projections": [projection.model_dump() for projection in projections],
         **as_dict(made.findings),
     }
@@ -256,6 +267,11 @@ class CalibrationPoint(NamedTuple):
             unusual(self.execution),
         )
         return " ".join(filter(None, words))
+
+    @property
+    def asked(self) -> Asked:
+        """What is predicted of it."""
+        return Asked(self.label, self.model.run_as(self.execution), self.division)
 
     def path(self, run: Path) -> Path:
         """The file of its training in a run directory."""

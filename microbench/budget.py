@@ -41,7 +41,9 @@ FEWEST_LAUNCHES = 2  # one does not tell a bad day
 
 
 def weight_of(case: Case) -> float:
-    """A case's share of the time, relative to others."""
+    """A case's share of the time, relative to others: as predictions need it, else by its kind."""
+    if case.weight is not None:
+        return case.weight
     return WEIGHTS[case.kind] * TIER_WEIGHTS[min(case.tier, len(TIER_WEIGHTS) - 1)]
 
 

@@ -21,7 +21,7 @@ from calib.foundation.execution import USUAL, ExecutionName
 from calib.foundation.files import read_record, write_whole
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.names import DeviceName, Library, ModelName
-from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol
+from calib.foundation.nccl import TELLABLE, NcclAlgorithm, NcclProtocol, told_key
 from calib.foundation.own import Own
 from calib.foundation.quantities import (
     MAX_BYTES,
@@ -40,7 +40,7 @@ from calib.foundation.run_files import PLAN_FILE
 MAX_LAUNCHES = 1000
 Launches = Annotated[int, Field(ge=1, le=MAX_LAUNCHES)]
 # fields of a case that are not its work
-NOT_WORK = {"purpose", "tier", "live_bytes", "fewest_s", "first", "left_out"}
+NOT_WORK = {"purpose", "tier", "weight", "live_bytes", "fewest_s", "first", "left_out"}
 # rows of iterations of data parallelism whose gradients travel during the backward, or after it
 OVERLAPPED, BLOCKING = "overlapped", "blocking"
 
@@ -56,6 +56,11 @@ class CaseBase(BaseModel):
         default=0,
         description="0 what predictions look up, 1 what they interpolate in, 2 the rest; where time "
         "is short, the highest are left out first",
+    )
+    weight: Ratio | None = Field(
+        default=None,
+        description="share of a launch's time, relative to other cases, as predictions need it; null: "
+        "by its kind (microbench/budget.py)",
     )
 
     @property
@@ -161,6 +166,13 @@ class CollectiveCase(CaseBase):
         operations, protocols = TELLABLE[self.algorithm]
         if self.operation not in operations or self.protocol not in ("", *protocols):
             raise ValueError(f"NCCL has no {self.told} for {self.operation}")
+
+    @property
+    def detail(self) -> str:
+        """What makes the operation another one: its layout, or what NCCL was told to use."""
+        if self.grid:
+            return "x".join(map(str, self.grid))
+        return f"inner={self.inner}" if self.inner else told_key(self.algorithm, self.protocol)
 
     @property
     def told(self) -> str:
@@ -445,10 +457,11 @@ class Plan(BaseModel):
 
     def as_asked(self) -> Plan:
         """The plan as it was before any launch found out what the budget holds."""
+        found_out = {"fewest_s": None, "first": False, "left_out": ""}
         cases = [
-            case.model_copy(update={"fewest_s": None, "first": False, "left_out": ""})
-            if isinstance(case, CollectiveCase)
-            else case
+            case.model_copy(
+                update={"weight": None, **(found_out if isinstance(case, CollectiveCase) else {})}
+            )
             for case in self.cases
         ]
         return self.model_copy(update={"cases": tuple(cases), "held": ()})

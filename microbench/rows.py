@@ -12,7 +12,6 @@ from calib.foundation.arrays import Floats
 from calib.foundation.collectives import sent_bytes
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import ITEM_BYTES
-from calib.foundation.nccl import told_key
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
@@ -151,17 +150,8 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "cold": case.cold,
         "mode": case.mode,
         "start": case.start,
-        "key": _detail(case),
+        "key": case.detail,
     }
-
-
-def _detail(case: CollectiveCase) -> str:
-    """What makes the operation another one: its layout, or what NCCL was told to use."""
-    if case.grid:
-        return "x".join(map(str, case.grid))
-    if case.inner:
-        return f"inner={case.inner}"
-    return told_key(case.algorithm, case.protocol)
 
 
 def rank_places(placement: Placement) -> list[RankPlace]:

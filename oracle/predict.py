@@ -11,7 +11,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
-from calib.oracle.cost import total
+from calib.oracle.cost import Cost, total
 from calib.oracle.costs.layers import merged
 from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.shards import fitted, last_split, why_impossible
@@ -90,6 +90,19 @@ def divided(model: ModelSpec, division: Division, machine: Machine) -> Division:
     division = fitted(model, division)
     # the optimizer's pass is no part of the balance
     return placed(model, division, _costs(model, machine, division, "momentum"))
+
+
+def iteration(
+    model: ModelSpec, division: Division, machine: Machine, optimizer: str = "momentum"
+) -> Cost:
+    """The time of one iteration, measured form, of a possible division, with its error sources.
+
+    Raises MissingParameter as `project` does.
+    """
+    chosen = strategy_named(division.strategy)
+    division = fitted(model, division)
+    terms, _ = _terms(chosen, model, division, machine, "measured", optimizer)
+    return total(by_phase(terms).values())
 
 
 def _possible(

@@ -53,6 +53,16 @@ def group_of(source: str) -> str:
     return source.partition(FROM)[0]
 
 
+def grouped(errors: Iterable[Error]) -> tuple[Error, ...]:
+    """The errors with those of one source added up, whichever measured time they are of."""
+    groups: dict[str, tuple[float, float]] = {}
+    for source, down, up in errors:
+        group = group_of(source)
+        before = groups.get(group, (0.0, 0.0))
+        groups[group] = before[0] + down, before[1] + up
+    return tuple([(source, down, up) for source, (down, up) in groups.items()])
+
+
 def by_class(errors: Iterable[Error]) -> list[ErrorSource]:
     """The shares of the classes in the variance of the interval, the largest first.
 

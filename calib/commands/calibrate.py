@@ -28,6 +28,7 @@ from calib.options import (
     VariablesOption,
     execution_list,
     model_list,
+    share_of,
     variables_of,
     word_list,
 )
@@ -51,6 +52,12 @@ def command(
     launcher: Launcher = "local",
     env: VariablesOption = None,
     budget: Budget = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop measuring once every predicted iteration is known to so much, as 3%."
+        ),
+    ] = None,
     execution: Executions = None,
     libraries: Libraries = None,
     iterations: Annotated[
@@ -65,9 +72,12 @@ def command(
             "calibrate starts the ranks itself; run it without mpiexec, with --ranks and --launcher"
         )
     effort = QUICK if quick else FULL
+    within = share_of(precision, "--precision")
+    seconds = seconds_of(budget, "--budget") if budget else effort.budget_s
     effort = replace(
         effort,
-        budget_s=seconds_of(budget, "--budget") if budget else effort.budget_s,
+        budget_s=seconds,
+        launches=effort.launches if within is None else effort.rounds_of(seconds),
         iterations=iterations or effort.iterations,
     )
     result = calibrate(
@@ -85,6 +95,7 @@ def command(
         variables=variables_of(env),
         quiet=as_json,
         strategies=word_list(strategies),
+        precision=within,
     )
     if as_json:
         print_json(result)

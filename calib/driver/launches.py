@@ -47,15 +47,19 @@ class Launches:
     launcher: str
     hang_s: float
     lock: int
+    most: int | None = None
+    """How many launches of each size are made, at most; None: all of the plan."""
+
+    @property
+    def _count(self) -> int:
+        return self.plan.launches if self.most is None else min(self.most, self.plan.launches)
 
     def go(self) -> None:
         """Until every case has ended in every launch.
 
         Raises RanksEnded or MeasurementError when the ranks cannot even begin, and Interrupted.
         """
-        launches = [
-            (launch, size) for launch in range(self.plan.launches) for size in self.plan.sizes
-        ]
+        launches = [(launch, size) for launch in range(self._count) for size in self.plan.sizes]
         with Bar("measure", sum(len(self.plan.cases_for(size)) for _, size in launches)) as bar:
             for index, (launch, size) in enumerate(launches):
                 plan = read_plan(self.run)  # the first launch of a size chooses what it holds
@@ -136,7 +140,7 @@ class Launches:
             (case.id, launch)
             for size in plan.sizes
             for case in plan.cases_for(size)
-            for launch in range(plan.launches_of(size))
+            for launch in range(min(self._count, plan.launches_of(size)))
         }
         bar.total = len(wanted)
         held = [size for launch, size in later if launch < plan.launches_of(size)]

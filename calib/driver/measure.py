@@ -52,7 +52,13 @@ def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan
     return plan if request is None else plan_for_run(run, request, Cluster.read(path))
 
 
-def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG_SECONDS) -> int:
+def measure(
+    run: Path,
+    plan: Plan,
+    launcher: str = "local",
+    hang_s: float = HANG_SECONDS,
+    launches: int | None = None,
+) -> int:
     """Start the ranks for every launch of the plan that is not done.
 
     Whatever ends it, the rows of the finished cases are in samples.parquet.
@@ -67,6 +73,9 @@ def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG
         local, slurm, or a template with {n}.
     hang_s
         Ranks without progress for so many seconds end themselves.
+    launches
+        How many launches of each size are made, at most, those that are done among them; by default
+        all of the plan.
 
     Returns
     -------
@@ -82,7 +91,7 @@ def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG
     """
     require_built_in_place(run, plan)
     with alone(run) as lock:
-        Launches(run, plan, launcher, hang_s, lock).go()
+        Launches(run, plan, launcher, hang_s, lock, launches).go()
     manifest = Manifest.read(run)
     if not (run / SAMPLES_FILE).exists():
         reasons = [case.stopped_by for case in manifest.cases]

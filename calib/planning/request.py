@@ -31,6 +31,8 @@ from calib.foundation.files import read_bytes, wording, write_whole
 from calib.foundation.names import DeviceName, Library
 from calib.foundation.nccl import NcclAlgorithm
 from calib.foundation.quantities import CountOrNone
+from calib.microbench.budget import FEWEST_LAUNCHES
+from calib.microbench.cases import MAX_LAUNCHES
 from calib.options import MINIS, MOST
 
 StrategyName = Literal[
@@ -67,6 +69,11 @@ class Effort:
     grid_factor: int
     iterations: int
     extras: bool = True
+
+    def rounds_of(self, budget_s: float) -> int:
+        """How many launches as long as those of this effort a budget holds; at least two."""
+        most = min(int(budget_s / self.budget_s * self.launches), MAX_LAUNCHES)
+        return max(FEWEST_LAUNCHES, most)
 
 
 FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=100)

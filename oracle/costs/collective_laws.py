@@ -22,11 +22,12 @@ from calib.fitting.parameters.structural import ScaledLaw
 from calib.fitting.rounded_sizes import is_alike
 from calib.foundation.records import Z_95
 from calib.foundation.words import several
+from calib.oracle import origins
 from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
-from calib.oracle.sources import LAYOUT_LAWS, SIZE_LAWS, source_of
+from calib.oracle.sources import FROM, LAYOUT_LAWS, MACHINE, SIZE_LAWS, Error, grouped, source_of
 
 HIERARCHICAL = "hierarchical_allreduce"
 # error factor per decade beyond the largest size: of the public logs, sizes predicted from those up to a
@@ -52,6 +53,8 @@ class TimedBytes:
     def unsure(self, factor: float, source: str, *notes: str) -> TimedBytes:
         """This cost, extrapolated: an interval wider by `factor`, and more notes."""
         cost = self.cost
+        if len(cost.errors) > 1:  # told apart
+            cost = cost._replace(errors=grouped(cost.errors))
         low, high = cost.low / factor, cost.high * factor
         errors = ((source, cost.seconds - low, high - cost.seconds),)
         return TimedBytes(
@@ -99,8 +102,10 @@ def as_words(grid: Sequence[int]) -> str:
     return "x".join(map(str, grid))
 
 
-def direct(fit: CollectiveFit) -> Law:
+def direct(fit: CollectiveFit, told_apart: bool = False) -> Law:
     """The law of a measured layout: a point, else the fit; wider outside its sizes.
+
+    `told_apart` says which sizes an error comes from (oracle/sensitivity.py).
 
     Below the smallest size the interval is at least that of the start-up; beyond the largest it grows
     by BEYOND_FACTOR with every decade, where no other operation says more.
@@ -115,17 +120,35 @@ def direct(fit: CollectiveFit) -> Law:
     lows = [time.low / time.value if time.value else 0.0 for time in times]
     highs = [time.high / time.value if time.value else 1.0 for time in times]
 
+    def name_at(place: int) -> str:
+        return origins.collective(fit.operation, sizes[place], fit.ranks, fit.library)
+
+    def by_neighbours(seconds: float, low: float, high: float, above: int) -> tuple[Error, ...]:
+        """The error between two sizes as of the law, and of the less sure size to each side."""
+        places = above - 1, above
+        down, up = seconds - seconds / between, seconds * between - seconds
+        lowest, highest = min(places, key=lows.__getitem__), max(places, key=highs.__getitem__)
+        return (
+            (source, down, up),
+            (f"{source}{FROM}{name_at(lowest)}", seconds - low - down, 0.0),
+            (f"{source}{FROM}{name_at(highest)}", 0.0, high - seconds - up),
+        )
+
     def found(nbytes: int) -> TimedBytes:
         above = bisect_left(sizes, nbytes)
         for near in (above, above - 1):  # the size itself, or as a tool rounded it
             if 0 <= near < len(sizes) and is_alike(fit.operation, fit.ranks, sizes[near], nbytes):
-                cost = measured(times[near])
+                cost = measured(
+                    times[near], origins.of_machine(name_at(near)) if told_apart else MACHINE
+                )
                 return TimedBytes(cost, max(0.0, cost.seconds - start.value))
         seconds = fit.seconds(nbytes)
         if smallest < nbytes < largest:
             low = seconds * min(lows[above - 1], lows[above]) / between
             high = seconds * max(highs[above - 1], highs[above]) * between
             cost = Cost(seconds, "interpolated", ((source, seconds - low, high - seconds),))
+            if told_apart:
+                cost = cost._replace(errors=by_neighbours(seconds, low, high, above))
         else:
             down, up = _beyond(fit, nbytes)
             low, high = seconds / max(between, down), seconds * max(between, up)

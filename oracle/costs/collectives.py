@@ -76,8 +76,11 @@ class CollectiveCosts:
         library: str = "",
         device: str = "",
         levels: Levels | None = None,
+        told_apart: bool = False,
     ) -> None:
         """`library` and `device`: see `library_of`. `levels`: on nodes of another size.
+
+        `told_apart`: as `Machine` has it.
 
         Raises InputError where the parameters hold nothing of the library on the device.
         """
@@ -97,6 +100,7 @@ class CollectiveCosts:
             if self._is_of_sender(law)
         }
         self._capacity = parameters.capacity
+        self._told_apart = told_apart
         self._contention = ContentionCosts(parameters, name, self.sender.device)
         self.cache: dict[Any, Any] = {}
 
@@ -269,7 +273,7 @@ class CollectiveCosts:
         """A law of the operation at its level: of this layout, else scaled from others."""
         shape, fit = self._shape(GroupLayout.of(message)), self._fit_at(message, levels)
         if fit is not None:
-            return direct(fit)
+            return direct(fit, self._told_apart)
         return self._scaled(message.operation, levels, shape, packed=message.stride == 1)
 
     def _scaled(
@@ -322,7 +326,7 @@ class CollectiveCosts:
         fit = nearest(fits, shape)
         apart = layout_doublings(shape, fit)
         if not apart and fit.ranks == shape.ranks:  # at another level
-            return direct(fit)
+            return direct(fit, self._told_apart)
         there = GroupShape(shape.ranks, 1, shape.ranks)
         if fit.level != NODE:
             there = shape if shape.nodes > 1 else GroupShape(shape.ranks, shape.ranks, 1)

@@ -26,6 +26,7 @@ from calib.foundation.layers import Direction, LayerShape
 from calib.foundation.operators import family_of
 from calib.foundation.records import Estimate
 from calib.foundation.words import several
+from calib.oracle import origins
 from calib.oracle.cost import NOTHING, Cost, counted
 from calib.oracle.costs.in_place import UNKNOWN, InPlaceLaws, ranks_at_work, require_measured
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
@@ -66,7 +67,14 @@ class LayerCosts:
     Raises MissingParameter where other executions were measured, but not this one.
     """
 
-    def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
+    def __init__(
+        self,
+        parameters: Parameters,
+        active_ranks: int,
+        execution: str = USUAL,
+        told_apart: bool = False,
+    ) -> None:
+        self._told_apart = told_apart
         run = execution_of(execution)
         self._kernels = kernels = run.kernels.name
         require_measured(parameters, kernels)
@@ -146,13 +154,17 @@ class LayerCosts:
         if time is None:
             return self._by_law(piece, batch, direction)
         found = self._in_place_of(time, direction)
+        source: str = MACHINE
+        if self._told_apart:
+            about = time.key, self.active_ranks, found is not None
+            source = origins.of_machine(origins.layer(*about))
         if found is None:
             found = time.forward_s if direction == "forward" else time.backward_s
         value = found.value
         if time.batch != batch and value > 0:
-            return self._moved(found, time.batch, piece, batch, direction)
+            return self._moved(found, time.batch, piece, batch, direction, source)
         basis: Basis = "interpolated" if self._about else "measured"
-        return Cost(value, basis, ((MACHINE, value - found.low, found.high - value),), self._about)
+        return Cost(value, basis, ((source, value - found.low, found.high - value),), self._about)
 
     def _time(self, piece: LayerPiece, batch: int) -> LayerTime | None:
         """The layer as it was measured, at the batch that is nearest; of two the larger one."""
@@ -168,7 +180,13 @@ class LayerCosts:
         return self._times.get(but_batch(key), {})
 
     def _moved(
-        self, found: Estimate, measured: int, piece: LayerPiece, batch: int, direction: Direction
+        self,
+        found: Estimate,
+        measured: int,
+        piece: LayerPiece,
+        batch: int,
+        direction: Direction,
+        of_time: str,
     ) -> Cost:
         """A time at another batch than it was measured at: times what its law says of the two.
 
@@ -190,7 +208,7 @@ class LayerCosts:
         else:
             high = min(high, max(found.value, value))
         errors = (
-            (MACHINE, ratio * (found.value - found.low), ratio * (found.high - found.value)),
+            (of_time, ratio * (found.value - found.low), ratio * (found.high - found.value)),
             (f"{source}, of another batch", value - low, high - value),
         )
         return Cost(value, "interpolated", errors, (*self._about, OTHER_BATCH))

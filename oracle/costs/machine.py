@@ -25,21 +25,26 @@ WIDENED = "MPI sums half precision as float32, which is what travels; the conver
 
 
 class Machine:
-    """A parameter file, ready for many predictions."""
+    """A parameter file, ready for many predictions.
 
-    def __init__(self, parameters: Parameters) -> None:
+    With `told_apart` every measured time is an error source of its own (oracle/sensitivity.py): the
+    seconds are the same, but intervals are not, as errors of measured times are fully correlated.
+    """
+
+    def __init__(self, parameters: Parameters, told_apart: bool = False) -> None:
         self.parameters = parameters
+        self.told_apart = told_apart
         self.cache: dict[Any, Any] = {}
 
     @cached_property
     def network(self) -> CollectiveCosts:
         """Costs of operations between ranks; they do not depend on who computes."""
-        return CollectiveCosts(self.parameters)
+        return CollectiveCosts(self.parameters, told_apart=self.told_apart)
 
     @once
     def tables(self, active_ranks: int, execution: str) -> tuple[LayerCosts, TensorCosts]:
         """Costs of layers and tensor passes; they do not depend on the optimizer."""
-        about = self.parameters, active_ranks, execution
+        about = self.parameters, active_ranks, execution, self.told_apart
         return LayerCosts(*about), TensorCosts(*about)
 
     @once

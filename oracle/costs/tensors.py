@@ -12,12 +12,13 @@ from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 from calib.foundation.execution import USUAL, execution_of
 from calib.foundation.records import Estimate
+from calib.oracle import origins
 from calib.oracle.cost import NOTHING, Cost, measured, total, widened
 from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.once import once
 from calib.oracle.projection import Basis
-from calib.oracle.sources import PASS_LAWS, source_of
+from calib.oracle.sources import MACHINE, PASS_LAWS, source_of
 
 # names of the optimizers' passes in samples and parameter files (microbench/rows.py)
 UPDATES = {"momentum": "update", "adam": "update_adam", "sgd": "update_sgd"}
@@ -40,7 +41,14 @@ CUT_ALONE = "concat and split of shards were measured alone; in an iteration the
 class TensorCosts:
     """Looks up tensor passes with `active_ranks` busy ranks per node."""
 
-    def __init__(self, parameters: Parameters, active_ranks: int, execution: str = USUAL) -> None:
+    def __init__(
+        self,
+        parameters: Parameters,
+        active_ranks: int,
+        execution: str = USUAL,
+        told_apart: bool = False,
+    ) -> None:
+        self._told_apart = told_apart
         run = execution_of(execution)
         self._kernels = run.kernels.name
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks, self._kernels)
@@ -175,10 +183,21 @@ class TensorCosts:
         if loop is None or not loop.in_place or not tensors.named:
             return None
         found = loop.in_place.get(tensors.key)
-        return None if found is None else self._measured(found, self._about)
+        return None if found is None else self._measured(found, loop, tensors, True, self._about)
 
-    def _measured(self, found: Estimate, notes: tuple[str, ...]) -> Cost:
-        cost = measured(found, basis="interpolated" if self._about else "measured")
+    def _measured(
+        self,
+        found: Estimate,
+        loop: TensorLoop,
+        tensors: Tensors,
+        in_place: bool,
+        notes: tuple[str, ...],
+    ) -> Cost:
+        source: str = MACHINE
+        if self._told_apart:
+            about = loop.operation, tensors.key, self.active_ranks, in_place
+            source = origins.of_machine(origins.tensor_pass(*about))
+        cost = measured(found, source, "interpolated" if self._about else "measured")
         return cost.noted(*notes) if notes else cost
 
     def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:
@@ -186,7 +205,7 @@ class TensorCosts:
         nbytes, notes = tensors.nbytes, (*self._about, *notes)
         found = loop.measured.get(tensors.key) if loop.measured and tensors.named else None
         if found is not None:
-            return self._measured(found, notes)
+            return self._measured(found, loop, tensors, False, notes)
         seconds = loop.call_s + tensors.ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
         factor = loop.error_factor
         basis: Basis = "interpolated"

@@ -74,7 +74,7 @@ report: --output --parameters --csv --markdown --junit --least-accuracy --histor
     --since --baseline --json
 history: --history --nights --since --until --machine --csv --openmetrics --json
 calibrate: --output --quick --models --strategies --batch-per-rank --ranks --launcher --budget
-    --iterations --device --libraries --execution --env --name --seed --json
+    --precision --iterations --device --libraries --execution --env --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node
@@ -286,6 +286,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
             "'OMP_NUM_THREADS' is not NAME=VALUE",
         ),
         (("measure", "-o", "run", "--env", "A B=1"), "'A B' is no name of a variable"),
+        (("calibrate", "--precision", "3"), "--precision '3' is not a share"),
         (("calibrate", "--env", "CALIB_RANKS=1"), "'CALIB_RANKS' is no name of a variable"),
         (("train", "--model", "lenet5", "--env", "A=1", "--env", "A=2"), "sets A twice"),
         (("env",), "`calib calibrate` makes one"),
