@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.foundation.collectives import sent_bytes
@@ -36,23 +36,20 @@ class Sensitivity:
 
     `half_width` is (high - low) / 2 over the value. `cases` has the share of the interval's variance
     that is due to each measured case; `fixed` that of the laws by source class, which measuring these
-    cases again does not narrow. All shares sum to 1.
+    cases again does not narrow. All shares sum to 1. `least` is the half-width that is left
+    where all cases are known exactly.
     """
 
     seconds: float
     half_width: float
     cases: Mapping[str, float]
     fixed: Mapping[str, float]
+    least: float
 
     @property
     def measured(self) -> float:
         """Share of the variance that more measuring of the cases narrows."""
         return math.fsum(self.cases.values())
-
-    @property
-    def least(self) -> float:
-        """The half-width that is left where all cases are known exactly."""
-        return self.half_width * math.sqrt(math.fsum(self.fixed.values()))
 
     @property
     def mostly_fixed(self) -> str:
@@ -69,7 +66,7 @@ def sensitivity(
     model: ModelSpec,
     division: Division,
     machine: Machine,
-    feeds: Mapping[str, Iterable[str]],
+    feeds: Mapping[str, Sequence[str]],
     optimizer: str = "momentum",
 ) -> Sensitivity:
     """The shares of measured cases in the interval of one iteration.
@@ -96,15 +93,24 @@ def sensitivity(
     cases: dict[str, float] = defaultdict(float)
     fixed: dict[str, float] = defaultdict(float)
     for source, share in shares(cost).items():
-        group, _, origin = source.partition(FROM)
-        of = list(feeds.get(origin or group, ()))
+        of = feeds.get(_fed(source), ())
         for case in of:
             cases[case] += share / len(of)
         if not of:
-            fixed[group.partition(": ")[0]] += share
-    together = cost._replace(errors=grouped(cost.errors))
-    width = (together.high - together.low) / (2.0 * cost.seconds) if cost.seconds > 0 else 0.0
-    return Sensitivity(cost.seconds, width, dict(cases), dict(fixed))
+            fixed[group_of(source).partition(": ")[0]] += share
+    laws = [error for error in cost.errors if not feeds.get(_fed(error[0]))]
+    widths = [_half_width(cost._replace(errors=grouped(of))) for of in (cost.errors, laws)]
+    return Sensitivity(cost.seconds, widths[0], dict(cases), dict(fixed), widths[1])
+
+
+def _fed(source: str) -> str:
+    """The measured time behind an error, or a source that cases of its own measure."""
+    group, _, origin = source.partition(FROM)
+    return origin or group
+
+
+def _half_width(cost: Cost) -> float:
+    return (cost.high - cost.low) / (2.0 * cost.seconds) if cost.seconds > 0 else 0.0
 
 
 def shares(cost: Cost) -> dict[str, float]:

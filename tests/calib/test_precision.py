@@ -24,9 +24,9 @@ CASES = tuple(
 )
 PLAN = Plan(cases=CASES, budget_seconds=60.0, launches=6)
 FIRST, SECOND = (case.id for case in CASES)
-MEASURED = Known("net data p=2", Sensitivity(1.0, 0.06, {FIRST: 0.3, SECOND: 0.7}, {}))
-OF_LAWS = Known("other data p=2", Sensitivity(1.0, 0.05, {FIRST: 0.19}, {IN_PLACE: 0.81}))
-FINE = Known("net serial p=1", Sensitivity(1.0, 0.02, {}, {IN_PLACE: 1.0}))
+MEASURED = Known("net data p=2", Sensitivity(1.0, 0.06, {FIRST: 0.3, SECOND: 0.7}, {}, 0.0))
+OF_LAWS = Known("other data p=2", Sensitivity(1.0, 0.05, {FIRST: 0.19}, {IN_PLACE: 0.81}, 0.045))
+FINE = Known("net serial p=1", Sensitivity(1.0, 0.02, {}, {IN_PLACE: 1.0}, 0.02))
 
 
 def test_what_three_percent_would_take() -> None:

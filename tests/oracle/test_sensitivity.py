@@ -195,6 +195,22 @@ def test_cases_feed_what_predictions_look_up() -> None:
 
 
 def test_what_is_left_where_every_case_is_known() -> None:
-    of = Sensitivity(1.0, 0.10, {"a": 0.5, "b": 0.25}, {IN_PLACE: 0.2, SIZE_LAWS: 0.05})
+    of = Sensitivity(1.0, 0.10, {"a": 0.5, "b": 0.25}, {IN_PLACE: 0.2, SIZE_LAWS: 0.05}, 0.05)
     assert of.measured == 0.75 and of.mostly_fixed == IN_PLACE
-    assert of.least == pytest.approx(0.05)
+    parameters = measured_machine()
+    exact = {
+        "layers": [
+            time.model_copy(
+                update={
+                    name: Estimate.exactly(getattr(time, name).value)
+                    for name in ("forward_s", "backward_s")
+                }
+            )
+            for time in parameters.layers
+        ]
+    }
+    keys = [origins.layer(time.key, 2, False) for time in parameters.layers]
+    found = sensitivity(NET, DATA, apart(parameters), {key: ["any"] for key in keys})
+    known = project(NET, DATA, measured_machine(**exact)).total
+    assert known is not None and found.least == pytest.approx(known.half_width, rel=1e-9)
+    assert found.least < found.half_width

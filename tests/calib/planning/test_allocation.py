@@ -64,9 +64,9 @@ def test_what_adds_nothing_or_was_not_measured_has_no_time() -> None:
 
 
 def test_needs_sum_to_what_measured_times_add() -> None:
-    of = Sensitivity(1.0, 0.10, {"a": 0.48, "b": 0.16}, {"in place": 0.36})
+    of = Sensitivity(1.0, 0.10, {"a": 0.48, "b": 0.16}, {"in place": 0.36}, 0.06)
     assert needs_of(of) == pytest.approx({"a": 0.06, "b": 0.02})
-    assert needs_of(Sensitivity(1.0, 0.0, {}, {})) == {}
+    assert needs_of(Sensitivity(1.0, 0.0, {}, {}, 0.0)) == {}
 
 
 def small_plan() -> Plan:
@@ -81,7 +81,7 @@ def small_plan() -> Plan:
 def test_a_size_keeps_its_time_and_what_no_prediction_needs_a_little() -> None:
     plan = small_plan()
     needed, other, update, alone = plan.cases
-    of = Sensitivity(1.0, 0.10, {needed.id: 0.75, update.id: 0.25}, {})
+    of = Sensitivity(1.0, 0.10, {needed.id: 0.75, update.id: 0.25}, {}, 0.0)
     found = weighted(plan, [of], {case.id: 1.0 for case in plan.cases})
     for ranks in plan.sizes:
         todo = plan.cases_for(ranks)
