@@ -49,10 +49,12 @@ class Known(NamedTuple):
 class Missing(NamedTuple):
     """What it would take to know predictions within a precision that they are not within.
 
-    `launches` and `seconds` more of measuring as it was; None where that is not enough. `cases` are the
-    ids of those that add most; `stays` the points that no more of it brings there.
+    After `made` launches of each size, so many `launches` more, and the budget `seconds` of them all;
+    None where that is not enough. `cases` are the ids of those that add most; `stays` the points that no
+    more of it brings there.
     """
 
+    made: int
     launches: int | None
     seconds: float | None
     cases: tuple[str, ...]
@@ -88,11 +90,11 @@ def measure_within(
     if precision is None:
         return measure(run, plan, launcher), None
     fewest = min(FEWEST_LAUNCHES, plan.launches)
-    rows, made, known = 0, fewest, list[Known]()
+    rows, first, made, known = 0, 0, fewest, list[Known]()
     for made in range(fewest, plan.launches + 1):
         if made < plan.launches and _is_made(run, made + 1):
             continue  # an interrupted calibration goes on where it was
-        rows = measure(run, plan, launcher, launches=made)
+        rows, first = measure(run, plan, launcher, launches=range(first, made)), made
         known = known_after(run, points)
         reached = bool(known) and known[0].of.half_width <= precision
         said = f"round {made}: {words(known)}"
@@ -164,9 +166,9 @@ def what_is_missing(
         if each not in stays
     ]
     if not times:
-        return Missing(None, None, cases, stays)
-    more = math.ceil(launches * max(times)) - launches
-    return Missing(more, more * launch_s, cases, stays)
+        return Missing(launches, None, None, cases, stays)
+    whole = math.ceil(launches * max(times))
+    return Missing(launches, whole - launches, whole * launch_s, cases, stays)
 
 
 def lines(missing: Missing, precision: float, plan: Plan) -> list[str]:
@@ -178,9 +180,8 @@ def lines(missing: Missing, precision: float, plan: Plan) -> list[str]:
         rounds = counted(missing.launches, "round")
         rest = "the other points need" if missing.stays else "that needs"
         found.append(
-            f"not known to {_within(precision)} within the budget: {rest} about "
-            f"{rounds} more ({seconds_words(missing.seconds)}), most of it "
-            f"for {named}"
+            f"not known to {_within(precision)} after {counted(missing.made, 'round')}: {rest} about "
+            f"{rounds} more (a budget of {seconds_words(missing.seconds)}), most of it for {named}"
         )
     for each in missing.stays[:MOST_NAMED]:
         found.append(
@@ -199,7 +200,7 @@ def as_dict(
         "reached": known[0].of.half_width if known else None,
         "launches": launches,
         "more_launches": missing.launches if missing else 0,
-        "more_s": missing.seconds if missing else 0.0,
+        "budget_s": missing.seconds if missing else None,
         "points": [
             {
                 "point": each.label,

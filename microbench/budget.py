@@ -66,7 +66,8 @@ def budget_of(plan: Plan, ranks: int, todo: Sequence[Case]) -> float:
     """
     held = plan.held_of(ranks)
     each = held.seconds if held else seconds_of_size(plan, ranks) / plan.launches
-    return each * weights_of(todo) / weights_of(plan.cases_for(ranks))
+    whole = weights_of(plan.cases_for(ranks))
+    return each * weights_of(todo) / whole if whole else 0.0  # no prediction needs this size
 
 
 def is_first(case: Case) -> bool:

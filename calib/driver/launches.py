@@ -13,7 +13,7 @@ from calib.foundation.errors import MeasurementError
 from calib.foundation.run_files import LOG_FILE
 from calib.microbench.budget import budget_of
 from calib.microbench.cases import Case, Plan, read_plan
-from calib.microbench.records.parts import cases_done, read_ends, write_part
+from calib.microbench.records.parts import OUT_OF_TIME, cases_done, read_ends, write_part
 from calib.microbench.rows import case_end
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
@@ -22,6 +22,7 @@ from calib.terminal.progress import Bar
 DEADLY = 2
 # starts in a row that end before anything is measured
 STARTS = 2
+NOT_NEEDED = f"{OUT_OF_TIME} on what adds to the intervals of the predictions"
 
 Pair = tuple[int, int]  # launch, and its ranks
 
@@ -47,19 +48,19 @@ class Launches:
     launcher: str
     hang_s: float
     lock: int
-    most: int | None = None
-    """How many launches of each size are made, at most; None: all of the plan."""
+    numbers: range | None = None
+    """Of the launches that are made of each size; None: all of the plan."""
 
     @property
-    def _count(self) -> int:
-        return self.plan.launches if self.most is None else min(self.most, self.plan.launches)
+    def _numbers(self) -> range:
+        return range(self.plan.launches) if self.numbers is None else self.numbers
 
     def go(self) -> None:
         """Until every case has ended in every launch.
 
         Raises RanksEnded or MeasurementError when the ranks cannot even begin, and Interrupted.
         """
-        launches = [(launch, size) for launch in range(self._count) for size in self.plan.sizes]
+        launches = [(launch, size) for launch in self._numbers for size in self.plan.sizes]
         with Bar("measure", sum(len(self.plan.cases_for(size)) for _, size in launches)) as bar:
             for index, (launch, size) in enumerate(launches):
                 plan = read_plan(self.run)  # the first launch of a size chooses what it holds
@@ -73,12 +74,14 @@ class Launches:
         return {case.id: case for case in cases if (case.id, launch) not in done}
 
     def _leave_out(self, launch: int, size: int) -> None:
-        """Skip the cases that ended the ranks too often."""
+        """Skip the cases that ended the ranks too often, and those that no prediction needs."""
         ended = [end.case_id for end in read_ends(self.run) if end.ended_ranks]
         for case in self._todo(launch, size).values():
             if ended.count(case.id) >= DEADLY:
                 reason = f"skipped: it ended the ranks {'twice' if DEADLY == 2 else DEADLY}"
                 write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason))
+            elif case.weight == 0:
+                write_part(self.run, case_end(case, launch, 0.0, stopped_by=NOT_NEEDED))
 
     def _finish(self, launch: int, size: int, bar: Bar, later: Sequence[Pair]) -> None:
         """One launch: start the ranks until each of its cases has rows or has failed."""
@@ -140,7 +143,8 @@ class Launches:
             (case.id, launch)
             for size in plan.sizes
             for case in plan.cases_for(size)
-            for launch in range(min(self._count, plan.launches_of(size)))
+            for launch in self._numbers
+            if launch < plan.launches_of(size)
         }
         bar.total = len(wanted)
         held = [size for launch, size in later if launch < plan.launches_of(size)]

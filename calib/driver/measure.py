@@ -57,7 +57,7 @@ def measure(
     plan: Plan,
     launcher: str = "local",
     hang_s: float = HANG_SECONDS,
-    launches: int | None = None,
+    launches: range | None = None,
 ) -> int:
     """Start the ranks for every launch of the plan that is not done.
 
@@ -74,8 +74,7 @@ def measure(
     hang_s
         Ranks without progress for so many seconds end themselves.
     launches
-        How many launches of each size are made, at most, those that are done among them; by default
-        all of the plan.
+        The numbers of the launches that are made of each size; by default all of the plan.
 
     Returns
     -------

@@ -22,16 +22,15 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from calib.microbench.budget import weight_of, weights_of
-from calib.microbench.cases import Case, Plan
+from calib.microbench.budget import weights_of
+from calib.microbench.cases import Case, Held, Plan
 from calib.oracle.sensitivity import Sensitivity
 
 STEPS = 100
 # the exponent of a step towards t ~ need(t): of one prediction, one step is enough
 STEP = 2.0 / 3.0
-# of what a case has by its kind, what is left to one that adds nothing to these predictions: laws, and
-# what other predictions look up, rest on it
-LEAST_SHARE = 0.1
+# a case that adds less of the variance of an interval is not measured again for it
+NEGLIGIBLE = 1e-3
 
 
 def best_times(
@@ -79,13 +78,18 @@ def best_times(
 
 
 def needs_of(of: Sensitivity) -> dict[str, float]:
-    """Case -> the relative half-width that it adds: they sum to what all measured times add."""
+    """Case -> the relative half-width that it adds, of those that count.
+
+    Together they are what measured times add.
+    """
     whole = of.half_width * math.sqrt(of.measured) if of.measured > 0 else 0.0
-    return {case: whole * share / of.measured for case, share in of.cases.items() if share > 0}
+    return {
+        case: whole * share / of.measured for case, share in of.cases.items() if share > NEGLIGIBLE
+    }
 
 
 def weighted(plan: Plan, found: Sequence[Sensitivity], spent_s: Mapping[str, float]) -> Plan:
-    """The plan with weights of cases by what they add to predictions; each size keeps its time.
+    """The plan whose further launches have cases by what they add to predictions.
 
     Parameters
     ----------
@@ -95,22 +99,27 @@ def weighted(plan: Plan, found: Sequence[Sensitivity], spent_s: Mapping[str, flo
         The predictions whose intervals are to shrink.
     spent_s
         Case -> s that it was measured for.
+
+    Returns
+    -------
+    Plan
+        With weights: 0 of the cases that add nothing that counts. A launch of all sizes together takes
+        its part of the budget, and a size without a case that adds anything no time. The plan as it is,
+        where no case does.
     """
     best = best_times([needs_of(of) for of in found], spent_s)
-    weights: dict[str, float] = {}
-    for ranks in plan.sizes:
-        mine = [by_kind(case) for case in plan.cases_for(ranks)]
-        usual = {case.id: weight_of(case) for case in mine}
-        whole, sought = weights_of(mine), math.fsum(best.get(name, 0.0) for name in usual)
-        if not sought:
-            continue  # no prediction needs this size: it stays as it is
-        for name, weight in usual.items():
-            share = best.get(name, 0.0) / sought
-            weights[name] = LEAST_SHARE * weight + (1.0 - LEAST_SHARE) * whole * share
-    cases = tuple(
-        case.model_copy(update={"weight": weights.get(case.id, case.weight)}) for case in plan.cases
-    )
-    return plan.model_copy(update={"cases": cases})
+    if not best:
+        return plan
+    whole = weights_of(map(by_kind, plan.cases))
+    weights = {case.id: whole * best.get(case.id, 0.0) for case in plan.cases}
+    each_s = plan.budget_seconds / plan.launches
+
+    def again(held: Held) -> Held:
+        seconds = each_s * math.fsum(best.get(case.id, 0.0) for case in plan.cases_for(held.ranks))
+        return held.model_copy(update={"launches": plan.launches, "seconds": seconds})
+
+    cases = tuple(case.model_copy(update={"weight": weights[case.id]}) for case in plan.cases)
+    return plan.model_copy(update={"cases": cases, "held": tuple(map(again, plan.held))})
 
 
 def by_kind(case: Case) -> Case:
