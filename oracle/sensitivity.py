@@ -27,7 +27,7 @@ from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import iteration
-from calib.oracle.sources import CONTENTION, FROM, OVERLAP, group_of, grouped
+from calib.oracle.sources import CONTENTION, FROM, OVERLAP, class_of, group_of, grouped
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def sensitivity(
         for case in of:
             cases[case] += share / len(of)
         if not of:
-            fixed[group_of(source).partition(": ")[0]] += share
+            fixed[class_of(group_of(source))] += share
     laws = [error for error in cost.errors if not feeds.get(_fed(error[0]))]
     widths = [_half_width(cost._replace(errors=grouped(of))) for of in (cost.errors, laws)]
     return Sensitivity(cost.seconds, widths[0], dict(cases), dict(fixed), widths[1])

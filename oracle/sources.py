@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import get_args
 
 from calib.oracle.projection import ErrorSource, SourceClass
@@ -77,28 +78,35 @@ def by_class(errors: Iterable[Error]) -> list[ErrorSource]:
         The squares of their seconds below (above) sum to that of the cost. The interval need not be
         symmetric: shares are of the sum of both squares. Empty where there is no error.
     """
-    found: dict[str, list[Error]] = {}
-    for error in errors:
-        if error[1] or error[2]:
-            found.setdefault(error[0].partition(": ")[0], []).append(error)
-    squares = {
-        name: (sum([e[1] * e[1] for e in of]), sum([e[2] * e[2] for e in of]))
-        for name, of in found.items()
-    }
-    whole = sum([down + up for down, up in squares.values()])
-    if not whole > 0:
-        return []
+    found: dict[str, list[float]] = {}  # class -> squares below and above, and the largest of both
+    mostly: dict[str, str] = {}
+    for source, below, above in errors:
+        name, down, up = class_of(source), below * below, above * above
+        both = down + up
+        if not both:
+            continue
+        of = found.get(name)
+        if of is None:
+            found[name], mostly[name] = [down, up, both], source
+            continue
+        of[0] += down
+        of[1] += up
+        if both > of[2]:
+            of[2], mostly[name] = both, source
+    whole = sum([of[0] + of[1] for of in found.values()])
     return [
         ErrorSource(
             source=name,
             below_s=math.sqrt(down),
             above_s=math.sqrt(up),
             share=min(1.0, (down + up) / whole),
-            mostly=max(found[name], key=_variance)[0].partition(": ")[2],
+            mostly=mostly[name].partition(": ")[2],
         )
-        for name, (down, up) in sorted(squares.items(), key=lambda of: -sum(of[1]))
+        for name, (down, up, _) in sorted(found.items(), key=lambda of: -of[1][0] - of[1][1])
     ]
 
 
-def _variance(error: Error) -> float:
-    return error[1] * error[1] + error[2] * error[2]
+@lru_cache(maxsize=4096)
+def class_of(source: str) -> str:
+    """The class of an error source."""
+    return source.partition(": ")[0]
