@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from calib.driver.launches import Launches
+from calib.driver.launches import NOT_NEEDED, Launches
 from calib.driver.ranks import RanksEnded
 from calib.foundation.errors import MeasurementError
-from calib.microbench.cases import CollectiveCase, Plan
+from calib.microbench.cases import CollectiveCase, Plan, write_plan
 from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.parts import cases_done, read_ends
 
@@ -81,6 +82,32 @@ def test_nothing_happens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert starts(tmp_path) == LAUNCHES
     assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 6
     assert "failed" not in capsys.readouterr().err
+
+
+def test_some_of_the_launches(tmp_path: Path) -> None:
+    """A round is a launch of its own; those before it are not tried again."""
+    every = launches(tmp_path, GO_ON, 4)
+    for numbers in (range(1), range(2, 3)):
+        replace(every, numbers=numbers).go()
+    assert starts(tmp_path) == 2
+    assert {launch for _, launch in ends(tmp_path)} == {0, 2}
+
+
+def test_a_case_without_weight_is_not_measured(tmp_path: Path) -> None:
+    """And where no case of a size has any, its ranks are not started."""
+    every = launches(tmp_path, GO_ON)
+    plan = every.plan
+    for numbers, weights in ((range(1), (0.0, 2.0, 1.0)), (range(1, 2), (0.0, 0.0, 0.0))):
+        cases = [
+            case.model_copy(update={"weight": weight})
+            for case, weight in zip(plan.cases, weights, strict=True)
+        ]
+        write_plan(tmp_path, plan.model_copy(update={"cases": tuple(cases)}))
+        replace(every, numbers=numbers).go()
+    assert starts(tmp_path) == 1
+    found = stopped(tmp_path)
+    assert [found[n, 0] for n in SIZES] == [NOT_NEEDED, "interval", "interval"]
+    assert [found[n, 1] for n in SIZES] == [NOT_NEEDED] * 3
 
 
 def test_a_case_that_always_ends_the_ranks(
