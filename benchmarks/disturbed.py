@@ -2,7 +2,7 @@
 
     python -m benchmarks.disturbed FOLDER [--repetitions 3] [OPTION OF CALIBRATE...]
 
-The disturber (tests/helpers/disturber.py) has one core for 40% of the time. FOLDER/CONDITION-N are the run
+The disturber (tests/helpers/disturber.py) has one core for 40% of the time. FOLDER/CONDITION-N are run
 directories; those that are there are not made again. Prints, for each condition, the mean of strategy
 means, the worst point, the coverage of the intervals and their mean width, as trained and at the
 machine's speed of the calibration, and writes them into FOLDER/disturbed.json.
