@@ -53,9 +53,10 @@ class HostReading:
     clock_s: float
     process_s: float
     """CPU seconds of this process, all its threads."""
-    physical_cores: int
+    physical_cores: tuple[tuple[int, ...], ...]
+    """The hardware threads of each of the cores asked for."""
     cores: dict[int, CoreTime]
-    """Hardware thread -> its time: those of the cores asked for, and their siblings."""
+    """Hardware thread -> its time."""
     switches: int
     """Of this process from its core against its will."""
     faults: int
@@ -101,14 +102,14 @@ def read_host(cores: Sequence[int], root: Path = ROOT, pause_frames: bool = Fals
     pause_frames
         As for `read_network`.
     """
-    siblings = {hardware_threads(core, root) for core in cores}
-    wanted = {thread for threads in siblings for thread in threads}
+    physical = tuple(sorted({hardware_threads(core, root) for core in cores}))
+    wanted = {thread for threads in physical for thread in threads}
     lines = [line.split() for line in _lines(root / "proc/stat")]
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return HostReading(
         clock_s=time.monotonic(),
         process_s=time.process_time(),
-        physical_cores=len(siblings),
+        physical_cores=physical,
         cores=_times(lines, wanted),
         switches=usage.ru_nivcsw,
         faults=usage.ru_majflt,
@@ -137,7 +138,7 @@ def activity(before: HostReading, after: HostReading, ours_s: float) -> HostActi
     carried = [growth(then.received, network.received), growth(then.sent, network.sent)]
     return HostActivity(
         window_s=window_s,
-        others=max(0.0, others) / after.physical_cores if known else None,
+        others=max(0.0, others) / len(after.physical_cores) if known else None,
         stolen=stolen / len(used) if known else None,
         switches=(after.switches - before.switches) / per_s,
         faults=(after.faults - before.faults) / per_s,
@@ -160,6 +161,20 @@ def core_shares(before: HostReading, after: HostReading) -> dict[int, tuple[floa
         for thread, then in before.cores.items()
         if thread in after.cores
     }
+
+
+def busiest_core(before: HostReading, after: HostReading) -> float | None:
+    """The share of its time that processes used of the busiest physical core; None as for `others`.
+
+    One of many cores may be taken while `others` of all is small; the rank on it keeps all waiting.
+    """
+    used = core_shares(before, after)
+    if not used or after.clock_s - before.clock_s < LEAST_WINDOW_S:
+        return None
+    return max(
+        sum(used[thread][0] for thread in threads if thread in used)
+        for threads in after.physical_cores
+    )
 
 
 def worst(found: Iterable[HostActivity]) -> HostActivity:

@@ -19,6 +19,7 @@ from calib.microbench.machine.host import (
     HostActivity,
     HostReading,
     activity,
+    busiest_core,
     core_shares,
     hardware_threads,
     read_host,
@@ -46,11 +47,11 @@ def test_times_of_cores_with_their_siblings(recorded: Path) -> None:
         1: CoreTime(used_s=8328.33 + 390.72 + 2446.83, stolen_s=87.22),
         3: CoreTime(used_s=51.0, stolen_s=0.4),
     }
-    assert reading.physical_cores == 1
+    assert reading.physical_cores == ((1, 3),)
     assert reading.running == 3 and reading.mhz == 1990.25
     assert reading.network.resent == {"tcp RetransSegs": 404}
     both = read_host([0, 1, 2], recorded)
-    assert sorted(both.cores) == [0, 1, 2, 3] and both.physical_cores == 2
+    assert sorted(both.cores) == [0, 1, 2, 3] and both.physical_cores == ((0, 2), (1, 3))
     assert both.mhz == 1990.25
 
 
@@ -78,7 +79,7 @@ def test_nothing_is_known_where_the_system_counts_nothing(tmp_path: Path) -> Non
 READING = HostReading(
     clock_s=100.0,
     process_s=5.0,
-    physical_cores=2,
+    physical_cores=((0,), (1,)),
     cores={0: CoreTime(10.0, 1.0), 1: CoreTime(20.0, 2.0)},
     switches=7,
     faults=1,
@@ -91,7 +92,7 @@ READING = HostReading(
 LATER = HostReading(
     clock_s=110.0,
     process_s=12.0,
-    physical_cores=2,
+    physical_cores=((0,), (1,)),
     cores={0: CoreTime(19.0, 1.5), 1: CoreTime(25.0, 2.0)},
     switches=57,
     faults=11,
@@ -129,9 +130,17 @@ def test_more_of_ours_than_the_kernel_counted_leaves_none_to_others() -> None:
 
 def test_shares_of_siblings_are_of_one_core() -> None:
     """Both threads of one core used by others: the core is taken twice."""
-    one, then = replace(READING, physical_cores=1), replace(LATER, physical_cores=1)
+    one, then = (replace(each, physical_cores=((0, 1),)) for each in (READING, LATER))
     assert activity(one, then, ours_s=0.0).others == pytest.approx(1.4)
     assert activity(one, then, ours_s=0.0).stolen == pytest.approx(0.025)
+    assert busiest_core(one, then) == pytest.approx(1.4)
+
+
+def test_the_busiest_core() -> None:
+    """Beside idle ones: its own time, where the share of all is half of it."""
+    assert busiest_core(READING, LATER) == pytest.approx(0.9)
+    assert busiest_core(READING, replace(LATER, clock_s=READING.clock_s + 0.1)) is None
+    assert busiest_core(replace(READING, cores={}), LATER) is None
 
 
 def test_a_window_too_short_for_the_kernels_counts() -> None:
