@@ -158,6 +158,7 @@ class Watching:
             ],
             resent=_per_s(before.resent, after.resent, seconds),
             congested=_per_s(before.congested, after.congested, seconds),
+            stalled=_per_s(before.stalled, after.stalled, seconds),
             gpus=[_gpu(index, gpu) for index, gpu in enumerate(self._gpus)],
             looks=self.looks,
         )

@@ -25,8 +25,7 @@ LANES = 4  # port counters count words of 4 B (Documentation/ABI/stable/sysfs-cl
 RESENT = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "RetransSegs")
 # of RoCE: notifications sent and obeyed, and packets that a switch marked
 CONGESTED = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
-# of InfiniBand, which has credits: ticks in which a port had something to send and might not
-WAITED = "port_xmit_wait"
+STALLED = "port_xmit_wait"
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,10 @@ class NetworkReading:
     resent: dict[str, int] = field(default_factory=dict)
     """Packets that were lost or late, as either end saw it, and segments of TCP sent again."""
     congested: dict[str, int] = field(default_factory=dict)
-    """Pause frames, marks and notifications; of InfiniBand ticks. Comparable with those of the same
-    machine, not with another's."""
+    """Pause frames, marks and notifications of congestion."""
+    stalled: dict[str, int] = field(default_factory=dict)
+    """Of InfiniBand: ticks in which a port had something to send and might not. How long one is only the
+    card knows."""
 
 
 def read_network(root: Path = ROOT, pause_frames: bool = False) -> NetworkReading:
@@ -125,10 +126,9 @@ def _add_port(reading: NetworkReading, name: str, port: Path) -> None:
             count = _number(port / "hw_counters" / counter)
             if count is not None:
                 counts[f"{name} {counter}"] = count
-    if _text(port / "link_layer") != "Ethernet":
-        ticks = _number(port / "counters" / WAITED)
-        if ticks is not None:
-            reading.congested[f"{name} {WAITED}"] = ticks
+    ticks = _number(port / "counters" / STALLED)
+    if ticks is not None and _text(port / "link_layer") != "Ethernet":
+        reading.stalled[f"{name} {STALLED}"] = ticks
 
 
 def _tcp(root: Path) -> dict[str, int]:

@@ -68,5 +68,8 @@ class Watched(Record):
     interfaces: list[InterfaceUse]
     resent: dict[str, Magnitude] = Field(description="packets sent again per s, by counter")
     congested: dict[str, Magnitude] = Field(description="pauses and marks per s, by counter")
+    stalled: dict[str, Magnitude] = Field(
+        description="of InfiniBand: ticks per s in which a port had something to send and might not"
+    )
     gpus: list[GpuUse]
     looks: list[Look] = Field(description="one after another, each of the time since the last")

@@ -33,6 +33,7 @@ WATCHED = Watched(
     interfaces=[InterfaceUse(name="eth0", received=2048, sent=0)],
     resent={},
     congested={},
+    stalled={},
     gpus=[],
     looks=LOOKS,
 )

@@ -39,6 +39,7 @@ def seen(*looks: Look) -> Watched:
             ],
             resent={"tcp RetransSegs": 25.0},
             congested={"mlx5_0/1 np_cnp_sent": 0.0},
+            stalled={},
             gpus=[
                 GpuUse(name="H100", index=0, processes=0, held_back=[]),
                 GpuUse(name="H100", index=1, processes=2, held_back=[]),

@@ -68,14 +68,14 @@ def test_a_queue_for_shaping_is_no_interface(tmp_path: Path) -> None:
 
 
 def test_infiniband(tmp_path: Path) -> None:
-    """Words of 4 bytes; what IP sends over it is in them; ticks are what tells of congestion."""
+    """Words of 4 bytes; what IP sends over it is in them; ticks without credits."""
     there = {"ib0": (9, 9), "eth0": (100, 50)}
     root = machine(tmp_path, there, "ib0/device/", "eth0/device/", mlx5_0=PORT)
     write(root, {f"{NET}/ib0/type": "32\n", f"{NET}/eth0/type": "1\n"})
     reading = read_network(root)
     assert reading.received == {"eth0": 100, "mlx5_0/1": 4000}
     assert reading.sent == {"eth0": 50, "mlx5_0/1": 2000}
-    assert reading.congested == {"mlx5_0/1 port_xmit_wait": 77}
+    assert reading.stalled == {"mlx5_0/1 port_xmit_wait": 77} and reading.congested == {}
     assert reading.resent == {
         "mlx5_0/1 out_of_sequence": 3,
         "mlx5_0/1 packet_seq_err": 2,
@@ -93,6 +93,7 @@ def test_roce(tmp_path: Path) -> None:
         "mlx5_0/1 rp_cnp_handled": 13,
         "mlx5_0/1 np_ecn_marked_roce_packets": 14,
     }
+    assert reading.stalled == {}
 
 
 def test_a_port_that_answers_nothing(tmp_path: Path) -> None:
