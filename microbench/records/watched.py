@@ -20,15 +20,15 @@ class CoreUse(Record):
 class ProcessUse(Record):
     """A process that used the CPU."""
 
-    pid: CountOrNone
-    name: str
+    pid: CountOrNone = Field(description="its number")
+    name: str = Field(description="as the system has it")
     share: Ratio = Field(description="CPU time / time: 1 is one hardware thread all the time")
 
 
 class InterfaceUse(Record):
     """A network interface, or a port of InfiniBand or RoCE."""
 
-    name: str
+    name: str = Field(description="of the interface, or device/port")
     received: Magnitude = Field(description="B/s")
     sent: Magnitude = Field(description="B/s")
 
@@ -36,7 +36,7 @@ class InterfaceUse(Record):
 class GpuUse(Record):
     """A GPU at the last look."""
 
-    name: str
+    name: str = Field(description="of its kind")
     index: CountOrNone = Field(description="on the bus, as NVML counts")
     processes: CountOrNone = Field(description="that compute on it")
     held_back: list[str] = Field(description="what holds its clocks back: heat, brakes")
@@ -45,7 +45,7 @@ class GpuUse(Record):
 class Disturbed(Record):
     """One kind of disturbance that was seen."""
 
-    by: Disturbance
+    by: Disturbance = Field(description="the kind")
     looks: Count = Field(description="in how many of the looks")
     found: str = Field(description="what it was, how much")
     advice: str = Field(description="what to do")
@@ -65,11 +65,11 @@ class Watched(Record):
         description="used of these cores by what is not listed: ended meanwhile, or of another "
         "container; 1 is one hardware thread. Null where the system does not count"
     )
-    interfaces: list[InterfaceUse]
+    interfaces: list[InterfaceUse] = Field(description="those that together count a byte once")
     resent: dict[str, Magnitude] = Field(description="packets sent again per s, by counter")
     congested: dict[str, Magnitude] = Field(description="pauses and marks per s, by counter")
     stalled: dict[str, Magnitude] = Field(
         description="of InfiniBand: ticks per s in which a port had something to send and might not"
     )
-    gpus: list[GpuUse]
+    gpus: list[GpuUse] = Field(description="those that NVML can read")
     looks: list[Look] = Field(description="one after another, each of the time since the last")
