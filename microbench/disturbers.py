@@ -20,7 +20,7 @@ from calib.microbench.machine.host import (
     core_shares,
     read_host,
 )
-from calib.microbench.machine.network import growth
+from calib.microbench.machine.network import growth, read_network
 from calib.microbench.machine.placement import usable_cores
 from calib.microbench.machine.processes import Processes
 from calib.microbench.machine.telemetry import THROTTLED
@@ -165,7 +165,7 @@ class Watching:
         return judged(watched)
 
     def _read(self) -> HostReading:
-        return read_host(self._cores, pause_frames=True)
+        return read_host(self._cores, read_network(pause_frames=True))
 
     def _unseen(
         self, cores: Sequence[CoreUse], processes: Sequence[ProcessUse], seconds: float

@@ -6,9 +6,9 @@ than Linux, and where a counter is missing, what it would say is None.
 
 Example
 -------
->>> before = read_host(usable_cores())
+>>> before = read_host(usable_cores(), read_network())
 >>> ...  # what is timed
->>> after = read_host(usable_cores())
+>>> after = read_host(usable_cores(), read_network())
 >>> ours_s = after.process_s - before.process_s  # and that of other ranks on these cores
 >>> activity(before, after, ours_s).others
 0.02
@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from calib.microbench.machine.network import ROOT, NetworkReading, growth, read_network
+from calib.microbench.machine.network import ROOT, NetworkReading, growth
 
 # /proc/stat counts in USER_HZ, 100 a second on every Linux: in a shorter window the rounding of a core's
 # three counters alone may be 6% of it, and a kernel that only looks at each tick who runs errs as much.
@@ -91,21 +91,25 @@ class HostActivity:
     congested: float | None
 
 
-def read_host(cores: Sequence[int], root: Path = ROOT, pause_frames: bool = False) -> HostReading:
+def read_host(
+    cores: Sequence[int], network: NetworkReading | None = None, root: Path = ROOT
+) -> HostReading:
     """The counters of now.
 
     Parameters
     ----------
     cores
         Those that a rank may run on. Other hardware threads of the same physical cores count as well.
+    network
+        What was read of it just now (`read_network`): one rank of a host is enough.
     root
         What holds proc and sys.
-    pause_frames
-        As for `read_network`.
     """
-    physical = tuple(sorted({hardware_threads(core, root) for core in cores}))
+    physical = _physical(tuple(cores), root)
     wanted = {thread for threads in physical for thread in threads}
-    lines = [line.split() for line in _lines(root / "proc/stat")]
+    # not the line of interrupts, which has thousands of numbers on a large machine
+    counted = ("cpu", "procs_running")
+    lines = [line.split() for line in _lines(root / "proc/stat") if line.startswith(counted)]
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return HostReading(
         clock_s=time.monotonic(),
@@ -116,7 +120,7 @@ def read_host(cores: Sequence[int], root: Path = ROOT, pause_frames: bool = Fals
         faults=usage.ru_majflt,
         running=next((int(words[1]) for words in lines if words[0] == "procs_running"), None),
         mhz=min(_clocks(sorted(cores), root), default=None),
-        network=read_network(root, pause_frames),
+        network=network or NetworkReading(),
     )
 
 
@@ -192,6 +196,12 @@ def worst(found: Iterable[HostActivity]) -> HostActivity:
     }
     worst_of: dict[str, Any] = {name: max(of, default=None) for name, of in values.items()}
     return HostActivity(**{**worst_of, "mhz": min(values["mhz"], default=None)})
+
+
+@cache
+def _physical(cores: tuple[int, ...], root: Path) -> tuple[tuple[int, ...], ...]:
+    """The hardware threads of each physical core among these."""
+    return tuple(sorted({hardware_threads(core, root) for core in cores}))
 
 
 @cache

@@ -11,11 +11,12 @@ from calib.microbench.control import Control
 from calib.microbench.machine.host import (
     LEAST_WINDOW_S,
     HostActivity,
+    HostReading,
     activity,
     hardware_threads,
     read_host,
 )
-from calib.microbench.machine.network import ROOT
+from calib.microbench.machine.network import ROOT, read_network
 from calib.microbench.machine.placement import machine_id, usable_cores
 
 
@@ -45,14 +46,16 @@ class HostLooks:
             for rank, (machine, theirs) in enumerate(ranks)
             if machine == here and not set(mine).isdisjoint(theirs)
         ]
-        self._readings = deque([read_host(self._cores, root)])
+        self._first_here = all(machine != here for machine, _ in ranks[: control.rank])
+        self._readings = deque([self._read()])
 
     def look(self) -> HostActivity:
         """What happened here since the last look; shares of the cores over LEAST_WINDOW_S at least.
 
-        Shares are None until that time has passed. Collective.
+        Shares are None until that time has passed; the network is that of the first rank on a host.
+        Collective.
         """
-        now = read_host(self._cores, self._root)
+        now = self._read()
         last = self._readings[-1]
         self._readings.append(now)
         while now.clock_s - self._readings[1].clock_s >= LEAST_WINDOW_S:
@@ -65,3 +68,7 @@ class HostLooks:
         ours = sum(every[rank] for rank in self._sharers)
         shares = activity(before, now, ours * window_s)
         return replace(activity(last, now, 0.0), others=shares.others, stolen=shares.stolen)
+
+    def _read(self) -> HostReading:
+        network = read_network(self._root) if self._first_here else None
+        return read_host(self._cores, network, self._root)

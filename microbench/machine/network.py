@@ -22,7 +22,7 @@ ROOT = Path("/")
 INFINIBAND = "32"  # ARPHRD_INFINIBAND: the type of an interface for IP over InfiniBand
 LANES = 4  # port counters count words of 4 B (Documentation/ABI/stable/sysfs-class-infiniband)
 # of mlx5 and irdma: what a receiver missed, what a sender was told, what nobody acknowledged in time
-RESENT = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "RetransSegs")
+RESENT = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
 # of RoCE: notifications sent and obeyed, and packets that a switch marked
 CONGESTED = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 STALLED = "port_xmit_wait"
@@ -56,14 +56,16 @@ def read_network(root: Path = ROOT, pause_frames: bool = False) -> NetworkReadin
         Also ask the cards of this host for pause frames, which may take milliseconds each.
     """
     reading = NetworkReading()
-    ports = _ports(root)
-    for name, (received, sent) in _interfaces(root, bool(ports)).items():
+    counters = _port_counters(root)
+    for name, (received, sent) in _interfaces(root, bool(counters)).items():
         reading.received[name], reading.sent[name] = received, sent
         paused = pauses(statistics_of(name)) if pause_frames else None
         if paused is not None:
             reading.congested[f"{name} pause frames"] = paused
-    for name, port in ports.items():
-        _add_port(reading, name, port)
+    for of, name, path, unit in counters:
+        count = _number(path)
+        if count is not None:
+            getattr(reading, of)[name] = unit * count
     segments = _tcp(root).get("RetransSegs")
     if segments is not None:
         reading.resent["tcp RetransSegs"] = segments
@@ -92,14 +94,14 @@ def _single(names: tuple[str, ...], root: Path, has_ports: bool) -> list[str]:
         if (not hardware or name in hardware)
         and not name.startswith("ifb")  # packets of another interface, on their way through a queue
         and not any(place.glob("lower_*"))  # made of others
-        and not (has_ports and _text(place / "type") == INFINIBAND)
+        and not (has_ports and _text(str(place / "type")) == INFINIBAND)
     ]
 
 
 def _device_table(root: Path) -> dict[str, tuple[int, int]]:
     """Interface -> bytes received and sent, of all: one file, where sysfs has two for each."""
     found = {}
-    for line in _text(root / "proc/net/dev").splitlines():
+    for line in _text(f"{root}/proc/net/dev").splitlines():
         name, colon, numbers = line.partition(":")
         words = numbers.split()
         if colon and len(words) >= 9:
@@ -108,40 +110,37 @@ def _device_table(root: Path) -> dict[str, tuple[int, int]]:
 
 
 @cache
-def _ports(root: Path) -> dict[str, Path]:
-    """Device and port of InfiniBand and RoCE -> its folder."""
-    return {
-        f"{port.parents[1].name}/{port.name}": port
-        for port in sorted((root / "sys/class/infiniband").glob("*/ports/*"))
-    }
+def _port_counters(root: Path) -> list[tuple[str, str, str, int]]:
+    """What ports of InfiniBand and RoCE count: what for, as what, in which file, and its unit.
 
-
-def _add_port(reading: NetworkReading, name: str, port: Path) -> None:
-    for counts, counter in ((reading.received, "port_rcv_data"), (reading.sent, "port_xmit_data")):
-        words = _number(port / "counters" / counter)
-        if words is not None:
-            counts[name] = LANES * words
-    for counts, counters in ((reading.resent, RESENT), (reading.congested, CONGESTED)):
-        for counter in counters:
-            count = _number(port / "hw_counters" / counter)
-            if count is not None:
-                counts[f"{name} {counter}"] = count
-    ticks = _number(port / "counters" / STALLED)
-    if ticks is not None and _text(port / "link_layer") != "Ethernet":
-        reading.stalled[f"{name} {STALLED}"] = ticks
+    Found once: a host with eight cards has 70 of these files.
+    """
+    found = []
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        name = f"{port.parents[1].name}/{port.name}"
+        files = [("received", name, "counters/port_rcv_data", LANES)]
+        files += [("sent", name, "counters/port_xmit_data", LANES)]
+        files += [("resent", f"{name} {each}", f"hw_counters/{each}", 1) for each in RESENT]
+        files += [("congested", f"{name} {each}", f"hw_counters/{each}", 1) for each in CONGESTED]
+        if _text(str(port / "link_layer")) != "Ethernet":
+            files += [("stalled", f"{name} {STALLED}", f"counters/{STALLED}", 1)]
+        for of, counter, file, unit in files:
+            if (port / file).exists():
+                found.append((of, counter, str(port / file), unit))
+    return found
 
 
 def _tcp(root: Path) -> dict[str, int]:
     """The counters of TCP by name: /proc/net/snmp has a line of names and one of numbers."""
     lines = [
         line.split()[1:]
-        for line in _text(root / "proc/net/snmp").splitlines()
+        for line in _text(f"{root}/proc/net/snmp").splitlines()
         if line.startswith("Tcp:")
     ]
     return dict(zip(lines[0], map(int, lines[1]), strict=False)) if len(lines) == 2 else {}
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     """The stripped content; "" where it cannot be read."""
     try:
         with open(path) as file:
@@ -150,6 +149,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _number(path: Path) -> int | None:
+def _number(path: str) -> int | None:
     text = _text(path)
     return int(text) if text.isdecimal() else None

@@ -25,7 +25,7 @@ from calib.microbench.machine.host import (
     read_host,
     worst,
 )
-from calib.microbench.machine.network import NetworkReading
+from calib.microbench.machine.network import NetworkReading, read_network
 from calib.microbench.machine.placement import usable_cores
 
 CPU = "sys/devices/system/cpu"
@@ -42,7 +42,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_times_of_cores_with_their_siblings(recorded: Path) -> None:
-    reading = read_host([1], recorded)
+    reading = read_host([1], read_network(recorded), recorded)
     assert reading.cores == {
         1: CoreTime(used_s=8328.33 + 390.72 + 2446.83, stolen_s=87.22),
         3: CoreTime(used_s=51.0, stolen_s=0.4),
@@ -50,15 +50,16 @@ def test_times_of_cores_with_their_siblings(recorded: Path) -> None:
     assert reading.physical_cores == ((1, 3),)
     assert reading.running == 3 and reading.mhz == 1990.25
     assert reading.network.resent == {"tcp RetransSegs": 404}
-    both = read_host([0, 1, 2], recorded)
+    assert reading.network.received == {"eth0": 1000}
+    both = read_host([0, 1, 2], root=recorded)
     assert sorted(both.cores) == [0, 1, 2, 3] and both.physical_cores == ((0, 2), (1, 3))
-    assert both.mhz == 1990.25
+    assert both.mhz == 1990.25 and both.network == NetworkReading()
 
 
 def test_clocks_that_are_scaled(recorded: Path) -> None:
     """In kHz (Documentation/admin-guide/pm/cpufreq.rst)."""
     write(recorded, {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": "3400000\n"})
-    assert read_host([0], recorded).mhz == 3400.0
+    assert read_host([0], root=recorded).mhz == 3400.0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_hardware_threads(tmp_path: Path, siblings: str, threads: tuple[int, ...
 
 
 def test_nothing_is_known_where_the_system_counts_nothing(tmp_path: Path) -> None:
-    before = read_host([0, 1], tmp_path)
+    before = read_host([0, 1], read_network(tmp_path), tmp_path)
     found = activity(before, replace(before, clock_s=before.clock_s + 1), 0.1)
     assert before.cores == {} and before.running is before.mhz is None
     assert found.others is found.stolen is found.network is found.resent is found.congested is None
