@@ -214,9 +214,9 @@ def known(looks: Sequence[Look], name: str) -> list[float]:
     return [value for look in looks if (value := getattr(look, name)) is not None]
 
 
-def _share(watched: Watched, name: str, of: str) -> str:
-    """The median and the most of a share; 0.0% where nobody counts."""
-    shares = known(watched.looks, name) or [0.0]
+def _share(watched: Watched, by: Disturbance, name: str, of: str) -> str:
+    """The median and the most of a share in the looks that were disturbed; 0.0% where nobody counts."""
+    shares = known([look for look in watched.looks if by in look.disturbed], name) or [0.0]
     return f"{percent(median(shares))} {of} (at most {percent(max(shares))})"
 
 
@@ -227,11 +227,12 @@ def _cores(watched: Watched) -> str:
         if process.share >= LEAST_SHARE
     ]
     who = f": {several(busy)}" if busy else ""
-    return f"other processes use {_share(watched, 'others', 'of a core')}{who}"
+    return f"other processes use {_share(watched, 'cores', 'others', 'of a core')}{who}"
 
 
 def _stolen(watched: Watched) -> str:
-    return f"the hypervisor takes {_share(watched, 'stolen', 'of the time of the cores')}"
+    share = _share(watched, "stolen", "stolen", "of the time of the cores")
+    return f"the hypervisor takes {share}"
 
 
 def _slow(watched: Watched) -> str:

@@ -71,19 +71,20 @@ def test_a_moment_in_a_quiet_hour() -> None:
 def test_each_disturbance_says_what_was_found() -> None:
     watched = seen(
         look(others=0.1, stolen=0.0, arithmetic_s=1e-3, memory_s=1e-3, gpu_processes=2),
-        look(others=0.3, stolen=0.1, arithmetic_s=1e-3, memory_s=2e-3, gpu_processes=0),
+        look("cores", others=0.3, stolen=0.1, arithmetic_s=1e-3, memory_s=2e-3, gpu_processes=0),
         look(*DISTURBANCES, others=0.5, stolen=0.3, arithmetic_s=1.5e-3, memory_s=4e-3),
     )
     assert {each.by: each.found for each in watched.disturbed} == {
-        "cores": "other processes use 30.0% of a core (at most 50.0%): miner (pid 12)",
-        "stolen": "the hypervisor takes 10.0% of the time of the cores (at most 30.0%)",
+        "cores": "other processes use 40.0% of a core (at most 50.0%): miner (pid 12)",
+        "stolen": "the hypervisor takes 30.0% of the time of the cores (at most 30.0%)",
         "slow": "arithmetic takes up to 1.50 times as long as usual, a copy of memory takes up to "
         "2.00 times as long as usual",
         "network": "others use the network: eth0 carries 3 MiB/s, tcp RetransSegs 25.0 per s",
         "gpu": "other processes compute: 2 on GPU 1",
     }
     assert not watched.quiet
-    assert all(each.looks == 1 and each.advice for each in watched.disturbed)
+    assert [each.looks for each in watched.disturbed] == [2, 1, 1, 1, 1]
+    assert all(each.advice for each in watched.disturbed)
 
 
 def test_what_nobody_counts_is_said_all_the_same() -> None:
