@@ -30,7 +30,8 @@ def test_a_quiet_machine_is_not_disturbed() -> None:
     ("seen", "words"),
     [
         ({"waited": 0.021}, ["cores"]),
-        ({"others": 0.06}, ["cores"]),
+        ({"waited": None, "others": 0.06}, ["cores"]),
+        ({"others": 0.06}, []),
         ({"stolen": 0.03}, ["stolen"]),
         ({"resent": 11.0}, ["network"]),
         ({"congested": 11.0}, ["network"]),
@@ -59,6 +60,12 @@ def test_a_reference_is_slow_beside_what_is_usual(name: str, factor: float, word
     assert after(LATEST, factor * 1.05) == [word]
     assert after(LATEST, factor * 0.95) == []
     assert after(1, factor * 3) == [], "one look varies more than the machine"
+
+
+def test_what_the_ranks_own_messages_cause_all_the_time_is_usual() -> None:
+    lossy = [look(n, **QUIET, resent=50.0) for n in range(20)]
+    assert disturbances([*lossy, look(20, **QUIET, resent=200.0)]) == []
+    assert disturbances([*lossy, look(20, **QUIET, resent=300.0)]) == ["network"]
 
 
 def test_usual_is_what_undisturbed_looks_say() -> None:

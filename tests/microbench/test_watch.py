@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from tests.helpers.devices import NamedGpu
 from tests.helpers.disturber import disturbed, usable_cores
 from tests.helpers.ranks import results, run_ranks
 
 from calib.microbench.records.looks import Look
+from calib.microbench.records.manifest import GpuIdentity
 from calib.microbench.reference import Reference, message_s
 from calib.microbench.watch import LEAST_WINDOW_S, SHARE, Watch, _worst
 
@@ -44,6 +47,33 @@ def test_all_ranks_have_the_same_looks() -> None:
     assert len(first) == 2 and all(looks == first for looks in others)
     assert all(look.message_s and look.arithmetic_s and look.memory_s for look in first)
     assert first[0].unix_s < first[1].unix_s
+
+
+def test_a_gpu_runs_its_own_references_and_tells_of_strangers() -> None:
+    class Gpu(NamedGpu):
+        identity = GpuIdentity(uuid="GPU-1", name="a board")
+
+        def telemetry(self, ours: Sequence[int]) -> dict[str, int]:
+            return {"other_processes": len({os.getpid(), 4711} - set(ours))}
+
+    def program(comm: object) -> Look:
+        watch = Watch(comm, device=Gpu())  # type: ignore[arg-type]
+        return watch.look()
+
+    first, _ = results(run_ranks(2, program))
+    assert first.gpu_processes == 1 and first.disturbed[-1:] == ["gpu"]
+    assert first.arithmetic_s and first.memory_s
+
+
+def test_what_a_network_carries_is_foreign_only_while_nothing_is_sent() -> None:
+    def program(comm: object) -> tuple[Look, Look]:
+        watch = Watch(comm)  # type: ignore[arg-type]
+        watch.sent = True
+        return watch.look(), watch.look()
+
+    ((sent, silent),) = results(run_ranks(1, program))
+    assert sent.foreign is None
+    assert silent.foreign is None or silent.foreign >= 0, "where the system counts"
 
 
 def test_of_several_ranks_the_worst_counts() -> None:
