@@ -275,15 +275,7 @@ class Launches:
     @classmethod
     def of(cls, samples: Samples) -> Self:
         """From all rows that may feed a parameter."""
-        cases: dict[Kind, list[dict[int, Launch]]] = defaultdict(list)
-        groups = samples.groups(*OF_A_CASE, "library", "level", "ranks", "active_ranks")
-        for rows in (
-            groups[key] for key in sorted(groups)
-        ):  # sums must not depend on the order of rows
-            medians = launch_medians(rows, typical_seconds(rows))
-            if medians is not None:
-                cases[kind_of(rows.first)].append(medians)
-        return cls({kind: Spread.fitted(of) for kind, of in sorted(cases.items())})
+        return cls({kind: Spread.fitted(of) for kind, of in cases_of(samples).items()})
 
     def like(self, case: Samples) -> Spread:
         """That of the kind of these rows of a case."""
@@ -291,6 +283,19 @@ class Launches:
 
 
 NO_OTHERS = Launches({})
+
+
+def cases_of(samples: Samples) -> dict[Kind, list[dict[int, Launch]]]:
+    """What each case took in each launch, by kinds, sorted."""
+    cases: dict[Kind, list[dict[int, Launch]]] = defaultdict(list)
+    groups = samples.groups(*OF_A_CASE, "library", "level", "ranks", "active_ranks")
+    for rows in (
+        groups[key] for key in sorted(groups)
+    ):  # sums must not depend on the order of rows
+        medians = launch_medians(rows, typical_seconds(rows))
+        if medians is not None:
+            cases[kind_of(rows.first)].append(medians)
+    return dict(sorted(cases.items()))
 
 
 def kind_of(case: Sample) -> Kind:
