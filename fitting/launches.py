@@ -29,7 +29,7 @@ from scipy.special import digamma, polygamma, stdtrit
 
 from calib.foundation.arrays import Floats, Integers
 from calib.foundation.statistics import effective_number, median, median_ranks
-from calib.microbench.records.samples import OF_EACH_RANK, Sample, Samples
+from calib.microbench.records.samples import OF_EACH_RANK, Samples
 
 # a launch farther off than this many of its own standard deviations is held to it (a Huber weight): the
 # usual border of an outlier (Rousseeuw and Leroy, Robust Regression and Outlier Detection, 1987)
@@ -261,9 +261,22 @@ def inverse_trigamma(value: float) -> float:
     )
 
 
-# kind, library, level, ranks of the launch (of a collective 0: it has those of its groups), active ranks
-Kind = tuple[str, str, str, int, int]
-OF_A_CASE = "case_id", "operation", "key", "nbytes"
+class Kind(NamedTuple):
+    """Cases of a kind are alike in how their launches differ.
+
+    `ranks` are those of the launch; of a collective, whose groups have fewer, 0.
+    """
+
+    kind: str
+    library: str
+    level: str
+    active_ranks: int
+    ranks: int
+
+    @classmethod
+    def of(cls, kind: str, library: str, level: str, active_ranks: int, ranks: int) -> Self:
+        """From the columns of a row."""
+        return cls(kind, library, level, active_ranks, ranks if kind in OF_EACH_RANK else 0)
 
 
 @dataclass(frozen=True)
@@ -279,38 +292,29 @@ class Launches:
 
     def like(self, case: Samples) -> Spread:
         """That of the kind of these rows of a case."""
-        return self.kinds.get(kind_of(case.first), ALONE) if self.kinds else ALONE
+        if not self.kinds:
+            return ALONE
+        row = case.first
+        kind = Kind.of(*(getattr(row, name) for name in Kind._fields))
+        return self.kinds.get(kind, ALONE)
 
 
 NO_OTHERS = Launches({})
 
 
 def cases_of(samples: Samples) -> dict[Kind, list[dict[int, Launch]]]:
-    """What each case took in each launch, by kinds, sorted."""
+    """What each case took in each launch, by kinds, sorted; of work of each rank, on the slowest."""
     cases: dict[Kind, list[dict[int, Launch]]] = defaultdict(list)
-    groups = samples.groups(*OF_A_CASE, "library", "level", "ranks", "active_ranks")
-    for rows in (
-        groups[key] for key in sorted(groups)
-    ):  # sums must not depend on the order of rows
-        medians = launch_medians(rows, typical_seconds(rows))
-        if medians is not None:
-            cases[kind_of(rows.first)].append(medians)
+    groups = samples.groups(*Kind._fields, "case_id", "operation", "key", "nbytes")
+    for key in sorted(groups):  # sums must not depend on the order of rows
+        kind, rows = Kind.of(*key[: len(Kind._fields)]), groups[key]
+        seconds = rows["seconds"]
+        if kind.kind in OF_EACH_RANK:
+            times = rows.rank_seconds
+            seconds = times[:, int(np.argmax(np.median(times, axis=0)))]
+        if (medians := launch_medians(rows, seconds)) is not None:
+            cases[kind].append(medians)
     return dict(sorted(cases.items()))
-
-
-def kind_of(case: Sample) -> Kind:
-    """Cases of a kind are alike in how their launches differ."""
-    ranks = case.ranks if case.kind in OF_EACH_RANK else 0
-    return case.kind, case.library, case.level, ranks, case.active_ranks
-
-
-def typical_seconds(rows: Samples) -> Floats:
-    """Seconds [rows] that a case is known by: of the slowest rank, or of all together."""
-    if rows.first.kind not in OF_EACH_RANK:
-        return rows["seconds"]
-    times = rows.rank_seconds
-    found: Floats = times[:, int(np.argmax(np.median(times, axis=0)))]
-    return found
 
 
 def launch_medians(rows: Samples, seconds: Floats) -> dict[int, Launch] | None:
