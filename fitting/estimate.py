@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from calib.fitting.launches import ALONE, NO_OTHERS, Launches, Spread, in_order, log_median
+from calib.fitting.launches import (
+    ALONE,
+    NO_OTHERS,
+    Launches,
+    Spread,
+    factor_of,
+    in_order,
+    log_median,
+)
 from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, serial_interval
@@ -42,16 +50,11 @@ def _in_logs(launches: Mapping[int, Sequence[float]], spread: Spread) -> tuple[f
             low, high = serial_interval(values) or (min(values), max(values))
             return value, low, high
     center = spread.center({number: log_median(of) for number, of in launches.items()})
-    value, factor = math.exp(center.log_median), factor_of(center.margin)
+    middle = median([median(of) for of in launches.values()])
+    # launches that are alike give their median itself, not what is left of it after two roundings
+    value = middle * math.exp(center.log_median - math.log(middle))
+    factor = factor_of(center.margin)
     return value, value / factor, value * factor
-
-
-def factor_of(margin: float) -> float:
-    """The factor that a margin in logs is.
-
-    Over e it grows as the margin does: of two launches t is 12.7, and what its logs would say is absurd.
-    """
-    return math.exp(margin) if margin < 1 else math.e * margin
 
 
 def estimated(samples: Samples, seconds: Floats, among: Launches = NO_OTHERS) -> Estimate:

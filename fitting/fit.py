@@ -162,6 +162,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         **device,
         ranks_per_node=cluster.ranks_per_node,
         **links._asdict(),
+        launch_factor=among.factor,
         collectives=collectives,
         structural=structural,
         contention=contention,

@@ -189,6 +189,14 @@ def _robust(y: Floats) -> float:
     return float(NORMAL_MAD * np.median(np.abs(y - np.median(y)))) ** 2
 
 
+def factor_of(margin: float) -> float:
+    """The factor that a margin in logs is.
+
+    Over e it grows as the margin does: of two launches t is 12.7, and what its logs would say is absurd.
+    """
+    return math.exp(margin) if margin < 1 else math.e * margin
+
+
 @cache
 def quantile_of_t(freedom: float) -> float:
     """Of Student's t at 97.5%; under one degree of freedom that of one."""
@@ -289,6 +297,25 @@ class Launches:
     def of(cls, samples: Samples) -> Self:
         """From all rows that may feed a parameter."""
         return cls({kind: Spread.fitted(of) for kind, of in cases_of(samples).items()})
+
+    @property
+    def factor(self) -> float:
+        """95% of launches are within this factor of many, in what cases of them have in common.
+
+        Of models in place, which are nearest to training, or else of layers; 1: not known. Launches of
+        different numbers of ranks are different launches, so each counts.
+        """
+        for wanted in ("in_place", "layer"):
+            most: dict[int, Spread] = {}
+            for kind, spread in self.kinds.items():
+                known = most.get(kind.ranks, ALONE)
+                if kind.kind == wanted and spread.cases > known.cases:
+                    most[kind.ranks] = spread
+            if most:
+                freedom = sum(spread.common_freedom for spread in most.values())
+                squares = sum(spread.common * spread.common_freedom for spread in most.values())
+                return factor_of(quantile_of_t(freedom) * math.sqrt(squares / freedom))
+        return 1.0
 
     def like(self, case: Samples) -> Spread:
         """That of the kind of these rows of a case."""

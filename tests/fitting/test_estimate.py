@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import t as student
 from tests.helpers.rows import as_samples, sample
 
-from calib.fitting.estimate import across_launches, factor_of, slowest_rank, together
+from calib.fitting.estimate import across_launches, slowest_rank, together
+from calib.fitting.launches import factor_of
 from calib.foundation.statistics import serial_interval
 from calib.microbench.records.samples import Sample
 

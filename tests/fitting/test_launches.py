@@ -12,15 +12,17 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from tests.helpers.rows import as_samples, sample
 
-from calib.fitting.estimate import estimated, factor_of, slowest_rank, together
+from calib.fitting.estimate import estimated, slowest_rank, together
 from calib.fitting.launches import (
     ALONE,
     FEWEST,
     NO_OTHERS,
+    Kind,
     Launch,
     Launches,
     Spread,
     centers,
+    factor_of,
     inverse_trigamma,
     log_median,
 )
@@ -194,6 +196,24 @@ def test_missing_launches_are_no_bias() -> None:
     for case in cases:
         mean = np.mean([launch.log_median for launch in case.values()])
         assert spread.center(case).log_median == pytest.approx(mean, abs=0.02)
+
+
+def test_the_factor_of_a_launch() -> None:
+    """t with the freedom of both numbers of ranks, times their pooled deviation; models first."""
+
+    def kind(of: str, ranks: int, common: float, freedom: float, cases: int = 9) -> Launches:
+        spread = Spread(common=common**2, common_freedom=freedom, cases=cases)
+        return Launches({Kind(of, "torch", "node", ranks, ranks): spread})
+
+    assert NO_OTHERS.factor == 1.0
+    layers = kind("layer", 1, 0.3, 2.0).kinds
+    models = kind("in_place", 1, 0.1, 5.0).kinds | kind("in_place", 2, 0.2, 4.0).kinds
+    pooled = math.sqrt((5 * 0.01 + 4 * 0.04) / 9)
+    expected = math.exp(student.ppf(0.975, 9) * pooled)
+    assert Launches({**layers, **models}).factor == pytest.approx(expected)
+    other = {Kind("in_place", "torch_mpi", "node", 2, 2): Spread(common=1.0, cases=3)}
+    assert Launches({**models, **other}).factor == pytest.approx(expected), "the same launches"
+    assert Launches(layers).factor == pytest.approx(factor_of(student.ppf(0.975, 2) * 0.3))
 
 
 def launched(case: int, at: Sequence[float], **fields: object) -> list[Sample]:
