@@ -16,7 +16,7 @@ from typing import NamedTuple
 from calib.foundation.quantities import LEAST_SECONDS
 from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
-from calib.oracle.sources import MACHINE
+from calib.oracle.sources import LAUNCH, MACHINE
 
 TIMED_ONCE = (
     "some times come from a single run, which has no error estimate: the interval leaves it out"
@@ -50,6 +50,13 @@ class Cost(NamedTuple):
             return self
         errors = tuple([(s, d * factor, u * factor) for s, d, u in self.errors])
         return Cost(self.seconds * factor, self.basis, errors, self.notes)
+
+    def in_one_launch(self, factor: float) -> Cost:
+        """This cost in one launch, when 95% of them are within `factor` of many."""
+        if factor <= 1 or self.seconds <= 0:
+            return self
+        down, up = self.seconds - self.seconds / factor, self.seconds * factor - self.seconds
+        return self._replace(errors=(*self.errors, (LAUNCH, down, up)))
 
     def at_best(self, basis: Basis) -> Cost:
         """This cost with a basis no surer than `basis`."""

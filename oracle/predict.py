@@ -19,7 +19,7 @@ from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.memory.peak import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import paper_costs
-from calib.oracle.projection import Form, Limit, Projection
+from calib.oracle.projection import Form, Limit, Phase, Projection
 from calib.oracle.sources import by_class
 from calib.oracle.strategies import Strategy, strategy_named
 from calib.oracle.strategies.pipeline import placed
@@ -102,7 +102,13 @@ def iteration(
     chosen = strategy_named(division.strategy)
     division = fitted(model, division)
     terms, _ = _terms(chosen, model, division, machine, "measured", optimizer)
-    return total(by_phase(terms).values())
+    return total(_phases(terms, machine).values())
+
+
+def _phases(terms: list[Term], machine: Machine) -> dict[Phase, Cost]:
+    """The cost of every phase, in one launch of the ranks."""
+    factor = machine.parameters.launch_factor
+    return {name: cost.in_one_launch(factor) for name, cost in by_phase(terms).items()}
 
 
 def _possible(
@@ -118,10 +124,9 @@ def _possible(
     """Predict a division that the model and the rank count allow."""
     chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
-    phases = by_phase(terms)
+    parameters, phases = machine.parameters, _phases(terms, machine)
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
-    parameters = machine.parameters
     widens = machine.parameters.device_kind == "cpu"  # MPI (training/teams.py)
     count = partial(live_bytes, model, division, optimizer, widens)
     peak, live, about = peak_bytes(parameters, division, parts, count, model.execution)

@@ -35,6 +35,7 @@ PHASES: tuple[Phase, ...] = (
 # classes of error sources (oracle/sources.py says what each is)
 SourceClass = Literal[
     "measured times",
+    "one launch",
     "layers not measured",
     "passes not measured",
     "sizes not measured",

@@ -18,6 +18,8 @@ Error = tuple[str, float, float]
 
 # medians measured on one machine: what shifts one (a hot room, a busy hour) shifts all
 MACHINE: SourceClass = "measured times"
+# one launch of the ranks, which a training is, against the many that its times were measured in
+LAUNCH: SourceClass = "one launch"
 LAYER_LAWS: SourceClass = "layers not measured"
 PASS_LAWS: SourceClass = "passes not measured"
 SIZE_LAWS: SourceClass = "sizes not measured"
@@ -28,7 +30,8 @@ IN_PLACE: SourceClass = "in place"
 OVERLAP: SourceClass = "overlap"
 
 MEANINGS: dict[SourceClass, str] = {
-    MACHINE: "how repetitions and launches of the measured cases differ",
+    MACHINE: "how well the medians of the measured cases are known",
+    LAUNCH: "a training is one launch of the ranks, and launches differ",
     LAYER_LAWS: "layers or batches that were not measured, by the laws of their kinds",
     PASS_LAWS: "passes over lists of tensors that were not measured",
     SIZE_LAWS: "sizes of collectives between or beyond the measured ones",
