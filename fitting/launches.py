@@ -64,7 +64,7 @@ class Center(NamedTuple):
 
 
 def log_median(values: Sequence[float]) -> Launch:
-    """Of the repetitions of one launch, in order of time, all over 0.
+    """Of the repetitions of one launch, in order of time; their median is over 0.
 
     The variance is that of a normal error with the interval of the median for independent values
     (`median_ranks`), over the share of them that are effective (`effective_number`).
@@ -74,8 +74,13 @@ def log_median(values: Sequence[float]) -> Launch:
     low, high = median_ranks(n, 0.95) or (0, n - 1)
     if low == high:
         return Launch(math.log(median(values)), math.nan)
-    half = 0.5 * math.log(ordered[high] / ordered[low]) / _deviates(n, low)
-    return Launch(math.log(median(values)), half**2 * n / max(effective_number(values), 1))
+    middle = median(values)
+    if ordered[low] > 0:
+        half = 0.5 * math.log(ordered[high] / ordered[low])
+    else:  # repetitions that the clock saw as 0 s say nothing of that side
+        half = math.log(ordered[high] / middle)
+    half /= _deviates(n, low)
+    return Launch(math.log(middle), half**2 * n / max(effective_number(values), 1))
 
 
 @cache

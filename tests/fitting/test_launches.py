@@ -255,3 +255,13 @@ def test_kinds_are_told_apart_and_estimates_use_their_own() -> None:
 def by_launch(rows: Sequence[Sample]) -> list[tuple[int, list[Sample]]]:
     """The rows of case 0."""
     return [(n, [r for r in rows if r.case_id == "0" and r.launch == n]) for n in range(3)]
+
+
+def test_repetitions_of_0_s_are_below_the_clock() -> None:
+    """They say how far the median may be off by the other side alone."""
+    values = [0.0, 0.0, 0.0, 2e-6, 2e-6, 3e-6, 3e-6, 4e-6, 4e-6, 4e-6]
+    found = log_median(values)
+    assert found.log_median == pytest.approx(math.log(2.5e-6))
+    assert 0 < found.variance < math.inf
+    doubled = log_median([2 * value for value in values])
+    assert doubled.variance == pytest.approx(found.variance)
