@@ -183,10 +183,15 @@ def lines(missing: Missing, precision: float, plan: Plan) -> list[str]:
             f"not known to {_within(precision)} after {counted(missing.made, 'round')}: {rest} about "
             f"{rounds} more (a budget of {seconds_words(missing.seconds)}), most of it for {named}"
         )
-    for each in missing.stays[:MOST_NAMED]:
+    by_source: dict[str, list[Known]] = defaultdict(list)
+    for each in missing.stays:
+        by_source[each.of.mostly_fixed].append(each)
+    for source, points in by_source.items():
+        named = several([each.label for each in points], MOST_NAMED)
         found.append(
-            f"{each.label}: no more measuring of these cases brings it under {_within(each.of.least)}, "
-            f"which is of {each.of.mostly_fixed}: {_meaning(each.of.mostly_fixed)}"
+            f"{named}: however long these cases are measured, "
+            f"{_within(min(each.of.least for each in points))} or more is left, most of it of {source}: "
+            f"{_meaning(source)}"
         )
     return found
 
@@ -205,7 +210,7 @@ def as_dict(
             {
                 "point": each.label,
                 "half_width": each.of.half_width,
-                "without_more_than_laws": each.of.least,
+                "least": each.of.least,
                 "cases": each.of.cases,
                 "laws": each.of.fixed,
             }

@@ -51,7 +51,7 @@ def test_laws_stay_however_long_is_measured() -> None:
     assert missing is not None and missing.launches is None and missing.stays == (OF_LAWS,)
     (line,) = lines(missing, 0.03, PLAN)
     assert line.startswith(
-        "other data p=2: no more measuring of these cases brings it under +-4.5%"
+        "other data p=2: however long these cases are measured, +-4.5% or more is left"
     )
     assert "in place" in line
     both = what_is_missing([MEASURED, OF_LAWS], 0.03, 3, 10.0)
@@ -111,7 +111,7 @@ class TestCalibrated:
         assert "round 2: predicted iterations known to +-" in said
         assert printed["asked"] == 0.001 and printed["launches"] == 2
         assert printed["reached"] > 0.001
-        assert "after 2 rounds: " in said or "no more measuring of these cases" in said
+        assert "after 2 rounds: " in said or "however long these cases are measured" in said
         widest = [point["half_width"] for point in printed["points"]]
         assert widest == sorted(widest, reverse=True) and widest[0] == printed["reached"]
         for point in printed["points"]:
