@@ -102,7 +102,9 @@ def report_of(
         paper=paper_rows(short),
         past=past,
         drift=drift,
-        verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
+        verdict=verdict(
+            short, [*lacking(newest), *unkept], drift, least_accuracy, newest.entry.checks
+        ),
         notes=[*notes, *(one.line for one in unkept)],
     )
     return Report(findings, found, layers)

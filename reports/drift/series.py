@@ -33,11 +33,13 @@ def series_of(past: Past) -> list[Series]:
 
     Values are means of logarithms over the points (or cases) of a night, each beside its own level.
     Checks are of measured seconds alone, and not of measured over expected: what the parameter file
-    expects changes with it, and is a series of the predictions. Oversubscribed runs are left out.
+    expects changes with it, and is a series of the predictions. Oversubscribed runs are left out, and so
+    is what others disturbed, which says nothing about the machine: no step begins there, and it is no
+    part of a baseline.
     """
     points: dict[str, list[PastPoint]] = defaultdict(list)
     for point in past.points:
-        if point.counts and point.predicted_s > 0:
+        if point.counts and point.predicted_s > 0 and not point.disturbed_by_others:
             name = ", ".join(filter(None, (point.strategy, unusual(point.execution))))
             points[name].append(point)
     sources = [(night.parameters_id, night.program_version) for night in past.nights]
@@ -79,7 +81,7 @@ def _checks(past: Past) -> list[Series]:
     cases: dict[tuple[Of, str], list[PastCheck]] = defaultdict(list)
     kinds: dict[str, set[Of]] = defaultdict(set)
     for check in past.checks:
-        if check.measured_s > 0:
+        if check.measured_s > 0 and not check.disturbed_by_others:
             cases[check.kind, check.what].append(check)
             kinds[check.what].add(check.kind)
     made = []
