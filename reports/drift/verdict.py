@@ -52,8 +52,8 @@ def verdict(
 
     1 where the mean accuracy of a strategy, or the mean of these, is under `least_accuracy`, where
     fewer intervals hold what was measured than chance explains, where a step is open, or where the
-    machine has another speed than when it was calibrated, and nobody disturbs it. Else 2 where nothing was
-    scored that counts, or something planned is missing. 3 instead of 1 where accuracy and intervals
+    machine has another speed than when it was calibrated, and nobody disturbs it. Else 2 where nothing
+    was scored that counts, or something planned is missing. 3 instead of 1 where accuracy and intervals
     are the only reason, something was recorded that made the machine slower or faster while it trained,
     and at the speed of the calibration both are fine.
 

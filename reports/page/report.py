@@ -38,7 +38,7 @@ from calib.reports.tables.scores import paper
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
 MAX_NOTES = 6  # under the verdict; all are among the circumstances
-TONES = {0: "good", 1: "bad", 2: "unsure"}  # names of colours, by exit code
+TONES = {0: "good", 1: "bad", 2: "unsure", 3: "unsure"}  # names of colours, by exit code
 
 
 @dataclass(frozen=True)

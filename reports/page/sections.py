@@ -95,7 +95,8 @@ def history_section(findings: Findings) -> PageSection:
         title="Accuracy of every night",
         caption="A gap is a night without a result. Triangles at the bottom: versions that changed. "
         "Vertical lines are steps, numbered as in the table: solid ones are open, dashed ones were "
-        "accepted, dotted ones undone. With a mouse, drag to look closer; a double click goes back.",
+        "accepted, dotted ones undone. Grey rings: nights with points that others disturbed, on which "
+        "no step rests. With a mouse, drag to look closer; a double click goes back.",
         alt=history_words(past, lines, drift),
         figure=history_figure(past, lines, drift),
         wide_rem=30,
@@ -131,7 +132,7 @@ def checks_section(findings: Findings) -> PageSection:
         "checks",
         "Tonight against the stored parameters",
         about="A short calibration check: a few cases measured again. 0% is as the parameters have it; "
-        "to the right, tonight takes more time. Thick strokes: medians over the cases.",
+        "to the right, tonight takes more time. Thick strokes: medians over the cases. Grey: disturbed.",
         empty="No calibration check was made.",
     )
     if not found:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.records import iteration, projection, run
+from tests.reports.records import iteration, look, projection, run
 
 from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import Look
 from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
-from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
+from calib.reports.scoring.pairing import (
+    disturbances,
+    doubts,
+    name_of,
+    pair,
+    run_id,
+    score_runs,
+    why_not_scored,
+)
 from calib.training.run.lines import TIMED_PHASES, RunEnd
 from calib.training.run.record import TrainingRun
 
@@ -432,3 +442,51 @@ def test_a_run_in_another_environment_is_not_scored() -> None:
         "allocator: glibc (thresholds adapt) and glibc (trim_threshold=9)"
     )
     assert len(scored_and_not([projection(1.0)], runs)[0]) == 3
+
+
+class Twice:
+    """References that took twice as long, +-10%, on whatever was looked at."""
+
+    def slowdown(self, looks: Sequence[Look], p: int) -> Estimate | None:
+        return Estimate(value=2.0, low=1.8, high=2.2) if looks else None
+
+
+def test_at_the_speed_of_the_calibration_by_hand() -> None:
+    """Iterations of 2.1 s of which rank 0 waited 0.1 s, on a machine that takes twice as long."""
+    timed = run([2.1] * 8, waited=[0.1] * 8, looks=[look("cores")])
+    of = pair(projection(1.0), timed, Twice())
+    assert (of.total.measured.value, of.total.covered) == (pytest.approx(2.1), False)
+    assert of.waited == pytest.approx(0.1 / 2.1) and of.slowdown is not None
+    assert of.at_speed is not None and of.at_speed.covered
+    assert of.at_speed.accuracy == pytest.approx(1.0)
+    quiet = of.at_speed.measured
+    assert quiet.numbers == pytest.approx((1.0, 2.0 / 2.2, 2.0 / 1.8))
+    assert of.disturbed == ["cores"] and of.disturbed_by_others
+
+
+def test_what_is_not_known_of_the_speed_changes_nothing() -> None:
+    plain = pair(projection(1.0), run([1.0] * 8), Twice())
+    assert (plain.waited, plain.slowdown, plain.at_speed) == (None, None, None)
+    assert plain.compared(at_speed=True) == plain.total
+    waited = pair(projection(1.0), run([1.25] * 8, waited=[0.25] * 8))
+    assert waited.at_speed is not None and waited.at_speed.accuracy == pytest.approx(1.0)
+    slower = pair(projection(1.0), run([2.0] * 8, looks=[look()]), Twice())
+    assert slower.at_speed is not None and slower.at_speed.accuracy == pytest.approx(1.0)
+    assert not slower.disturbed
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(0, 0.4)), min_size=6, max_size=20))
+def test_waiting_is_taken_from_each_iteration(times: list[tuple[float, float]]) -> None:
+    """However the waiting is spread, a run of equal work has its own time at speed."""
+    timed = run([1.0 + wait for _, wait in times], waited=[wait for _, wait in times])
+    of = pair(projection(1.0), timed)
+    assert of.at_speed is not None and of.at_speed.measured.numbers == pytest.approx((1.0,) * 3)
+
+
+def test_a_quarter_of_the_time_counts_as_disturbed() -> None:
+    quiet = look(window_s=3.1)
+    assert disturbances([quiet, look("stolen")]) == []
+    assert disturbances([look(window_s=3.0), look("stolen", "slow")]) == ["stolen", "slow"]
+    assert disturbances([]) == []
+    of = pair(projection(1.0), run([1.0] * 8, looks=[look("slow")]))
+    assert of.disturbed == ["slow"] and not of.disturbed_by_others
