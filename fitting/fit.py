@@ -25,9 +25,11 @@ from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.peaks import device_peaks
 from calib.fitting.sections.shared_slopes import with_shared_slopes
+from calib.fitting.sections.speed import at_one_speed
 from calib.fitting.sections.structural import structural_fits
 from calib.fitting.sections.work_laws import work_models
 from calib.fitting.sections.work_rows import owners_of
+from calib.fitting.undisturbed import undisturbed
 from calib.foundation.environment import one_of_each
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
@@ -109,6 +111,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             f"{marked} rows were left out: measured under throttling, or on a GPU that others or "
             "several ranks used"
         )
+    used, mended = undisturbed(used)
+    notes += mended
     if not len(used):
         raise InputError(
             "no rows to fit: "
@@ -130,6 +134,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
     channels = {end.case_id: end.channels for end in ends if end.channels}
+    used, speed = at_one_speed(used, launches, ends, seed)
     direct, more = collective_fits(used, seed, estimates, channels)
     collectives = with_shared_slopes(direct)
     contention, crowded = contentions(used, seed, cluster)
@@ -171,6 +176,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         memory=memory,
         overlap=overlap,
         partitions=sparse,
+        speed=speed,
     )
 
 

@@ -17,6 +17,7 @@ from calib.foundation.files import first_error
 
 MAX_SECONDS = 1e9  # 30 years: longer than any machine lives
 LEAST_SECONDS = 1e-15  # a millionth of a clock cycle; what took no time is 0
+MAX_UNIX_S = 1e11  # the year 5138
 MAX_ALPHA_S = 10.0  # a start-up of a message
 MAX_S_PER_BYTE = 10.0  # a thousand million times slower than any link
 MAX_S_PER_FLOP = 10.0  # the same of any processor
@@ -30,6 +31,9 @@ MAX_LOG = 100.0  # logarithms of such ratios, flops and bytes
 MAX_GROWTH = 1e3  # of an interval, for a decade of extrapolation
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+UnixSeconds = Annotated[  # since 1970, UTC
+    float, Field(ge=0, le=MAX_UNIX_S, allow_inf_nan=False)
+]
 SignedSeconds = Annotated[float, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, allow_inf_nan=False)]
 SecondsPerByte = Annotated[float, Field(ge=0, le=MAX_S_PER_BYTE, allow_inf_nan=False)]
 SecondsPerFlop = Annotated[float, Field(ge=0, le=MAX_S_PER_FLOP, allow_inf_nan=False)]

@@ -68,9 +68,18 @@ def to_table(
             "rank_seconds": pa.array(rows, pa.list_(pa.float64())),
             "late_seconds": _known([] if layer else result.late, len(rows)),
             "host_seconds": _known(list(map(max, result.host.get(name, []))), len(rows)),
+            "rank_waited": pa.array(
+                _counted(result.waited.get(name, []), len(rows)), pa.list_(pa.float64())
+            ),
         }
         tables.append(make_table(len(rows), **columns))
     return pa.concat_tables(tables)
+
+
+def _counted(rows: list[list[float]], number: int) -> list[list[float]]:
+    """Seconds that each rank waited in `number` repetitions; none where one system does not count."""
+    counted = len(rows) == number and all(math.isfinite(x) for row in rows for x in row)
+    return rows if counted else [[]] * number
 
 
 def _known(values: list[float], size: int) -> Floats:
@@ -187,6 +196,7 @@ def case_end(
     stopped_by: str = "",
     gpus: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], []),
     again: int = 0,
+    started: float | None = None,
 ) -> CaseEnd:
     """The manifest's line of a case; without a result, `stopped_by` says why there is none."""
     end = CaseEnd(
@@ -202,6 +212,7 @@ def case_end(
         gpu_after=gpus[1],
         mean_power_w=list(map(mean_power_w, *gpus)),
         again=again,
+        started_unix_s=started,
     )
     if result is None:
         return end
@@ -215,6 +226,7 @@ def case_end(
             "stopped_by": result.stopped_by,
             "first_s": result.first_s,
             "estimate_s": result.estimate_s,
+            "waited": result.waited_share(),
             "memory": result.memory,
             "kernels": result.kernels,
             "workspace": result.workspace,

@@ -10,7 +10,7 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any
@@ -20,6 +20,7 @@ import pyarrow as pa
 from calib.foundation.errors import CalibError, Unavailable
 from calib.foundation.execution import execution_of
 from calib.foundation.garbage import loaded
+from calib.microbench.attempts import FOR_MENDING, Attempt, Done, worth_again
 from calib.microbench.budget import (
     FIRST_OVERHEAD_S,
     REPEATED,
@@ -53,7 +54,8 @@ from calib.microbench.device import CPU, Device, DeviceLost
 from calib.microbench.devices import take_device
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.settings import boards_of, software_of
-from calib.microbench.machine.telemetry import THROTTLED_MARK, marks, throttled_s
+from calib.microbench.machine.telemetry import THROTTLED_MARK, marks
+from calib.microbench.records.looks import Look
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import (
     OUT_OF_TIME,
@@ -67,6 +69,7 @@ from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
 from calib.microbench.timing.watchdog import ProgressReport, beat
+from calib.microbench.watch import Watch
 
 LEFT_OUT = f"{OUT_OF_TIME}; a larger budget measures them"
 # one reason for all, so that they are counted together; plan.json has the seconds of each
@@ -109,22 +112,6 @@ def is_on_gpu(case: Case) -> bool:
     return getattr(case, "device", "cpu") == "cuda"
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A case as it was measured once: `started` is Unix time, s; snapshots are of every rank's GPU."""
-
-    result: Repetitions
-    started: float
-    before: list[dict[str, Any]]
-    after: list[dict[str, Any]]
-    marks: set[str]
-
-    def throttling(self) -> tuple[bool, float]:
-        """Whether a GPU was throttled, and the longest time that one was, s."""
-        held = map(throttled_s, self.before, self.after)
-        return THROTTLED_MARK in self.marks, max(held, default=0.0)
-
-
 @dataclass
 class Session:
     """What the cases of one launch share on this rank."""
@@ -142,6 +129,8 @@ class Session:
     gpu: Device | None = None
     others_s: float = 0.0
     """Of the cases so far, at their fewest repetitions."""
+    watch: Watch | None = None
+    done: list[Done] = field(default_factory=list)
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -246,13 +235,51 @@ class Session:
             return 0.0
         best = min(attempts, key=Attempt.throttling)
         self.others_s += at_its_fewest(best.result, time() - begun)
-        gpus, again = (best.before, best.after), len(attempts) - 1
-        end = case_end(case, self.launch, time() - begun, best.result, gpus=gpus, again=again)
-        if self.control.rank == 0:
-            words = sorted(best.marks)
-            rows = to_table(case, best.result, self.placement, self.launch, best.started, words)
-            self.keep(end, rows)
+        self._keep(Done(case, best, time()), again=len(attempts) - 1)
         return sum(attempt.result.elapsed_s for attempt in attempts)
+
+    def _keep(self, done: Done, again: int) -> None:
+        """Write the rows of a case, in place of those of an attempt that was disturbed more."""
+        case, attempt = done.case, done.attempt
+        self.done = [each for each in self.done if each.case.id != case.id] + [done]
+        end = case_end(
+            case,
+            self.launch,
+            done.until - attempt.started,
+            attempt.result,
+            gpus=(attempt.before, attempt.after),
+            again=again,
+            started=attempt.started,
+        )
+        if self.control.rank == 0:
+            words = sorted(attempt.marks)
+            of, result = self.placement, attempt.result
+            self.keep(end, to_table(case, result, of, self.launch, attempt.started, words))
+
+    def mend(self, budget_s: float) -> None:
+        """Measure the cases that were disturbed once more, the worst first, while there is time.
+
+        Collective. The rows of the less disturbed attempt are kept.
+        """
+        if self.watch is None:
+            return
+        self.watch.look()
+        start, of_case = perf_counter(), {done.case.id: done for done in self.done}
+        bad = [done.case.id for done in worth_again(self.done, self.watch.looks)]
+        bad = self.control.broadcast_object(bad)  # hosts have their own clocks
+        for number, done in enumerate(of_case[name] for name in bad):
+            left_s = budget_s - (perf_counter() - start)
+            needed_s = done.until - done.attempt.started
+            if not self.control.broadcast_object(left_s > needed_s):
+                return
+            self._say_case(done.case, number, len(bad), left_s)
+            beat()
+            attempt = self._attempt(done.case, needed_s)
+            again = Done(done.case, attempt, time())
+            better = attempt.waiting() <= done.attempt.waiting()
+            self.watch.look()
+            if self.control.broadcast_object(better and not again.disturbed(self.watch.looks[-1:])):
+                self._keep(again, again=1)
 
     def _require_gpus(self) -> None:
         """Raise DeviceLost on all ranks where the GPU of one is lost: new ranks go on with the rest."""
@@ -293,7 +320,11 @@ class Session:
             share = needs[index] * REPEATED + free * weights[index] / sum(weights[index:])
             again = perf_counter() - synchronised > pause
             out = is_left_out(case, spent, budget_s)
-            share, again, out = self.control.broadcast_object([share, again, out])
+            look = self.watch is not None and self.watch.due()
+            told = [share, again, out, look]
+            share, again, out, look = self.control.broadcast_object(told)
+            if look and self.watch is not None:
+                self.watch.look()
             if out:
                 self.keep(self._ended(case, 0.0, LEFT_OUT))
                 continue
@@ -342,6 +373,11 @@ def finish_launch(run: Path, record: LaunchRecord) -> None:
             if (each.launch, each.ranks, each.started) == same
         )
         manifest.launches[last] = record
+
+
+def earlier_looks(manifest: Manifest, ranks: int) -> list[Look]:
+    """What earlier launches of this size saw, by which it is judged what is usual."""
+    return [look for each in manifest.launches if each.ranks == ranks for look in each.looks]
 
 
 def run_session(
@@ -423,9 +459,11 @@ def run_session(
         with changed_manifest(run, manifest) as kept:
             kept.launches.append(record)
     pool = CommunicatorPool(communicator, make)
+    watch = Watch(communicator, earlier_looks(manifest, communicator.size))
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
     )
+    session.watch = watch
     left_s = 0.0
     if session.must_choose():
         # what is never left out comes first: its time is known when the rest is chosen
@@ -436,8 +474,12 @@ def run_session(
         session.choose()
         over = {case.id for case in always}
         todo = [case for case in not_done(session.plan) if case.id not in over]
-    session.go(todo, budget_of(session.plan, communicator.size, todo) + left_s)
+    budget_s = budget_of(session.plan, communicator.size, todo) + left_s
+    begun = perf_counter()
+    session.go(todo, budget_s * (1.0 - FOR_MENDING))
+    session.mend(budget_s - (perf_counter() - begun))
     pool.close()
+    record.looks = watch.looks
     record.finished = utc_now()
     record.clocks = synchroniser.records()
     # cases load libraries too

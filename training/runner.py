@@ -22,6 +22,7 @@ from calib.microbench.control import Control
 from calib.microbench.devices import take_device
 from calib.microbench.groups import machine_order
 from calib.microbench.machine.placement import Placement, place
+from calib.microbench.machine.waits import waits_here
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
@@ -32,6 +33,7 @@ from calib.microbench.timing.watchdog import (
     hang_seconds,
     watching,
 )
+from calib.microbench.watch import Watch
 from calib.oracle.layout.shards import last_split
 from calib.oracle.layout.stages import stage_names
 from calib.oracle.model.spec import ModelSpec
@@ -50,7 +52,8 @@ from calib.training.worker import WorkerOptions
 PATIENCE = 4.0
 GRAPH_NOTE = "what a CUDA graph keeps is in a pool of its own, which peaks in tensors leave out"
 
-IterationTimes = tuple[dict[str, float], float | None]
+# seconds of each phase, the loss where the rank has it, seconds that it waited for a core
+IterationTimes = tuple[dict[str, float], float | None, float]
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,8 @@ class TimedRun:
         self._switches = 0
         self._peaks = 0, 0
         self._reason: Reason = ""
+        self._watch = Watch(control)
+        self._counts = step.device.kind == "cpu"  # a GPU does not wait for its host's core
         self.longest_s = 0.0  # iteration so far, on any rank
         self.timed_s: list[float] = []  # on the critical rank
 
@@ -231,25 +236,43 @@ class TimedRun:
         warm = self._index < self._job.warmup
         before = self._step.clock.switches
         start = perf_counter()
-        rows = [self._step.iterate() for _ in range(n)]
+        rows = self._iterated(n)
         took = perf_counter() - start
         self._wall_s += 0.0 if warm else took
         self._switches = -(-(self._step.clock.switches - before) // n)
         everyone: list[list[IterationTimes]] = self._control.allgather_object(rows)
         loss = math.nan
         for each in zip(*everyone, strict=True):
-            seconds = {phase: [times[phase] for times, _ in each] for phase in RUN_PHASES}
-            loss = self._mean_loss([value for _, value in each if value is not None])
+            seconds = {phase: [times[phase] for times, _, _ in each] for phase in RUN_PHASES}
+            loss = self._mean_loss([value for _, value, _ in each if value is not None])
+            waited = [seconds for _, _, seconds in each]
             record = Iteration(
-                index=self._index, warmup=warm, first=self._index == 0, seconds=seconds, loss=loss
+                index=self._index,
+                warmup=warm,
+                first=self._index == 0,
+                seconds=seconds,
+                waited=waited if self._counts and all(map(math.isfinite, waited)) else None,
+                loss=loss,
             )
             if self._writer is not None:
                 self._writer.write(record)
-            totals = [sum(times.values()) for times, _ in each]
+            totals = [sum(times.values()) for times, _, _ in each]
             self.longest_s = max(self.longest_s, *totals)
             self.timed_s += [] if warm else [record.total_seconds]
             self._index += 1
         self._say(loss)
+        if self._control.broadcast_object(self._watch.due()):
+            self._watch.look()
+
+    def _iterated(self, n: int) -> list[IterationTimes]:
+        """So many iterations on this rank."""
+        rows: list[IterationTimes] = []
+        with waits_here() as waits:
+            for _ in range(n):
+                so_far = waits.so_far()
+                times, loss = self._step.iterate()
+                rows.append((times, loss, waits.since(so_far)[0]))
+        return rows
 
     def _mean_loss(self, losses: list[float]) -> float:
         """The mean over the ranks with a loss. Raises MeasurementError where it is not finite."""
@@ -316,6 +339,7 @@ class TimedRun:
                 stopped=self._reason,
                 clock_share=max(shares),
                 switches=max(switches),
+                looks=self._watch.looks,
             )
         )
 

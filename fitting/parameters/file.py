@@ -26,6 +26,7 @@ from calib.fitting.parameters.signature import (
     read_value,
     with_signature,
 )
+from calib.fitting.parameters.speed import Speed
 from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.environment import SEVERAL, Environment, environment_on
 from calib.foundation.errors import FileError, InputError
@@ -329,6 +330,9 @@ class Parameters(Record):
     )
     partitions: list[Partitions] = Field(
         default_factory=list, description="exchanges of sparse variables"
+    )
+    speed: Speed = Field(
+        default_factory=Speed, description="of the machine, by work that is always the same"
     )
 
     @property

@@ -71,7 +71,8 @@ def exercise_block(
 
     def block(n: int) -> Timings:
         timings = loop(n)
-        return Timings(of_one(timings.seconds), timings.starts, of_one(timings.host_seconds))
+        seconds, host, waited = map(of_one, (timings.seconds, timings.host_seconds, timings.waited))
+        return Timings(seconds, timings.starts, host, waited)
 
     return block
 

@@ -43,10 +43,13 @@ class Waits:
         """What `since` is to be asked with later."""
         return [_counters(file)[1] for file in self._files]
 
-    def since(self, before: Waited) -> float:
-        """Seconds that the thread that waited most has waited for since; NaN where nobody counts."""
+    def since(self, before: Waited) -> tuple[float, Waited]:
+        """Seconds that the thread that waited most has waited since (NaN: nobody counts), and now.
+
+        Of threads that work side by side the one that waits most holds up the others.
+        """
         now = self.so_far()
-        return max((y - x for x, y in zip(before, now, strict=True)), default=math.nan)
+        return max((y - x for x, y in zip(before, now, strict=True)), default=math.nan), now
 
     def close(self) -> None:
         """Close the files."""

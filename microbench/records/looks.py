@@ -6,11 +6,12 @@ collective wait for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from calib.foundation.quantities import KnownRanks, Magnitude, Ratio, Seconds
+from calib.foundation.quantities import KnownRanks, Magnitude, Ratio, Seconds, UnixSeconds
 from calib.foundation.records import Record
 
 # what disturbs, in the order in which it is told
@@ -27,7 +28,7 @@ DISTURBANCES: dict[Disturbance, str] = {
 class Look(Record):
     """Shares are of the time since the look before; null is what the system does not tell."""
 
-    unix_s: Seconds = Field(description="when it ended, s since 1970, UTC")
+    unix_s: UnixSeconds = Field(description="when it ended, s since 1970, UTC")
     window_s: Seconds = Field(description="s since the look before")
     arithmetic_s: Seconds | None = Field(
         default=None,
@@ -73,3 +74,14 @@ class Look(Record):
     disturbed: list[Disturbance] = Field(
         default_factory=list, description="what disturbed; empty where nothing did"
     )
+
+
+def disturbed_between(looks: Sequence[Look], start_s: float, stop_s: float) -> list[Disturbance]:
+    """What disturbed between two moments (Unix time, s): all that looks saw whose windows meet that."""
+    words = {
+        word
+        for look in looks
+        if look.unix_s > start_s and look.unix_s - look.window_s < stop_s
+        for word in look.disturbed
+    }
+    return [word for word in DISTURBANCES if word in words]

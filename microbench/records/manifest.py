@@ -21,6 +21,7 @@ from calib.foundation.quantities import (
     Seconds,
     SignedMagnitude,
     SignedSeconds,
+    UnixSeconds,
     WholeBytes,
 )
 from calib.foundation.run_files import MANIFEST_FILE
@@ -51,6 +52,9 @@ class CaseEnd(BaseModel):
     half_width: Ratio | None = Field(description="relative, of the 95% interval of the median")
     stopped_by: str = Field(description='interval, budget, "failed: reason" or "skipped: reason"')
     elapsed_s: Seconds = Field(description="s that the case took")
+    started_unix_s: UnixSeconds | None = Field(
+        default=None, description="when it began, s since 1970, UTC; null: it did not"
+    )
     ended_ranks: bool = Field(default=False, description="a rank died or hung in it")
     first_s: Seconds | None = Field(
         default=None, description="the very first call: connections, lazy loading, kernel choice"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
 from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
+from calib.microbench.records.looks import Look, disturbed_between
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import (
     FORMAT_KEY,
@@ -110,7 +111,8 @@ def consolidate(run: Path) -> int:
 def _merge(run: Path, paths: list[Path]) -> int:
     if (run / MANIFEST_FILE).exists():
         manifest = Manifest.read(run)
-        manifest.keep(read_end(path) for path in paths)
+        looks = [look for launch in manifest.launches for look in launch.looks]
+        manifest.keep(_judged(read_end(path), looks) for path in paths)
         manifest.samples_sha256 = ""  # until a whole measurement is done
         manifest.write(run)
     whole = run / SAMPLES_FILE
@@ -134,6 +136,14 @@ def _merge(run: Path, paths: list[Path]) -> int:
         # fails where ranks at work write, or killed ones have left half a file
         (run / PARTS_DIRECTORY).rmdir()
     return rows
+
+
+def _judged(end: CaseEnd, looks: Sequence[Look]) -> CaseEnd:
+    """How a case ended, with what the looks around it saw."""
+    if end.started_unix_s is None:
+        return end
+    of_it = disturbed_between(looks, end.started_unix_s, end.started_unix_s + end.elapsed_s)
+    return end.model_copy(update={"disturbed": of_it})
 
 
 def remove_unfinished(run: Path) -> None:

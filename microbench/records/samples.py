@@ -288,13 +288,7 @@ class Samples:
 
     def groups(self, *names: str) -> dict[tuple[Any, ...], Samples]:
         """Values of these columns -> the rows that have them, in the order of their first rows."""
-        columns = [self._coded(name) for name in names]
-        number, count = np.zeros(len(self), dtype=np.int64), 1
-        for codes, words in columns:
-            if count > 2**31:  # of combinations that could be, few are: number those
-                _, number = np.unique(number, return_inverse=True)
-                count = len(self)
-            number, count = number * len(words) + codes[self._rows], count * len(words)
+        columns, number = [self._coded(name) for name in names], self.numbered(*names)
         order = np.argsort(number, kind="stable")
         starts = np.flatnonzero(np.diff(number[order], prepend=-1))
         parts = np.split(order, starts[1:]) if len(order) else []
@@ -302,6 +296,39 @@ class Samples:
         rows = [self._rows[part] for part in parts]
         keys = [tuple(words[codes[of[0]]] for codes, words in columns) for of in rows]
         return {key: self._of(of) for key, of in zip(keys, rows, strict=True)}
+
+    def lengths(self, name: str) -> Integers:
+        """How many values each row has in a column of lists."""
+        found: Integers = self.table[name].combine_chunks().value_lengths().to_numpy()
+        return found
+
+    def flat(self, name: str) -> Floats:
+        """The values of a column of lists, row after row."""
+        found: Floats = self.table[name].combine_chunks().flatten().to_numpy()
+        return found
+
+    def numbered(self, *names: str) -> Integers:
+        """Per row a number that rows with the same values of these columns have in common."""
+        number, count = np.zeros(len(self), dtype=np.int64), 1
+        for codes, words in map(self._coded, names):
+            if count > 2**31:  # of combinations that could be, few are: number those
+                _, number = np.unique(number, return_inverse=True)
+                count = len(self)
+            number, count = number * len(words) + codes[self._rows], count * len(words)
+        return number
+
+    def with_times(self, times: Floats, seconds: Floats) -> Samples:
+        """The same rows with other `rank_seconds` [sum of their ranks], row after row, and `seconds`."""
+        table = self.table
+        ends = pa.array(np.cumsum([0, *self.lengths("rank_seconds")]), pa.int32())
+        columns = {
+            "rank_seconds": pa.ListArray.from_arrays(ends, pa.array(times)),
+            "seconds": pa.array(seconds),
+        }
+        for name, column in columns.items():
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, table.schema.field(at), column)
+        return Samples(table)
 
     def with_column(self, name: str, values: NDArray[Any]) -> Samples:
         """The same rows, with other values in one column."""

@@ -32,12 +32,14 @@ class Timings:
     """What one rank timed in a block: per operation the seconds of every repetition.
 
     `starts` are this rank's readings of perf_counter when each repetition began; `host_seconds` the
-    host's own time of calls that a GPU executes.
+    host's own time of calls that a GPU executes; `waited` like `seconds` what of them this rank waited
+    for a core that something else had, NaN where the system does not count it.
     """
 
     seconds: SecondsByName
     starts: Sequence[float | None] = ()
     host_seconds: SecondsByName = field(default_factory=dict)
+    waited: SecondsByName = field(default_factory=dict)
 
 
 TimedBlock = Callable[[int], Timings]
@@ -46,6 +48,7 @@ RepeatedCalls = Callable[[int], SecondsByName | Timings]
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
 FEWEST_REPETITIONS = 6
+CLEAN = 0.01  # of its time, what a rank may wait in a repetition that counts as undisturbed
 SETTLED_REPETITIONS = 20
 MAX_REPETITIONS = 1000
 BLOCK_S = 5.0  # the longest block planned: the watchdog hears of a rank between blocks
@@ -56,15 +59,16 @@ class Repetitions:
     """All repetitions of one case: operation -> repetition -> seconds of each rank that timed it.
 
     The first `warmup` repetitions are kept and marked. `stopped_by` is "interval" or "budget".
-    `late` is, per repetition, how much later than the first rank the last one began; `host` is like
-    `ranks`; `first_s`, `estimate_s`, `memory`, `kernels`, `workspace` and `channels` are kept with the
-    case's end (manifest.py).
+    `late` is, per repetition, how much later than the first rank the last one began; `host` and
+    `waited` are like `ranks`, of operations where they are known; `first_s`, `estimate_s`, `memory`,
+    `kernels`, `workspace` and `channels` are kept with the case's end (manifest.py).
     `resolution_s` is what the clock of a GPU cannot tell in a time; NaN where that is next to nothing.
     """
 
     ranks: dict[str, list[list[float]]] = field(default_factory=dict)
     late: list[float] = field(default_factory=list)
     host: dict[str, list[list[float]]] = field(default_factory=dict)
+    waited: dict[str, list[list[float]]] = field(default_factory=dict)
     first_s: float | None = None
     estimate_s: float | None = None
     memory: dict[str, int] = field(default_factory=dict)
@@ -82,6 +86,26 @@ class Repetitions:
         """Maximum over ranks of each repetition after the warm-up."""
         return [max(values) for values in self.ranks[operation][self.warmup :]]
 
+    def undisturbed(self) -> int:
+        """How many repetitions no rank waited in, of the operation with the fewest.
+
+        All where the system does not count.
+        """
+        counts = []
+        for name, rows in self.ranks.items():
+            pairs = list(zip(rows, self.waited.get(name, []), strict=False))[self.warmup :]
+            clean = sum(is_clean(max(seconds), max(waited)) for seconds, waited in pairs)
+            counts.append(clean if pairs else max(len(rows) - self.warmup, 0))
+        return min(counts, default=0)
+
+    def waited_share(self) -> float | None:
+        """Of the time of the repetitions after the warm-up, what the rank that waited most waited."""
+        whole = waited = 0.0
+        for name, rows in self.waited.items():
+            whole += sum(self.seconds(name))
+            waited += sum(max(row) for row in rows[self.warmup :])
+        return waited / whole if whole > 0 and math.isfinite(waited) else None
+
 
 def merge_ranks(per_rank: Sequence[SecondsByName]) -> dict[str, list[list[float]]]:
     """Transpose rank -> operation -> seconds into operation -> repetition -> seconds of ranks.
@@ -98,6 +122,11 @@ def merge_ranks(per_rank: Sequence[SecondsByName]) -> dict[str, list[list[float]
             raise ValueError(f"no rank timed {operation}")
         merged[operation] = [list(row) for row in zip(*timed, strict=True)]
     return merged
+
+
+def is_clean(seconds: float, waited: float) -> bool:
+    """Whether nothing had the core for long enough to matter; so where nobody counts (NaN)."""
+    return not waited > CLEAN * seconds
 
 
 def late_arrivals(starts: Sequence[Sequence[float | None]]) -> list[float]:
@@ -230,10 +259,9 @@ def _append(
     starts: Sequence[float | None] = ()
     if clock is not None and timings.starts:
         starts = [None if t is None else clock.to_common(t) for t in timings.starts]
-    mine = [dict(timings.seconds), dict(timings.host_seconds), list(starts)]
-    everyone = communicator.allgather_object(mine)
-    for name, rows in merge_ranks([rank[0] for rank in everyone]).items():
-        result.ranks.setdefault(name, []).extend(rows)
-    for name, rows in merge_ranks([rank[1] for rank in everyone]).items():
-        result.host.setdefault(name, []).extend(rows)
-    result.late.extend(late_arrivals([rank[2] for rank in everyone]))
+    by_name = timings.seconds, timings.host_seconds, timings.waited
+    everyone = communicator.allgather_object([*map(dict, by_name), list(starts)])
+    for place, kept in enumerate((result.ranks, result.host, result.waited)):
+        for name, rows in merge_ranks([rank[place] for rank in everyone]).items():
+            kept.setdefault(name, []).extend(rows)
+    result.late.extend(late_arrivals([rank[-1] for rank in everyone]))

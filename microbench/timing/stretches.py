@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.control import Control
+from calib.microbench.machine.waits import Waited, Waits, waits_here
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.repeat import TimedBlock, Timings
 from calib.microbench.timing.watchdog import beat
@@ -105,7 +106,8 @@ class TimedCalls:
 def host_block(what: TimedCalls) -> TimedBlock:
     """The timed loop on a CPU.
 
-    What a call returns is freed after the clock was read: training keeps it for longer.
+    What a call returns is freed after the clock was read: training keeps it for longer. What a rank
+    waited for a core meanwhile is read outside the timed stretch, too.
     """
     before = evict if what.cold else nothing
     start_together, number = what.start, what.calls
@@ -115,10 +117,11 @@ def host_block(what: TimedCalls) -> TimedBlock:
         seconds: dict[str, list[float]] = {
             name: [] for each in what.stretches for name in each.calls
         }
+        waited: dict[str, list[float]] = {name: [] for name in seconds}
         starts: list[float] = []
         attempts = Attempts(what.label)
 
-        def time(stretch: CallStretch) -> None:
+        def time(stretch: CallStretch, waits: Waits, so_far: Waited) -> None:
             for name, call in stretch.calls.items():
                 start = perf_counter()
                 kept = call()
@@ -126,18 +129,22 @@ def host_block(what: TimedCalls) -> TimedBlock:
                     for _ in more:
                         call()
                 seconds[name].append((perf_counter() - start) / number)
+                of_call, so_far = waits.since(so_far)
+                waited[name].append(of_call / number)
                 del kept
 
-        for _ in range(n):
-            for place, stretch in enumerate(what.stretches):
-                attempts.run(stretch.prepare)
-                before()
-                start_together()
-                if place == 0:
-                    starts.append(perf_counter())
-                attempts.run(partial(time, stretch))
-            beat()
+        with waits_here() as waits:
+            for _ in range(n):
+                for place, stretch in enumerate(what.stretches):
+                    attempts.run(stretch.prepare)
+                    before()
+                    so_far = waits.so_far()
+                    start_together()
+                    if place == 0:
+                        starts.append(perf_counter())
+                    attempts.run(partial(time, stretch, waits, so_far))
+                beat()
         attempts.agree(what.control)
-        return Timings(seconds, starts)
+        return Timings(seconds, starts, waited=waited)
 
     return block

@@ -20,6 +20,7 @@ from calib.foundation.execution import execution_of
 from calib.microbench.cases import EXCHANGED, InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.machine.heap import freed_in_sums, is_shared, largest_freed, own_heap
+from calib.microbench.machine.waits import waits_here
 from calib.microbench.memory import optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
@@ -47,6 +48,7 @@ LAYERS_SHARE = 0.3  # of the case's time
 SETTLE_S = 0.15
 COMPUTED = ("forward", "backward")
 MET = ("halo", "layerwise")  # while layers run
+RankRows = dict[str, list[list[float]]]  # operation -> repetition -> rank
 COPIES = "copies"  # what "pack" has before gradients are packed
 
 
@@ -133,7 +135,9 @@ def _measure(
     result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
     if by_layers:
         modules = modules_of(step.worker.module, case.layer_names)
-        result.ranks |= layer_rows(control, step, modules, result)
+        times, waited = layer_rows(control, step, modules, result)
+        result.ranks |= times
+        result.waited |= waited
     if division.traits.whole and not division.shards:
         memory = control.allgather_object(step_memory(step))
         result.memory = max(memory, key=lambda found: int(found["peak_live"]))
@@ -178,26 +182,34 @@ def phases_of(case: InPlaceCase) -> list[str]:
 
 
 def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
-    """The timed loop; the ranks begin each iteration, and their exchange, together."""
+    """The timed loop; the ranks begin each iteration, and their exchange, together.
+
+    What a rank waited for a core is known of an iteration, and shared out to its phases by their time.
+    """
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
+        waited: dict[str, list[float]] = {phase: [] for phase in phases}
         starts: list[float] = []
         take_filled()
-        for _ in range(n):
-            row, _ = step.iterate(apart=True)
-            filled = take_filled()
-            packed = step.clock.parts.get(GRADIENTS, 0.0)
-            row = {**row, COPIES: row["pack"] - packed, "pack": packed}
-            met = [phase for phase in MET if phase in phases]
-            whole = sum(row[phase] for phase in met)
-            for phase in met:  # the filling is subtracted in proportion
-                row[phase] *= max(0.0, 1.0 - filled / whole) if whole > 0 else 1.0
-            for phase in phases:
-                seconds[phase].append(row[phase])
-            starts.append(step.clock.started_s)
-            beat()
-        return Timings(seconds, starts)
+        with waits_here() as waits:
+            for _ in range(n):
+                so_far = waits.so_far()
+                row, _ = step.iterate(apart=True)
+                filled = take_filled()
+                share = waits.since(so_far)[0] / sum(row.values())
+                packed = step.clock.parts.get(GRADIENTS, 0.0)
+                row = {**row, COPIES: row["pack"] - packed, "pack": packed}
+                met = [phase for phase in MET if phase in phases]
+                whole = sum(row[phase] for phase in met)
+                for phase in met:  # the filling is subtracted in proportion
+                    row[phase] *= max(0.0, 1.0 - filled / whole) if whole > 0 else 1.0
+                for phase in phases:
+                    seconds[phase].append(row[phase])
+                    waited[phase].append(share * row[phase])
+                starts.append(step.clock.started_s)
+                beat()
+        return Timings(seconds, starts, waited=waited)
 
     return block
 
@@ -211,8 +223,8 @@ def take_filled() -> float:
 
 def layer_rows(
     control: Control, step: TrainingStep, modules: Mapping[str, nn.Module], phases: Repetitions
-) -> dict[str, list[list[float]]]:
-    """Operation -> repetition -> seconds on each rank, for each of the modules and the loss.
+) -> tuple[RankRows, RankRows]:
+    """Seconds of each of the modules and the loss, and what of them a rank waited for a core.
 
     As many warm-up iterations as for the phases; fewer repetitions.
     """
@@ -221,19 +233,32 @@ def layer_rows(
     n = control.broadcast_object(n)
     division = step.division
     uses = division.segments if division.traits.stages else 1
-    rows: list[dict[str, float]] = []
-    with LayerTimes({**modules, "loss": step.loss}, step.clock) as t:
+    rows: list[tuple[dict[str, float], float]] = []  # and the share that was waited
+    with LayerTimes({**modules, "loss": step.loss}, step.clock) as t, waits_here() as waits:
         for _ in range(phases.warmup + n):
-            step.iterate(apart=True)
-            rows.append({name: seconds / uses for name, seconds in t.seconds.items()})
+            so_far = waits.so_far()
+            whole, _ = step.iterate(apart=True)
+            share = waits.since(so_far)[0] / sum(whole.values())
+            rows.append(({name: seconds / uses for name, seconds in t.seconds.items()}, share))
             beat()
     everyone = control.allgather_object(rows)
-    names = dict.fromkeys(name for rank in everyone for name in rank[0])
-    return {
-        name: [[row[name] for row in each if name in row] for each in zip(*everyone, strict=True)]
+    names = dict.fromkeys(name for rank in everyone for name in rank[0][0])
+    timed = [
+        name
         for name in names
-        if all(name in row for rank in everyone if name in rank[0] for row in rank)
-    }
+        if all(name in row for rank in everyone if name in rank[0][0] for row, _ in rank)
+    ]
+
+    def of(value: Callable[[float, float], float]) -> RankRows:
+        return {
+            name: [
+                [value(row[name], share) for row, share in each if name in row]
+                for each in zip(*everyone, strict=True)
+            ]
+            for name in timed
+        }
+
+    return of(lambda seconds, _: seconds), of(lambda seconds, share: seconds * share)
 
 
 def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn.Module]:

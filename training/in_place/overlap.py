@@ -15,6 +15,7 @@ from calib.microbench.communicator import TorchGroup
 from calib.microbench.communicators import make_communicator
 from calib.microbench.control import Control
 from calib.microbench.devices import take_device
+from calib.microbench.machine.waits import waits_here
 from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 from calib.training.models import entry
@@ -58,16 +59,20 @@ def _block(steps: dict[str, TrainingStep], world: TorchGroup) -> RepeatedCalls:
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {name: [] for name in (*steps, *PHASES)}
-        for _ in range(n):
-            for name in turns:
-                world.barrier()
-                row, _ = steps[name].iterate()
-                seconds[name].append(sum(row.values()))
-                if name == BLOCKING:
-                    for phase in PHASES:
-                        seconds[phase].append(row[phase])
-                beat()
-            turns.reverse()
-        return Timings(seconds)
+        waited: dict[str, list[float]] = {name: [] for name in seconds}
+        with waits_here() as waits:
+            for _ in range(n):
+                for name in turns:
+                    so_far = waits.so_far()
+                    world.barrier()
+                    row, _ = steps[name].iterate()
+                    row[name] = sum(row.values())
+                    share = waits.since(so_far)[0] / row[name]
+                    for each in (name, *(PHASES if name == BLOCKING else ())):
+                        seconds[each].append(row[each])
+                        waited[each].append(share * row[each])
+                    beat()
+                turns.reverse()
+        return Timings(seconds, waited=waited)
 
     return block

@@ -1,0 +1,122 @@
+"""How fast the machine was when it was calibrated, and how times follow its references.
+
+A neighbour on the socket slows a machine down for minutes. The references (microbench/reference.py),
+which always do the same work, tell by how much; how far a layer or a message follows them is fitted
+(fitting/sections/speed.py): t ~ prod reference^exponent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from calib.foundation.quantities import CountOrNone, Ranks
+from calib.foundation.records import Estimate, Record, TimeEstimate
+from calib.foundation.statistics import median, quantile
+from calib.microbench.records.looks import Look
+
+Reference = Literal["arithmetic_s", "memory_s", "message_s"]
+REFERENCES: tuple[Reference, ...] = ("arithmetic_s", "memory_s", "message_s")
+SpeedOf = Literal["compute", "messages"]
+# the median of n values has sqrt(pi / 2) times the error of their mean; of normal values half of the
+# interquartile range is 0.674 standard deviations
+OF_MEDIAN = math.sqrt(math.pi / 2)
+OF_QUARTILES = 2 * 0.6745
+Z = 1.96
+FEWEST_LOOKS = 3
+
+
+class References(Record):
+    """The times of the references in launches of so many ranks, as calibrated."""
+
+    ranks: Ranks = Field(description="of the launches")
+    looks: CountOrNone = Field(description="how many looks they are the medians of")
+    seconds: dict[Reference, TimeEstimate] = Field(description="reference -> s")
+
+
+class SpeedLaw(Record):
+    """How times follow the references."""
+
+    of: SpeedOf = Field(description="layers, passes and iterations, or collectives")
+    exponents: dict[Reference, Estimate] = Field(
+        description="reference -> exponent of its time: 1 where a time grows as the reference's does; "
+        "one that is not known to be over 0 is left out"
+    )
+    n: CountOrNone = Field(description="medians of a case in a launch that it was fitted to")
+
+    def exponent(self, reference: Reference) -> float:
+        """0 where none is known."""
+        found = self.exponents.get(reference)
+        return found.value if found else 0.0
+
+
+class Speed(Record):
+    """The machine's speed in the calibration, and what it does to times."""
+
+    references: list[References] = Field(default_factory=list, description="by number of ranks")
+    laws: list[SpeedLaw] = Field(default_factory=list, description="of compute and of messages")
+
+    def of_ranks(self, ranks: int) -> References | None:
+        """The references of launches of so many ranks."""
+        return next((each for each in self.references if each.ranks == ranks), None)
+
+    def slowdown(self, looks: Sequence[Look], ranks: int, sent: float = 0.0) -> Estimate | None:
+        """How many times as long the same work takes as when it was calibrated.
+
+        Parameters
+        ----------
+        looks
+            At the machine while the work was done.
+        ranks
+            That did it.
+        sent
+            Share of its time that is messages.
+
+        Returns
+        -------
+        Estimate
+            A ratio with its 95% interval, by the references alone: what waited for a core is not in
+            it. 1 within what the looks vary where no law is known; None without looks, or references
+            of so many ranks.
+        """
+        of = self.of_ranks(ranks)
+        if of is None or len(looks) < FEWEST_LOOKS:
+            return None
+        shifts: dict[Reference, tuple[float, float]] = {}
+        for name in REFERENCES:
+            if (shift := _shift(of, looks, name)) is not None:
+                shifts[name] = shift
+        if not shifts:
+            return None
+        shares: dict[SpeedOf, float] = {"compute": 1.0 - sent, "messages": sent}
+        value = variance = 0.0
+        for law in self.laws:
+            for name, exponent in law.exponents.items():
+                if (known := shifts.get(name)) is not None:
+                    off, error = known
+                    share = shares[law.of]
+                    value += share * exponent.value * off
+                    wide = (exponent.high - exponent.low) / 2 / Z
+                    variance += (share * exponent.value * error) ** 2 + (share * wide * off) ** 2
+        half = Z * math.sqrt(variance)
+        return Estimate.around(math.exp(value), math.exp(value - half), math.exp(value + half))
+
+
+def _shift(of: References, looks: Sequence[Look], name: Reference) -> tuple[float, float] | None:
+    """Logarithm of a reference's time over the calibrated one, and its standard error."""
+    usual = of.seconds.get(name)
+    times = [seconds for look in looks if (seconds := getattr(look, name))]
+    if usual is None or len(times) < FEWEST_LOOKS or usual.low <= 0:
+        return None
+    logs = [math.log(seconds) for seconds in times]
+    known = math.log(usual.high / usual.low) / 2 / Z
+    return median(logs) - math.log(usual.value), math.hypot(error_of_median(logs), known)
+
+
+def error_of_median(logs: Sequence[float]) -> float:
+    """Standard error of a median, by the interquartile range: a few looks hit a busy moment."""
+    spread = (quantile(logs, 0.75) - quantile(logs, 0.25)) / OF_QUARTILES
+    return OF_MEDIAN * spread / math.sqrt(len(logs))

@@ -1,0 +1,91 @@
+"""References: small work that is always the same, whose time tells how fast the machine is now.
+
+A neighbour on the socket or the switch takes no core from a rank, and no counter of the system shows
+it. What waits for a core is not in these times: waits.py counts that.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+
+from calib.foundation.arrays import Float32s
+from calib.microbench.control import Control
+from calib.microbench.machine.waits import Waits
+
+EDGE = 64  # of matrices that lie in the first cache, and that no BLAS gives to several threads
+PRODUCTS = 50
+# beyond the second cache of today's cores, and little beside what a rank has
+COPIED_BYTES = 8 * 2**20
+MESSAGE_BYTES = 64 * 2**10
+
+
+def _mapped(nbytes: int) -> Float32s:
+    """Zeros in memory of their own, touched: malloc's thresholds do not hear of them (heap.py)."""
+    items = np.frombuffer(mmap.mmap(-1, nbytes), dtype=np.float32)
+    items.fill(0.0)
+    return items
+
+
+class Reference:
+    """The references of one process; its buffers stay until it is gone."""
+
+    def __init__(self) -> None:
+        values = np.random.default_rng(0).standard_normal((2, EDGE, EDGE), dtype=np.float32)
+        self._left, self._right = values
+        self._product = np.empty_like(self._left)
+        self._source, self._target = _mapped(COPIED_BYTES), _mapped(COPIED_BYTES)
+        self._waits = Waits()
+        for warm in (self.arithmetic_s, self.memory_s):
+            warm()
+
+    def arithmetic_s(self) -> float:
+        """Seconds of PRODUCTS products of matrices; half a millisecond on a core of 2020."""
+        return self._seconds(self._multiply)
+
+    def memory_s(self) -> float:
+        """Seconds of a copy of COPIED_BYTES; a millisecond."""
+        return self._seconds(lambda: np.copyto(self._target, self._source))
+
+    def _multiply(self) -> None:
+        for _ in range(PRODUCTS):
+            np.dot(self._left, self._right, out=self._product)
+
+    def _seconds(self, work: Callable[[], None]) -> float:
+        """Without what the thread waited for a core, where that is counted."""
+        before = self._waits.so_far()
+        start = perf_counter()
+        work()
+        seconds = perf_counter() - start
+        waited, _ = self._waits.since(before)
+        return seconds - waited if 0.0 < waited < seconds else seconds
+
+
+def message_s(control: Control) -> float | None:
+    """Seconds of MESSAGE_BYTES there and back between neighbours, of the slowest pair; None alone.
+
+    First ranks 0 and 1, 2 and 3, ... exchange at once, then 1 and 2, 3 and 4, ...: on hosts that follow
+    one another every link between two of them is used. Collective.
+    """
+    if control.size < 2:
+        return None
+    message = np.zeros(MESSAGE_BYTES // 8)
+    slowest = 0.0
+    for first in (0, 1):
+        control.barrier()
+        place = control.rank - first
+        partner = control.rank + (1 if place % 2 == 0 else -1)
+        if place < 0 or partner >= control.size:
+            continue
+        start = perf_counter()
+        if place % 2 == 0:
+            control.send(message, partner)
+            control.receive(message, partner)
+        else:
+            control.receive(message, partner)
+            control.send(message, partner)
+        slowest = max(slowest, perf_counter() - start)
+    return float(max(control.allgather_object(slowest)))

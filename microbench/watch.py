@@ -1,0 +1,111 @@
+"""Looks at the machine between what is timed: in a measurement and in a training."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Sequence
+from time import perf_counter, time
+from typing import Any
+
+from calib.foundation.statistics import median
+from calib.microbench.control import Control
+from calib.microbench.disturbance import disturbances
+from calib.microbench.machine.waits import Waits
+from calib.microbench.records.looks import Look
+from calib.microbench.reference import Reference, message_s
+
+SHARE = 0.02  # of the time, what looks may take
+LEAST_WINDOW_S = 0.2
+FEWEST_MESSAGES = 3
+LATEST_LOOKS = 300  # by which it is judged what is usual
+MOST_GOES = 20  # of a reference in one look: its median needs no more
+
+
+class Watch:
+    """Takes looks on all ranks together; `looks` are those so far, the same on all of them.
+
+    A look lets every rank run the references as long as SHARE of the time since the last look holds.
+    """
+
+    def __init__(self, control: Control, earlier: Sequence[Look] = ()) -> None:
+        self.looks: list[Look] = []
+        self.spent_s = 0.0
+        self._control, self._earlier = control, list(earlier)
+        self._reference = Reference()
+        self._waits = Waits()
+        self._cost_s = 0.0
+        self._begin()
+        start = perf_counter()
+        self._references(1)
+        self._cost_s = perf_counter() - start
+
+    def due(self) -> bool:
+        """Whether SHARE of the time since the last look holds one more, on this rank's clock."""
+        passed = perf_counter() - self._started_s
+        return passed > max(LEAST_WINDOW_S, self._cost_s / SHARE)
+
+    def look(self) -> Look:
+        """Look at the machine. Collective."""
+        begun = perf_counter()
+        window_s = begun - self._started_s
+        goes = int(window_s * SHARE / max(self._cost_s, 1e-9))
+        goes = self._control.broadcast_object(max(1, min(goes, MOST_GOES)))
+        mine: dict[str, Any] = {"waited": self._waited / window_s, **self._counted(window_s)}
+        mine |= self._references(goes)
+        worst = _worst(self._control.allgather_object(mine))
+        look = Look(unix_s=time(), window_s=window_s, **worst)
+        # rank 0 alone has seen the launches before
+        seen = disturbances([*self._earlier, *self.looks, look][-LATEST_LOOKS:])
+        told = look.model_copy(update={"disturbed": seen}).model_dump()
+        self.looks.append(Look.model_validate(self._control.broadcast_object(told)))
+        took = perf_counter() - begun
+        self.spent_s += took
+        self._cost_s = took / goes
+        self._begin()
+        return self.looks[-1]
+
+    def _begin(self) -> None:
+        self._waits.close()
+        self._waits = Waits()  # threads come and go
+        self._so_far = self._waits.so_far()
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self._started_s = perf_counter()
+
+    @property
+    def _waited(self) -> float:
+        return self._waits.since(self._so_far)[0]
+
+    def _counted(self, window_s: float) -> dict[str, float]:
+        now = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "switches": (now.ru_nivcsw - self._usage.ru_nivcsw) / window_s,
+            "faults": (now.ru_majflt - self._usage.ru_majflt) / window_s,
+        }
+
+    def _references(self, goes: int) -> dict[str, float | None]:
+        """The median of each reference over so many goes of all ranks at once. Collective."""
+        arithmetic, memory = [], []
+        for _ in range(goes):
+            self._control.barrier()
+            arithmetic.append(self._reference.arithmetic_s())
+            memory.append(self._reference.memory_s())
+        # a rank that waits for a core delays a message, too: the shortest of a few shows the network
+        sent = [message_s(self._control) for _ in range(max(goes, FEWEST_MESSAGES))]
+        return {
+            "arithmetic_s": median(arithmetic),
+            "memory_s": median(memory),
+            "message_s": min(each for each in sent if each is not None) if sent[0] else None,
+        }
+
+
+def _worst(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The largest value of each, of the ranks that know it."""
+    names = dict.fromkeys(name for rank in found for name in rank)
+    known = {
+        name: [
+            rank[name] for rank in found if rank.get(name) is not None and math.isfinite(rank[name])
+        ]
+        for name in names
+    }
+    return {name: max(values) for name, values in known.items() if values}
