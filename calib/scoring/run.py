@@ -99,6 +99,7 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
         calibrated,
         {cluster.fingerprint} if known else (),
         parameters.device_kind,
+        parameters.speed,
     )
     there = {accuracy.run_id for accuracy in accuracies}
     notes += [line for item in runs if run_id(item.header) in there for line in doubts(item)]

@@ -6,8 +6,8 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
+from calib.fitting.parameters.speed import Speed
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import UNSAID, unusual
@@ -24,7 +24,13 @@ from calib.reports.scoring.accuracy import (
     score,
 )
 from calib.reports.words import samples_words
-from calib.training.run.lines import GRADIENT_RANKS, GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader
+from calib.training.run.lines import (
+    GRADIENT_RANKS,
+    GRADIENT_TOLERANCE,
+    SHARED_PHASES,
+    TIMED_PHASES,
+    RunHeader,
+)
 from calib.training.run.record import TrainingRun
 
 MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
@@ -35,13 +41,6 @@ UNKNOWN = "unknown"  # an optimizer, of training/importers/records.py, which a r
 LEAST_DISTURBED = 0.25
 NO_TIME = Estimate.exactly(0.0)
 NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
-
-
-class Speed(Protocol):
-    """What references tell of the machine's speed: fitting/parameters/speed.py."""
-
-    def slowdown(self, looks: Sequence[Look], p: int) -> Estimate | None:
-        """How many times as long the same computation takes on `p` ranks as when it was calibrated."""
 
 
 def _measure(values: Sequence[float]) -> Estimate:
@@ -203,7 +202,8 @@ def _scored(
         return compare(predicted, _measure([phases[name] for _, phases in times]))
 
     looks = run.end.looks if run.end else []
-    slowdown = speed.slowdown(looks, head.p) if speed and looks else None
+    sent = _sent_share(times)
+    slowdown = speed.slowdown(looks, head.p, sent) if speed is not None and looks else None
     waits = _waits(run)
     known = waits is not None or slowdown is not None
     at_speed = _at_speed(totals, waits or [0.0] * len(totals), slowdown) if known else None
@@ -232,6 +232,12 @@ def _scored(
         slowdown=slowdown,
         at_speed=None if at_speed is None else compare(total, at_speed),
     )
+
+
+def _sent_share(times: Sequence[tuple[float, dict[str, float]]]) -> float:
+    """Share of the iterations' time in the phases that are messages."""
+    sent = math.fsum(phases[name] for _, phases in times for name in SHARED_PHASES)
+    return min(1.0, sent / math.fsum(total for total, _ in times))
 
 
 def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
