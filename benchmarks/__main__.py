@@ -6,6 +6,7 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
+from benchmarks.coverage import coverage
 from benchmarks.cut_sweeps import cut_sweeps
 from benchmarks.drift import drift
 from benchmarks.fitting import fitting
@@ -26,6 +27,7 @@ BENCHMARKS = {
     "start_up": start_up,
     "measurement_loop": measurement_loop,
     "agreement": agreement,
+    "coverage": coverage,
     "cut_sweeps": cut_sweeps,
     "drift": drift,
     "fitting": fitting,
