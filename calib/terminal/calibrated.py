@@ -13,6 +13,7 @@ from calib.foundation.text import plain
 from calib.foundation.words import clock_words, percent
 from calib.reports.drift.verdict import disturbed_lines
 from calib.reports.findings import Findings
+from calib.reports.scoring.accuracy import by_others
 from calib.reports.scoring.causes import ErrorCause, OffDirection
 from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import VERDICTS, spread
@@ -99,11 +100,9 @@ def next_steps(of: Summary, run: Path, model: str, ranks: int, execution: str = 
     ceiling = of.noise_ceiling
     noisy = ceiling is not None and ceiling.mean < NOISY
     how = f" --execution {execution}" if execution != USUAL else ""
-    again = (
-        ["calibrate again while nothing else runs: equal runs differed by 5% or more"]
-        if noisy
-        else []
-    )
+    why = "equal runs differed by 5% or more" if noisy else "others disturbed trainings"
+    disturbed = by_others(of.disturbances)
+    again = [f"calibrate again while nothing else runs: {why}"] if noisy or disturbed else []
     return [
         *again,
         f"calib predict --model {model} --strategy all -p {2 * ranks}{how}",

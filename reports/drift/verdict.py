@@ -146,10 +146,7 @@ def disturbed_lines(summary: Summary) -> list[str]:
     if of is not None and of.waited is not None and of.waited >= LEAST_WAITED:
         lines.append(f"ranks waited for a core {percent(of.waited)} of the time")
     if of is not None and of.slowdown is not None and abs(of.slowdown - 1) >= LEAST:
-        lines.append(
-            f"the machine took {of.slowdown:.2f} times as long for the references as when it was "
-            "calibrated"
-        )
+        lines.append(f"by the references the machine took {of.slowdown:.2f} times as long")
     return lines
 
 
@@ -160,7 +157,7 @@ def at_speed_lines(summary: Summary) -> list[str]:
         return []
     return [
         f"at the speed of the calibration: accuracy {percent(of.mean_of_strategy_means)}, worst "
-        f"{percent(of.worst.accuracy)}, {percent(of.intervals.coverage)} in the {WIDE:.0%} interval"
+        f"{percent(of.worst.accuracy)}, covered {percent(of.intervals.coverage)}"
     ]
 
 

@@ -6,7 +6,7 @@ with the distribution-free 95% interval of the median; the time of an iteration 
 critical rank (`calib.training.run.record`). Medians do not add: the phases' need not sum to the total's.
 
 Beside the time as it is stands the time at the speed that the machine had when it was calibrated:
-without what a rank waited for a core, and over how many times as long the references took.
+without what a rank waited for a core, over how many times as long the same work took by the references.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Accuracy(Divided, Record):
     )
     slowdown: RatioEstimate | None = Field(
         default=None,
-        description="how many times as long the references took as when they were calibrated; null: "
-        "not known",
+        description="how many times as long the same work takes as when it was calibrated, by the "
+        "references; null: not known",
     )
     at_speed: PhaseAccuracy | None = Field(
         default=None,

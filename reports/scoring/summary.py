@@ -57,7 +57,8 @@ class SpeedSummary(Record):
         description="median share of its iterations in which a point's ranks waited for a core"
     )
     slowdown: float | None = Field(
-        description="median of how many times as long the references took as when they were calibrated"
+        description="median of how many times as long a point's work takes as when it was calibrated, "
+        "by the references"
     )
     strategy_means: dict[str, float] = Field(description="unweighted mean over a strategy's points")
     mean_of_strategy_means: float = Field(description="mean of these")

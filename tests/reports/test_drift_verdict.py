@@ -109,7 +109,7 @@ def test_a_disturbed_night() -> None:
     assert "accuracy of data: 62.5%, under 90.0%" in found.lines
     assert "disturbed: other processes on the ranks' cores (6 of 6 points)" in found.lines
     assert found.lines[-1] == (
-        "at the speed of the calibration: accuracy 98.0%, worst 98.0%, 100.0% in the 95% interval"
+        "at the speed of the calibration: accuracy 98.0%, worst 98.0%, covered 100.0%"
     )
 
 
@@ -117,7 +117,7 @@ def test_a_machine_of_another_speed_while_it_trained() -> None:
     """Nothing disturbed it, but its references took 1.3 times as long."""
     found = verdict(summary(night(1.3, 1.0, ())), [], None, 0.9)
     assert found.code == DISTURBED
-    assert any("1.30 times as long" in line for line in found.lines)
+    assert any("machine took 1.30 times as long" in line for line in found.lines)
 
 
 def test_a_disturbance_does_not_excuse_what_is_wrong_at_speed_too() -> None:
