@@ -30,7 +30,6 @@ from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
 
-CHECK = "check"
 LAUNCHES = 2
 CheckResult = tuple[list[Check], list[Missing]]
 

@@ -138,9 +138,9 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
     return found.model_copy(update={"total": compare(found.total.predicted, nothing)})
 
 
-def look(*disturbed: Disturbance, window_s: float = 1.0, **of: Any) -> Look:
+def look(*disturbed: Disturbance, window_s: float = 1.0, unix_s: float = 1.8e9, **of: Any) -> Look:
     """A look at the machine after `window_s` seconds."""
-    return Look(unix_s=1.8e9, window_s=window_s, disturbed=list(disturbed), **of)
+    return Look(unix_s=unix_s, window_s=window_s, disturbed=list(disturbed), **of)
 
 
 def at_speed(
