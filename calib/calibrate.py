@@ -41,6 +41,7 @@ from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
 from calib.terminal.calibrated import show as show_end
+from calib.terminal.disturbed import of_training
 from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
@@ -350,7 +351,8 @@ def _train(
             fingerprint=fingerprint,
         )
         try:
-            train(path, job, launcher)
+            if line := of_training(train(path, job, launcher)):
+                say(f"{point.label}: {line}")
         except (MeasurementError, RanksEnded) as error:
             if len({each.execution for each in points}) == 1:
                 raise

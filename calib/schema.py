@@ -171,6 +171,13 @@ ENTRIES = (
         written=True,
     ),
     SchemaEntry(
+        "watched",
+        "of `calib doctor --watch`",
+        "what disturbed a host in a while, and who",
+        "calib.microbench.records.watched:Watched",
+        written=True,
+    ),
+    SchemaEntry(
         "about",
         "*.about.json",
         "the side file of `calib export`",
@@ -219,7 +226,7 @@ def readme() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            "What calib writes and does not read (report, trend, doctor, about, measured-size,",
+            "What calib writes and does not read (report, trend, doctor, watched, about, measured-size,",
             "measured-pass) has all its fields.",
             "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
             "time: that an interval holds its value, or sizes rise, only the readers check",

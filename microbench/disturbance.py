@@ -16,22 +16,24 @@ STOLEN = 0.02
 SLOW = 1.3
 SLOW_MESSAGE = 2.0
 LATEST = 5
-RESENT = 10.0  # packets per s; a network without trouble sends next to none again
 FOREIGN = 2e6  # B/s; what a host says to its servers is a tenth of that
-CONGESTED = 10.0  # pauses and marks per s
+# packets sent again, pauses and marks, per s; and times what is usual, for the ranks' own messages
+# may cause them
+RESENT, CONGESTED = 10.0, 10.0
+TIMES_USUAL = 5.0
 
 
-def usual(looks: Sequence[Look], reference: str) -> float | None:
-    """The median time of a reference over looks on a machine that nothing disturbed otherwise.
+def usual(looks: Sequence[Look], field: str) -> float | None:
+    """The median of what looks have in a field, of those that nothing else disturbed.
 
     Over all of them where something always did; None of fewer than LATEST.
     """
     quiet = [look for look in looks if not {"cores", "stolen"}.intersection(look.disturbed)]
     known = [
-        [seconds for look in some if (seconds := getattr(look, reference)) is not None]
+        [value for look in some if (value := getattr(look, field)) is not None]
         for some in (quiet, looks)
     ]
-    enough = [times for times in known if len(times) >= LATEST]
+    enough = [values for values in known if len(values) >= LATEST]
     return median(enough[0]) if enough else None
 
 
@@ -47,14 +49,20 @@ def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
         known = [seconds for seconds in recent if seconds is not None]
         return often is not None and bool(known) and median(known) > factor * often
 
+    def oftener(event: str, limit: float) -> bool:
+        often = usual(looks, event) or 0.0
+        return _over(getattr(last, event), max(limit, TIMES_USUAL * often))
+
+    # a process on the other cores of a rank that is not bound takes nothing from it
+    busy = _over(last.others, OTHERS) if last.waited is None else last.waited > WAITED
     found: dict[Disturbance, bool] = {
-        "cores": _over(last.waited, WAITED) or _over(last.others, OTHERS),
+        "cores": busy,
         "stolen": _over(last.stolen, STOLEN),
         "slow": slower("arithmetic_s", SLOW) or slower("memory_s", SLOW),
         "network": slower("message_s", SLOW_MESSAGE)
         or _over(last.foreign, FOREIGN)
-        or _over(last.resent, RESENT)
-        or _over(last.congested, CONGESTED),
+        or oftener("resent", RESENT)
+        or oftener("congested", CONGESTED),
         "gpu": _over(last.gpu_processes, 0),
     }
     return [word for word in DISTURBANCES if found[word]]

@@ -9,18 +9,26 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from calib.foundation.arrays import Float32s
 from calib.microbench.control import Control
+from calib.microbench.device import Device
 from calib.microbench.machine.waits import Waits
+
+if TYPE_CHECKING:
+    import torch
 
 EDGE = 64  # of matrices that lie in the first cache, and that no BLAS gives to several threads
 PRODUCTS = 50
 # beyond the second cache of today's cores, and little beside what a rank has
 COPIED_BYTES = 8 * 2**20
 MESSAGE_BYTES = 64 * 2**10
+# half a millisecond on a GPU of 2022, and too much for its caches
+GPU_EDGE, GPU_PRODUCTS = 1024, 8
+GPU_COPIED_BYTES = 64 * 2**20
 
 
 def _mapped(nbytes: int) -> Float32s:
@@ -30,8 +38,63 @@ def _mapped(nbytes: int) -> Float32s:
     return items
 
 
+class References(Protocol):
+    """Work that is always the same, on what a rank computes on."""
+
+    def arithmetic_s(self) -> float:
+        """Seconds of so many products of matrices."""
+
+    def memory_s(self) -> float:
+        """Seconds of a copy in its memory."""
+
+
+def references_of(device: Device) -> References:
+    """Those of a rank's device."""
+    return Reference() if device.kind == "cpu" else GpuReference(device)
+
+
+class GpuReference:
+    """The references of a GPU, by its own events. It keeps no memory of it between two goes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        for warm in (self.arithmetic_s, self.memory_s):
+            warm()
+
+    def arithmetic_s(self) -> float:
+        """Seconds of GPU_PRODUCTS products of matrices."""
+        import torch
+
+        left = self._random(GPU_EDGE, GPU_EDGE)
+        product = left @ left
+
+        def multiply() -> None:
+            for _ in range(GPU_PRODUCTS):
+                torch.matmul(left, left, out=product)
+
+        return self._seconds(multiply)
+
+    def memory_s(self) -> float:
+        """Seconds of a copy of GPU_COPIED_BYTES."""
+        source = self._random(GPU_COPIED_BYTES // 4)
+        target = source.clone()
+        return self._seconds(lambda: target.copy_(source))
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        import torch
+
+        return torch.rand(shape, device=self._device.tensors)
+
+    def _seconds(self, work: Callable[[], object]) -> float:
+        work()
+        self._device.synchronize()
+        start = self._device.now()
+        work()
+        return self._device.seconds(start, self._device.now())
+
+
 class Reference:
-    """The references of one process; its buffers stay until it is gone."""
+    """The references of a core; its buffers stay until it is gone."""
 
     def __init__(self) -> None:
         values = np.random.default_rng(0).standard_normal((2, EDGE, EDGE), dtype=np.float32)

@@ -293,6 +293,8 @@ class Session:
     def _attempt(self, case: Case, budget_s: float) -> Attempt:
         """Measure a case, between two looks at the GPUs."""
         started = time()
+        if self.watch is not None and not isinstance(case, (LayerCase, TensorsCase)):
+            self.watch.sent = True
         before = self._gpus(case)
         result = self.measure(case, budget_s)
         after = self._gpus(case)
@@ -459,7 +461,7 @@ def run_session(
         with changed_manifest(run, manifest) as kept:
             kept.launches.append(record)
     pool = CommunicatorPool(communicator, make)
-    watch = Watch(communicator, earlier_looks(manifest, communicator.size))
+    watch = Watch(communicator, earlier_looks(manifest, communicator.size), gpu or CPU)
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
     )

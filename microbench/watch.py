@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import math
-import resource
+import os
 from collections.abc import Sequence
 from time import perf_counter, time
 from typing import Any
 
 from calib.foundation.statistics import median
 from calib.microbench.control import Control
+from calib.microbench.device import CPU, Device
 from calib.microbench.disturbance import disturbances
+from calib.microbench.machine.host_looks import HostLooks
 from calib.microbench.machine.waits import Waits
 from calib.microbench.records.looks import Look
-from calib.microbench.reference import Reference, message_s
+from calib.microbench.reference import message_s, references_of
 
 SHARE = 0.02  # of the time, what looks may take
 LEAST_WINDOW_S = 0.2
 FEWEST_MESSAGES = 3
 LATEST_LOOKS = 300  # by which it is judged what is usual
 MOST_GOES = 20  # of a reference in one look: its median needs no more
+COUNTED = ("others", "stolen", "switches", "faults", "running", "mhz", "resent", "congested")
 
 
 class Watch:
     """Takes looks on all ranks together; `looks` are those so far, the same on all of them.
 
     A look lets every rank run the references as long as SHARE of the time since the last look holds.
+    Who has sent messages says so in `sent`: what the network carried meanwhile is then not of others.
+
+    Parameters
+    ----------
+    control
+        Connects the ranks.
+    earlier
+        Looks of earlier launches, on rank 0, by which it is judged what is usual.
+    device
+        What this rank computes on.
     """
 
-    def __init__(self, control: Control, earlier: Sequence[Look] = ()) -> None:
+    def __init__(
+        self, control: Control, earlier: Sequence[Look] = (), device: Device = CPU
+    ) -> None:
         self.looks: list[Look] = []
         self.spent_s = 0.0
-        self._control, self._earlier = control, list(earlier)
-        self._reference = Reference()
+        self.sent = False
+        self._control, self._earlier, self._device = control, list(earlier), device
+        uuid = device.identity and device.identity.uuid
+        pids = control.allgather_object([os.getpid(), uuid])
+        self._ours = [pid for pid, other in pids if uuid is not None and other == uuid]
+        self._reference = references_of(device)
         self._waits = Waits()
+        self._host = HostLooks(control)
         self._cost_s = 0.0
         self._begin()
         start = perf_counter()
@@ -51,8 +71,11 @@ class Watch:
         window_s = begun - self._started_s
         goes = int(window_s * SHARE / max(self._cost_s, 1e-9))
         goes = self._control.broadcast_object(max(1, min(goes, MOST_GOES)))
-        mine: dict[str, Any] = {"waited": self._waited / window_s, **self._counted(window_s)}
-        mine |= self._references(goes)
+        counted = self._host.look()
+        mine: dict[str, Any] = {name: getattr(counted, name) for name in COUNTED}
+        mine["foreign"] = None if self.sent else counted.network
+        mine["gpu_processes"] = self._device.telemetry(self._ours).get("other_processes")
+        mine |= {"waited": self._waited / window_s, **self._references(goes)}
         worst = _worst(self._control.allgather_object(mine))
         look = Look(unix_s=time(), window_s=window_s, **worst)
         # rank 0 alone has seen the launches before
@@ -69,19 +92,12 @@ class Watch:
         self._waits.close()
         self._waits = Waits()  # threads come and go
         self._so_far = self._waits.so_far()
-        self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.sent = False
         self._started_s = perf_counter()
 
     @property
     def _waited(self) -> float:
         return self._waits.since(self._so_far)[0]
-
-    def _counted(self, window_s: float) -> dict[str, float]:
-        now = resource.getrusage(resource.RUSAGE_SELF)
-        return {
-            "switches": (now.ru_nivcsw - self._usage.ru_nivcsw) / window_s,
-            "faults": (now.ru_majflt - self._usage.ru_majflt) / window_s,
-        }
 
     def _references(self, goes: int) -> dict[str, float | None]:
         """The median of each reference over so many goes of all ranks at once. Collective."""
@@ -100,7 +116,7 @@ class Watch:
 
 
 def _worst(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The largest value of each, of the ranks that know it."""
+    """The largest value of each, of the ranks that know it; of clocks the smallest."""
     names = dict.fromkeys(name for rank in found for name in rank)
     known = {
         name: [
@@ -108,4 +124,6 @@ def _worst(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ]
         for name in names
     }
-    return {name: max(values) for name, values in known.items() if values}
+    return {
+        name: (min if name == "mhz" else max)(values) for name, values in known.items() if values
+    }

@@ -215,7 +215,7 @@ class TimedRun:
         self._switches = 0
         self._peaks = 0, 0
         self._reason: Reason = ""
-        self._watch = Watch(control)
+        self._watch = Watch(control, device=step.device)
         self._counts = step.device.kind == "cpu"  # a GPU does not wait for its host's core
         self.longest_s = 0.0  # iteration so far, on any rank
         self.timed_s: list[float] = []  # on the critical rank
@@ -237,6 +237,7 @@ class TimedRun:
         before = self._step.clock.switches
         start = perf_counter()
         rows = self._iterated(n)
+        self._watch.sent = self._control.size > 1
         took = perf_counter() - start
         self._wall_s += 0.0 if warm else took
         self._switches = -(-(self._step.clock.switches - before) // n)

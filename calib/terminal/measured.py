@@ -7,6 +7,7 @@ from pathlib import Path
 
 from calib.foundation.words import several
 from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.terminal.disturbed import of_measuring
 from calib.terminal.printing import say
 
 MOST_NAMED = 8
@@ -29,6 +30,8 @@ def show(run: Path, rows: int) -> None:
         for reason, number in Counter(case.stopped_by for case in skipped).items():
             names = case_names([case for case in skipped if case.stopped_by == reason])
             say(f"left out: {number}, {reason.removeprefix('skipped: ')}: {names}")
+    if line := of_measuring(manifest):
+        say(line)
     if any(launch.oversubscribed for launch in manifest.launches):
         say("more ranks than cores: these rows are marked and calibrate nothing")
 

@@ -29,7 +29,7 @@ from calib.oracle.projection import PHASES
 
 # issue 2: "one file per verb", in the order of the pipeline; each with its options
 FROZEN = """
-doctor: --ranks --device --launcher --output --json
+doctor: --watch --ranks --device --launcher --output --json
 probe: --output --name --ranks --device --launcher --topology --json
 plan: --plan --models --strategies -p --ranks --batch-per-rank --batch --segments --libraries
     --device --execution --sparse --shares --partitions --budget --quick --seed --cluster --measured

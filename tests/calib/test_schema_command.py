@@ -38,6 +38,7 @@ from calib.fitting.parameters.measured_passes import measured_passes
 from calib.fitting.parameters.measured_sizes import measured_sizes
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
+from calib.microbench.disturbers import watch
 from calib.microbench.doctor import clocks, cores, timer
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import (
@@ -206,6 +207,7 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     passes = measured_passes(filled())
     yield "measured-pass", [json.loads(of.model_dump_json()) for of in passes]
     yield "doctor", [[finding.model_dump() for finding in (cores(2), clocks(), timer())]]
+    yield "watched", [json.loads(watch(1.0).model_dump_json())]
     yield "about", [exported(home / "filled.json")]
     yield (
         "search-plan",
@@ -268,7 +270,7 @@ def test_a_schema_holds_what_is_written_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    "name", ["report", "about", "trend", "doctor", "measured-size", "measured-pass"]
+    "name", ["report", "about", "trend", "doctor", "watched", "measured-size", "measured-pass"]
 )
 def test_what_is_only_written_has_all_its_fields(
     name: str, documents: dict[str, list[Any]]

@@ -11,13 +11,16 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from time import monotonic, sleep
+from shutil import rmtree
+from tempfile import mkdtemp
+from time import monotonic, process_time, sleep
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from tests.helpers import conformance as suite
+from tests.microbench.machine.recorded import write
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import CollectiveCase
@@ -28,6 +31,8 @@ from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.control import Control
 from calib.microbench.device import Device
 from calib.microbench.devices import take_device
+from calib.microbench.machine.host import LEAST_WINDOW_S
+from calib.microbench.machine.host_looks import HostLooks
 from calib.microbench.machine.launchers import launched
 from calib.microbench.machine.placement import place
 from calib.microbench.timing.repeat import Repetitions
@@ -185,6 +190,42 @@ def control(comm: MpiCommunicator) -> dict[str, Any]:
     left = monotonic()
     last = max(comm.allgather_object(came))
     return {"part": about, "early": left < last}
+
+
+def host_looks(comm: MpiCommunicator) -> list[float | None]:
+    """CPU seconds that a look took for the ranks', of 5 that a made-up kernel has counted meanwhile;
+    those of this rank; what the look before had of others, too soon after the start.
+
+    Ranks 0, 2, ... are on the hardware threads of one core, the others on those of another.
+    """
+    root = Path(comm.broadcast_object(mkdtemp()))
+    if comm.rank == 0:
+        siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        files = {siblings.format(core): f"{core % 2},{core % 2 + 2}" for core in range(4)}
+        write(
+            root,
+            {**files, "proc/stat": "".join(f"cpu{core} 0 0 0 0 0 0 0 0\n" for core in range(4))},
+        )
+    comm.barrier()
+    looks = HostLooks(comm, [comm.rank % 4], root)
+    begun_s, soon = process_time(), looks.look().others
+    end_s = monotonic() + LEAST_WINDOW_S
+    while monotonic() < end_s or process_time() < begun_s + 0.2 * (comm.rank + 1):
+        pass
+    comm.barrier()
+    if comm.rank == 0:
+        counted = "cpu0 300 100 50 0 0\ncpu1 500 0 0 0 0\ncpu2 50 0 0 0 0\ncpu3 0 0 0 0 0\n"
+        (root / "proc/stat").write_text(counted)
+    comm.barrier()
+    used_s = process_time() - begun_s
+    start_s = monotonic()
+    found = looks.look()
+    assert found.others is not None and found.stolen == 0.0
+    window_s = start_s - (end_s - LEAST_WINDOW_S)
+    comm.barrier()
+    if comm.rank == 0:
+        rmtree(root)
+    return [5.0 - found.others * window_s, used_s, soon]
 
 
 def run_check(comm: MpiCommunicator, words: str) -> list[Any]:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.waits]
 # one launch for each number of ranks: starting them takes longer than what they do
 CHECKS = {
     2: ["communicator", "collectives", "wrong", "placement"],
-    3: ["communicator", "placement", "control"],
+    3: ["communicator", "placement", "control", "host_looks"],
 }
 
 
@@ -90,3 +90,13 @@ def test_words_among_a_part_and_barriers_that_do_not_block() -> None:
 def test_abort_ends_ranks_that_wait() -> None:
     done = start(["abort"], 2)
     assert done.returncode != 0 and "result" not in done.stdout
+
+
+def test_ranks_take_what_they_use_from_what_the_kernel_counts() -> None:
+    """Of the core that two of three ranks are on, that of both; of the other core that of one."""
+    found = found_on(3)["host_looks"]
+    used_s = [of[1] for of in found]
+    for rank, (ours_s, _, soon) in enumerate(found):
+        expected = used_s[1] if rank == 1 else used_s[0] + used_s[2]
+        assert ours_s == pytest.approx(expected, rel=0.1)
+        assert soon is None

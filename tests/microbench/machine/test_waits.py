@@ -1,0 +1,83 @@
+"""What this thread waited for a core, against what the clocks of the process say of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.helpers.disturber import disturbed, usable_cores
+
+from calib.microbench.machine.waits import Waits, waits_here
+
+COUNTED = Path("/proc/self/schedstat").exists()
+counted = pytest.mark.skipif(not COUNTED, reason="this system does not count waiting")
+SECONDS = 0.5
+
+
+@contextmanager
+def on_the_disturbed_core() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {usable_cores()[0]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def spin(seconds: float) -> tuple[float, float]:
+    """Busy for so long: seconds on the wall, and those of them in which this thread did not run."""
+    wall, ran = time.perf_counter(), time.thread_time()
+    while time.perf_counter() - wall < seconds:
+        pass
+    passed = time.perf_counter() - wall
+    return passed, passed - (time.thread_time() - ran)
+
+
+@counted
+def test_waiting_is_the_time_in_which_a_busy_thread_did_not_run() -> None:
+    """A thread that never sleeps runs or waits; the system's two counters are independent."""
+    with on_the_disturbed_core(), disturbed(duty=0.6, seconds=60.0), waits_here() as waits:
+        while spin(0.05)[1] < 0.001:  # until the disturber is there
+            pass
+        so_far = waits.so_far()
+        passed, idle = spin(SECONDS)
+        waited, _ = waits.since(so_far)
+    assert waited > 0.05 * passed
+    # a hypervisor may take time that neither runs nor waits
+    assert waited == pytest.approx(idle, abs=0.05 * passed)
+
+
+@counted
+def test_it_goes_on_from_where_it_was() -> None:
+    with waits_here() as waits:
+        first = waits.so_far()
+        one, between = waits.since(first)
+        two, _ = waits.since(between)
+        both, _ = waits.since(first)
+    assert one >= 0 and two >= 0
+    assert both >= max(one, two)
+
+
+def test_a_system_that_does_not_count_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", lambda path: [])
+    waits = Waits()
+    waited, _ = waits.since(waits.so_far())
+    assert math.isnan(waited)
+    waits.close()
+
+
+def test_a_thread_that_has_ended_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits()
+    so_far = waits.so_far()
+
+    def gone(*_: object) -> bytes:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "pread", gone)
+    waited, _ = waits.since([0.0] * len(so_far))
+    assert waited == 0.0 or math.isnan(waited)
