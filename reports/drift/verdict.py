@@ -91,7 +91,8 @@ def verdict(
         reasons = (*as_it_is, *because, *at_speed_lines(summary), *told, *lacking)
         return Verdict(UNKNOWN if lacking else DISTURBED, reasons)
     if as_it_is or others:
-        return Verdict(WRONG, (*as_it_is, *others, *because, *told, *lacking))
+        apart = at_speed_lines(summary) if because else []
+        return Verdict(WRONG, (*as_it_is, *others, *because, *apart, *told, *lacking))
     if lacking:
         return Verdict(UNKNOWN, (*lacking, *told))
     points = counted(summary.points, "point")
