@@ -456,3 +456,15 @@ def test_reading_sees_one_state(server: str, monkeypatch: pytest.MonkeyPatch) ->
         slow.setattr(reading, "_points", late)
         past = history.past()
     assert len(past.nights) == 1 and len(past.points) == 12
+
+
+def test_the_tables_of_another_version_are_said_to_be(where: str) -> None:
+    recorded(where, entry())
+    sql(where, "ALTER TABLE points DROP COLUMN disturbed")
+    for work in (lambda of: of.past("a" * 16), lambda of: of.record(entry(2))):
+        with History.open(where) as history, pytest.raises(FileError) as error:
+            work(history)
+        assert "of another version of calib: move it away" in str(error.value)
+        assert "\n" not in str(error.value)
+    if "://" in where:
+        sql(where, *EMPTY)  # other tests use the server, too
