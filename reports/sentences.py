@@ -80,20 +80,20 @@ def _interval_lines(of: Summary) -> list[str]:
     if each is None:
         return []
     lines = [
-        f"Interval width: {spread(each.half_width)} in the mean at 95%, {spread(each.half_width_90)} at "
-        f"90%; interval score {_score(each.score)} (of logarithms; smaller is better)."
+        f"Interval width: {spread(each.half_width)} (90%: {spread(each.half_width_90)}) in the mean; "
+        f"interval score {_score(each.score)}, smaller is better."
     ]
     if len(of.strategy_intervals) > 1:
         parts = (
-            f"{plain(name)} {percent(x.coverage)} by {spread(x.half_width)}, score {_score(x.score)}"
+            f"{plain(name)} {percent(x.coverage)} by {spread(x.half_width)} ({_score(x.score)})"
             for name, x in of.strategy_intervals.items()
         )
-        lines.append(f"95% intervals per strategy, share held: {'; '.join(parts)}.")
+        lines.append(f"Intervals held (score): {', '.join(parts)}.")
     return lines
 
 
 def _score(score: float | None) -> str:
-    return "none, as an interval reaches down to 0" if score is None else f"{score:.3f}"
+    return "infinite" if score is None else f"{score:.3f}"
 
 
 def spread(share: float) -> str:
