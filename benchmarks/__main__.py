@@ -6,11 +6,12 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
+from benchmarks.coverage import coverage
 from benchmarks.cut_sweeps import cut_sweeps
 from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
-from benchmarks.launches import coverage
+from benchmarks.launches import coverage as across_launches
 from benchmarks.launches import main as left_out
 from benchmarks.layouts import layouts
 from benchmarks.measurement_loop import measurement_loop
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "drift": drift,
     "fitting": fitting,
     "importing": importing,
+    "launches": across_launches,
     "layerwise": layerwise,
     "layouts": layouts,
     "oracle": oracle,

@@ -1,7 +1,8 @@
 """How often the 95% intervals of a collective's pieces hold the truth, on sweeps of a known law.
 
 The law is that of the median repetition: with one-sided noise, the noiseless law times the median of the
-noise. An interval that says 95% should hold it 90 to 99% of the time.
+noise. An interval that says 95% should hold it 90 to 99% of the time. Of two that do, the interval score
+(reports/scoring/intervals.py) tells the better one: it grows with the width, and with what is missed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.sweeps import (
 )
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 from calib.foundation.arrays import Floats
+from calib.reports.scoring.intervals import interval_score
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 # a size in the middle of each piece of the law, which says which fitted piece is meant
 MIDDLES = 2.0 ** np.array([8.5, 17.0, 23.0])
+
+
+SEEDS = 40  # in a minute
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Design:
 class Coverage:
     """Shares of intervals that hold the truth: intercepts and slopes [s, 3], the law [s, n].
 
+    Of the law's intervals also the relative half-widths and the interval scores [s, n].
     `borders` [s, 2]: whether the border of the law lies within one step of the grid of a fitted one.
     `pieces` [s] is how many were chosen.
     """
@@ -61,6 +67,8 @@ class Coverage:
     intercepts: NDArray[np.bool_]
     slopes: NDArray[np.bool_]
     law: NDArray[np.bool_]
+    half_widths: Floats
+    scores: Floats
     borders: NDArray[np.bool_]
     pieces: NDArray[np.int64]
 
@@ -92,7 +100,7 @@ def coverage_of(design: Design, seeds: int) -> Coverage:
     truth = made_law(m) * typical
     step = np.log(m[-1] / m[0]) / (len(m) - 1) * (1 + 1e-9)
     intercepts, slopes, law, borders = [], [], [], []
-    pieces = []
+    half_widths, scores, pieces = [], [], []
     for seed in range(seeds):
         x, y, launch = made_rows(design, seed)
         model = SegmentedHockney(seed=seed).fit(x, y, groups=launch)
@@ -100,12 +108,21 @@ def coverage_of(design: Design, seeds: int) -> Coverage:
         of_intercepts, of_slopes = model.coefficient_intervals()
         intercepts.append(_inside(INTERCEPTS * typical, *of_intercepts[at].T))
         slopes.append(_inside(SLOPES * typical, *of_slopes[at].T))
-        law.append(_inside(truth, *model.predict_interval(m)))
+        low, high = model.predict_interval(m)
+        law.append(_inside(truth, low, high))
+        half_widths.append((high - low) / (2.0 * model.predict(m)))
+        scores.append([interval_score(*of) for of in zip(low, high, truth, strict=True)])
         apart = np.abs(np.log(BORDERS[:, None] / model.borders_[None, :]))
         borders.append((apart <= step).any(axis=1))
         pieces.append(len(model.pieces_))
     return Coverage(
-        np.array(intercepts), np.array(slopes), np.array(law), np.array(borders), np.array(pieces)
+        np.array(intercepts),
+        np.array(slopes),
+        np.array(law),
+        np.array(half_widths),
+        np.array(scores),
+        np.array(borders),
+        np.array(pieces),
     )
 
 
@@ -114,9 +131,12 @@ def _inside(value: Floats, low: Floats, high: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def coverage(seeds: int) -> list[str]:
+def coverage(seeds: int = SEEDS) -> list[str]:
     """One row per design: percentages that hold the truth, of three pieces or all sizes together."""
-    rows = [f"95% intervals that hold the truth, % of {seeds} seeds: intercepts, slopes, the law"]
+    rows = [
+        f"95% intervals that hold the truth, % of {seeds} seeds: intercepts, slopes, the law; of the "
+        "law their mean half-width and interval score"
+    ]
     for design in DESIGNS:
         found = coverage_of(design, seeds)
         shares = [
@@ -125,7 +145,9 @@ def coverage(seeds: int) -> list[str]:
         worst = 100 * float(found.law.mean(axis=0).min())
         rows.append(
             f"{design.name:72s} {shares[0]:5.1f} {shares[1]:5.1f} {shares[2]:5.1f} (worst size "
-            f"{worst:.1f}); borders within a step {100 * float(found.borders.mean()):.1f}; pieces "
+            f"{worst:.1f}; +-{100 * float(found.half_widths.mean()):.1f}%, score "
+            f"{float(found.scores.mean()):.4f}); borders within a step "
+            f"{100 * float(found.borders.mean()):.1f}; pieces "
             + ", ".join(f"{k}: {n}" for k, n in enumerate(np.bincount(found.pieces)) if n)
         )
     return rows

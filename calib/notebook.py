@@ -80,7 +80,7 @@ RENAMED = {
 TIMES = ("time_s", "low_s", "high_s")
 BANDWIDTHS = ("algbw_B_per_s", "busbw_B_per_s")
 WHOLE = ("ranks", "nodes", "stride", "active_ranks", "batch", "part", "n")  # of parameters()
-QUANTITIES = ("total", *TIMED_PHASES, "memory")
+QUANTITIES = ("total", "at_speed", *TIMED_PHASES, "memory")
 
 
 def open_run(path: str | Path = RUNS / "latest") -> Run:
@@ -248,7 +248,8 @@ class Run:
         Parameters
         ----------
         of
-            "total" (an iteration), "memory" (the peak of a rank), or a phase such as "forward".
+            "total" (an iteration), "at_speed" (the same at the speed of the calibration), "memory" (the
+            peak of a rank), or a phase such as "forward".
 
         Returns
         -------

@@ -11,6 +11,7 @@ MANIFEST_FILE = "manifest.json"
 PARTS_DIRECTORY = "samples.parts"  # of the cases that are done, until they are merged
 PARAMETERS_FILE = "parameters.json"
 PREDICTIONS_FILE = "predictions.json"
+CHECK = "check"  # the directory of a night's check
 TRAINING = "training"  # the directory of training runs
 MODELS = "models"  # that of models that are not registered, NAME.json
 REPORT_JSON = "report.json"

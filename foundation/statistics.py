@@ -137,3 +137,9 @@ def serial_half_width(values: Sequence[float], confidence: float = 0.95) -> floa
         return math.inf
     middle = median(values)
     return math.inf if middle <= 0 else (interval[1] - interval[0]) / (2.0 * middle)
+
+
+def binomial_at_most(k: int, n: int, share: float) -> float:
+    """Probability of `k` or fewer of `n` independent cases, each of which happens with `share`."""
+    terms = (math.comb(n, i) * share**i * (1.0 - share) ** (n - i) for i in range(k + 1))
+    return min(1.0, math.fsum(terms))

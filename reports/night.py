@@ -12,7 +12,8 @@ from calib.foundation.names import ModelName, ProgramVersion, UtcTime
 from calib.foundation.quantities import CountOrNone, FormatVersion, Seconds, Whole
 from calib.foundation.records import Record, TimeEstimate
 from calib.foundation.run_files import NIGHT_FILE
-from calib.reports.scoring.accuracy import CheckKind, Missing
+from calib.microbench.records.looks import Disturbance
+from calib.reports.scoring.accuracy import CheckKind, Missing, by_others
 
 NIGHT_FORMAT = 1
 
@@ -30,6 +31,14 @@ class Check(Record):
     case: str = Field(description='which of them: a size ("4 MiB"), a layer\'s key')
     expected: TimeEstimate = Field(description="seconds, of the parameter file")
     measured: TimeEstimate = Field(description="seconds, tonight")
+    disturbed: list[Disturbance] = Field(
+        default_factory=list, description="what disturbed it; empty where nothing did"
+    )
+
+    @property
+    def disturbed_by_others(self) -> bool:
+        """Whether others disturbed it: a machine that is only slow is the machine as it is now."""
+        return by_others(self.disturbed)
 
 
 class PlannedPoint(Divided, Record):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import counted, percent, signed_percent
-from calib.reports.drift.verdict import Verdict
+from calib.reports.drift.moved import moved
+from calib.reports.drift.verdict import Verdict, at_speed_lines, disturbed_lines
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.choice import Option, StrategyChoices
@@ -16,7 +17,12 @@ from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
 from calib.reports.words import BASIS_MARKS, LEGEND, OVERSUBSCRIBED_MARK, case_words, strategy_text
 
 # of the exit codes of a night
-VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
+VERDICTS = {
+    0: "fine",
+    1: "not right",
+    2: "not known, as something is missing",
+    3: "disturbed, and fine at the speed of the calibration",
+}
 
 
 def strategy_words(accuracy: Accuracy) -> str:
@@ -60,10 +66,47 @@ def summary_lines(of: Summary, strategies: bool = True) -> list[str]:
         f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "
         f"predicted 95% interval{_narrower(of.coverage_90)}"
         + (f"; {percent(of.overlap)} of the pairs overlap." if of.overlap is not None else "."),
+        *_interval_lines(of),
+        *_disturbed_lines(of),
         *_memory_lines(of),
         _ceiling_line(of.noise_ceiling),
     ]
     return [*lines, *left_out]
+
+
+def _interval_lines(of: Summary) -> list[str]:
+    """Width and score of the intervals."""
+    each = of.intervals
+    if each is None:
+        return []
+    lines = [
+        f"Interval width: {spread(each.half_width)} (90%: {spread(each.half_width_90)}) in the mean; "
+        f"interval score {_score(each.score)}, smaller is better."
+    ]
+    if len(of.strategy_intervals) > 1:
+        parts = (
+            f"{plain(name)} {percent(x.coverage)} by {spread(x.half_width)} ({_score(x.score)})"
+            for name, x in of.strategy_intervals.items()
+        )
+        lines.append(f"Intervals held (score): {', '.join(parts)}.")
+    return lines
+
+
+def _score(score: float | None) -> str:
+    return "infinite" if score is None else f"{score:.3f}"
+
+
+def spread(share: float) -> str:
+    """`+-10.0%`."""
+    return f"+-{percent(share)}"
+
+
+def _disturbed_lines(of: Summary) -> list[str]:
+    """What made the machine slower or faster while it trained, and the accuracy without that."""
+    because = disturbed_lines(of)
+    return [
+        f"{line[0].upper()}{line[1:]}." for line in because + at_speed_lines(of) * bool(because)
+    ]
 
 
 def strategies_line(rows: Sequence[PaperRow]) -> str:
@@ -137,6 +180,13 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
             f"the parameters in the median; farthest {plain(farthest.what)}, "
             f"{plain(farthest.case)}: {signed_percent(change)}."
         )
+    disturbed = sum(check.disturbed_by_others for check in checks)
+    if disturbed:
+        lines.append(
+            f"Others disturbed {disturbed} of {counted(len(checks), 'case')} of the check."
+        )
+    if (shift := moved(checks)) is not None:
+        lines.append(f"{shift.words[0].upper()}{shift.words[1:]}.")
     return lines
 
 

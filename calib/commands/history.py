@@ -25,6 +25,7 @@ from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Past
 from calib.reports.history.rows import moment
 from calib.reports.history.store import History
+from calib.reports.sentences import spread
 from calib.reports.writers.history import csv_text, in_json
 from calib.reports.writers.openmetrics import openmetrics as metrics
 from calib.rundir import RUNS
@@ -141,10 +142,12 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
         *map(plain, names),
         "mean of them",
         "worst point",
+        "in 95% intervals",
+        "disturbed",
         "missing",
         "steps",
     ]
-    least = (list(map(plain, names)), ["points"], ["missing"])
+    least = (list(map(plain, names)), ["in 95% intervals"], ["points"], ["missing"], ["disturbed"])
     table(title, head, [_row(night, names, steps) for night in shown], least)
     lines = [
         *((n, [night.strategy_means.get(n) for night in shown]) for n in names),
@@ -179,9 +182,18 @@ def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
         plain(f"{percent(worst.accuracy)} {worst.model} {worst.strategy} p={worst.p}")
         if worst
         else "-",
+        _intervals_words(night),
+        f"{night.disturbed} points" if night.disturbed else "",
         str(len(night.of.missing) or ""),
         _steps_words(night.night, steps),
     ]
+
+
+def _intervals_words(night: Trend) -> str:
+    """`94.0% of +-10.1%`: coverage and mean half-width of the 95% intervals."""
+    if night.coverage is None or night.half_width is None:
+        return "-"
+    return f"{percent(night.coverage)} of {spread(night.half_width)}"
 
 
 def _steps_words(night: int, steps: Drift) -> str:

@@ -1,8 +1,10 @@
 """Check, train, score, record: is all as it was calibrated?
 
 It checks the calibration, trains the points of a plan, and compares the report with earlier nights.
-Exits with 0 where all is well, 1 where the accuracy is too low or something has drifted, 2 where it
-could not run. Example: calib nightly --calibration runs/latest, from cron; docs/nightly.md has more.
+Exits with 0 where all is well, 1 where it is not (accuracy, intervals, drift, another speed of the
+machine), 2 where it could not run, 3 where the machine was disturbed while it trained and all is well at
+the speed that it had when it was calibrated. Example: calib nightly --calibration runs/latest, from
+cron; docs/nightly.md has more.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ def command(
     least_accuracy: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 where a strategy's mean is below, as 80%, or a step is open, with 2 "
-            "where something is missing."
+            help="Exit with 1 where a strategy's mean is below, as 80%, intervals do not hold, or a "
+            "step is open, with 2 where something is missing, with 3 where the machine was disturbed."
         ),
     ] = None,
     history: Annotated[

@@ -23,6 +23,7 @@ from calib.microbench.cases import (
     write_plan,
 )
 from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.looks import DISTURBANCES, Disturbance
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
@@ -30,7 +31,6 @@ from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
 
-CHECK = "check"
 LAUNCHES = 2
 CheckResult = tuple[list[Check], list[Missing]]
 
@@ -81,7 +81,9 @@ def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) 
     among = Launches.of(usable)
     for (case_id, _), samples in usable.groups("case_id", "operation").items():
         of_case[case_id].append(samples)
+    ends = list(ends)
     reasons = _reasons(plan, rows, ends)
+    disturbed = _disturbed(ends)
     checks: list[Check] = []
     unchecked: list[Missing] = []
     for case in {case.id: case for case in plan.cases}.values():
@@ -89,7 +91,7 @@ def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) 
             check
             for samples in of_case[case.id]
             if len(samples.distinct("launch")) == plan.launches
-            and (check := _check(case, samples, known, among)) is not None
+            and (check := _check(case, samples, known, among, disturbed[case.id])) is not None
         ]
         checks += found
         if not found:
@@ -128,7 +130,18 @@ def _reasons(plan: Plan, rows: Samples, ends: Iterable[CaseEnd]) -> Mapping[str,
     return {case.id: reason(case) for case in plan.cases}
 
 
-def _check(case: Case, samples: Samples, known: Known, among: Launches) -> Check | None:
+def _disturbed(ends: Sequence[CaseEnd]) -> Mapping[str, list[Disturbance]]:
+    """What disturbed a case in any of its launches, in the order in which it is told."""
+    found: dict[str, set[Disturbance]] = defaultdict(set)
+    for end in ends:
+        found[end.case_id].update(end.disturbed)
+    told = {case: [word for word in DISTURBANCES if word in of] for case, of in found.items()}
+    return defaultdict(list, told)
+
+
+def _check(
+    case: Case, samples: Samples, known: Known, among: Launches, disturbed: list[Disturbance]
+) -> Check | None:
     """One operation of a case; None where one of the two has no time on its clock, and so no ratio."""
     first, kind = samples.first, kind_of(case)
     expected: Estimate | None = None
@@ -152,7 +165,9 @@ def _check(case: Case, samples: Samples, known: Known, among: Launches) -> Check
     measured = (together if kind == "network" else slowest_rank)(samples, among)
     if kind is None or expected is None or expected.value <= 0 or measured.value <= 0:
         return None
-    return Check(kind=kind, what=what, case=about, expected=expected, measured=measured)
+    return Check(
+        kind=kind, what=what, case=about, expected=expected, measured=measured, disturbed=disturbed
+    )
 
 
 def _said(what: str, execution: str, active_ranks: int) -> str:

@@ -11,6 +11,7 @@ from calib.night.directory import night_of
 from calib.night.options import Begun, Judging, NightOptions
 from calib.night.shown import announce, as_content, show
 from calib.night.steps import measured, report_first
+from calib.reports.drift.verdict import WRONG
 from calib.reports.findings import Findings
 from calib.scoring.findings import Report, report_of
 from calib.terminal.printing import print_json, say
@@ -19,7 +20,7 @@ NOT_RUN = 2  # exit code
 
 
 def hold(options: NightOptions, judging: Judging, as_json: bool = False) -> int:
-    """A whole night, from the doctor to the verdict; returns the exit code: 0, 1 or 2.
+    """A whole night, from the doctor to the verdict; returns the exit code: 0, 1, 2 or 3.
 
     Raises what `night_of` does, for a night that cannot begin.
     """
@@ -56,7 +57,7 @@ def _held(begun: Begun, judging: Judging, as_json: bool) -> int:
 def code_of(findings: Findings, done: bool) -> int:
     """The exit code, that of the page: a bad verdict stays bad where not all was `done`."""
     of = findings.verdict.code if findings.verdict else NOT_RUN
-    return of if done else of or NOT_RUN
+    return of if done or of == WRONG else NOT_RUN
 
 
 def report_on(begun: Begun, judging: Judging) -> tuple[Report, bool]:

@@ -20,11 +20,11 @@ from calib.foundation.errors import (
     MissingParameter,
 )
 from calib.foundation.files import open_own
-from calib.foundation.run_files import NIGHT_LOG_FILE, PLAN_FILE
+from calib.foundation.run_files import CHECK, NIGHT_LOG_FILE, PLAN_FILE
 from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.night.cases import Known, chosen, planned_cases
-from calib.night.check import CHECK, begin, check_plan, read_checks
+from calib.night.check import begin, check_plan, read_checks
 from calib.night.options import Begun, NightOptions
 from calib.night.points import NightPoint
 from calib.oracle.costs.machine import Machine

@@ -11,12 +11,14 @@ from pathlib import Path
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
 from calib.foundation.garbage import rare_collections
-from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
+from calib.foundation.run_files import CHECK, REPORT_JSON, SAMPLES_FILE
+from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.samples import NO_SAMPLES, Samples, read_samples
 from calib.oracle.layout.shards import rank_shards
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Drift
 from calib.reports.drift.verdict import verdict
+from calib.reports.figures.machine_speed import Watched
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
 from calib.reports.history.store import History
@@ -56,6 +58,7 @@ class Report:
             samples=samples_of(newest, "collective"),
             layers=self.layers,
             layer_keys=layer_keys(newest),
+            watched=[*launches_of(newest), *newest.watched],
         )
         write_whole(page, render(data))
         write_json(page.with_name(REPORT_JSON), as_dict(self.findings))
@@ -102,7 +105,9 @@ def report_of(
         paper=paper_rows(short),
         past=past,
         drift=drift,
-        verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
+        verdict=verdict(
+            short, [*lacking(newest), *unkept], drift, least_accuracy, newest.entry.checks
+        ),
         notes=[*notes, *(one.line for one in unkept)],
     )
     return Report(findings, found, layers)
@@ -193,6 +198,19 @@ def samples_of(run: ScoredRun, kind: str) -> Samples:
             if sha256_of(place / SAMPLES_FILE) in run.parameters.provenance.samples_sha256:
                 return read_samples(place, kind=kind)
     return NO_SAMPLES
+
+
+def launches_of(run: ScoredRun) -> list[Watched]:
+    """The looks at the machine while this run measured, or a night checked."""
+    found = []
+    for place in (run.path, run.path / CHECK):
+        with suppress(FileError):
+            found += [
+                Watched(f"launch {launch.launch}", launch.ranks, launch.looks)
+                for launch in Manifest.read(place).launches
+                if launch.looks
+            ]
+    return found
 
 
 def layer_keys(run: ScoredRun) -> frozenset[str]:

@@ -22,10 +22,11 @@ from calib.foundation.run_files import (
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.costs.machine import Machine
 from calib.predicting.file import predictions_of
+from calib.reports.figures.machine_speed import Watched
 from calib.reports.history.records import Entry
 from calib.reports.night import Night
 from calib.reports.scoring.accuracy import Accuracy, Missing
-from calib.reports.scoring.pairing import doubts, run_id, score_runs
+from calib.reports.scoring.pairing import doubts, name_of, run_id, score_runs
 from calib.rundir import training_runs
 from calib.training.run.lines import RunHeader
 from calib.training.run.record import TrainingRun
@@ -36,7 +37,8 @@ class ScoredRun:
     """What a run directory holds for a report. `night` is None unless it is of a nightly run.
 
     `missing` are trainings; a night says itself which cases of its check are missing. `calibrated_on`
-    is the machine as it was calibrated: a night's may have had other versions then.
+    is the machine as it was calibrated: a night's may have had other versions then. `watched` are looks
+    at the machine during the trainings.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class ScoredRun:
     missing: list[Missing]
     entry: Entry
     notes: list[str] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
 
 
 def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
@@ -99,6 +102,7 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
         calibrated,
         {cluster.fingerprint} if known else (),
         parameters.device_kind,
+        parameters.speed,
     )
     there = {accuracy.run_id for accuracy in accuracies}
     notes += [line for item in runs if run_id(item.header) in there for line in doubts(item)]
@@ -114,8 +118,23 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     entry = _entry(
         run, night, cluster, parameters, content.digest, len(paths), headers, accuracies, missing
     )
+    watched = [
+        Watched(name_of(item), item.header.p, item.end.looks, training=True)
+        for item in runs
+        if item.end is not None and item.end.looks
+    ]
     return ScoredRun(
-        run, parameters, cluster, calibrated_on, night, headers, accuracies, missing, entry, notes
+        run,
+        parameters,
+        cluster,
+        calibrated_on,
+        night,
+        headers,
+        accuracies,
+        missing,
+        entry,
+        notes,
+        watched,
     )
 
 

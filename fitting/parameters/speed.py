@@ -79,11 +79,10 @@ class Speed(Record):
         -------
         Estimate
             A ratio with its 95% interval, by the references alone: what waited for a core is not in
-            it. 1 within what the looks vary where no law is known; None without looks, or references
-            of so many ranks.
+            it. None without laws, without FEWEST_LOOKS, or without references of so many ranks.
         """
         of = self.of_ranks(ranks)
-        if of is None or len(looks) < FEWEST_LOOKS:
+        if of is None or not self.laws or len(looks) < FEWEST_LOOKS:
             return None
         shifts: dict[Reference, tuple[float, float]] = {}
         for name in REFERENCES:
@@ -93,14 +92,15 @@ class Speed(Record):
             return None
         shares: dict[SpeedOf, float] = {"compute": 1.0 - sent, "messages": sent}
         value = variance = 0.0
-        for law in self.laws:
-            for name, exponent in law.exponents.items():
-                if (known := shifts.get(name)) is not None:
-                    off, error = known
-                    share = shares[law.of]
-                    value += share * exponent.value * off
+        for name, (off, error) in shifts.items():
+            followed = 0.0
+            for law in self.laws:
+                if (exponent := law.exponents.get(name)) is not None:
+                    followed += shares[law.of] * exponent.value
                     wide = (exponent.high - exponent.low) / 2 / Z
-                    variance += (share * exponent.value * error) ** 2 + (share * wide * off) ** 2
+                    variance += (shares[law.of] * wide * off) ** 2
+            value += followed * off
+            variance += (followed * error) ** 2
         half = Z * math.sqrt(variance)
         return Estimate.around(math.exp(value), math.exp(value - half), math.exp(value + half))
 

@@ -33,7 +33,9 @@ def series_of(past: Past) -> list[Series]:
 
     Values are means of logarithms over the points (or cases) of a night, each beside its own level.
     Checks are of measured seconds alone, and not of measured over expected: what the parameter file
-    expects changes with it, and is a series of the predictions. Oversubscribed runs are left out.
+    expects changes with it, and is a series of the predictions. Oversubscribed runs are left out, and so
+    are times that others disturbed, which say nothing about the machine: no step begins there, and they
+    are no part of a baseline. Predictions and peaks of memory are the same on a disturbed night.
     """
     points: dict[str, list[PastPoint]] = defaultdict(list)
     for point in past.points:
@@ -52,15 +54,18 @@ def _training(
 ) -> list[Series]:
     """The series of one strategy and execution; `sources`: what predicted, by night."""
     table = _Table([point.night for point in points], [point.work for point in points])
+    quiet = np.array([not point.disturbed_by_others for point in points])
     measured = np.array([point.measured_s for point in points])
     predicted = np.array([point.predicted_s for point in points])
     name = f"accuracy of training, {strategy}"
-    made = [
-        Series(name, "accuracy", *level(*table.grid(measured / predicted)), "accuracy", strategy)
-    ]
+    nights, grid = table.grid(np.where(quiet, measured / predicted, 0.0))
+    made = []
+    if nights:
+        made.append(Series(name, "accuracy", *level(nights, grid), "accuracy", strategy))
     for label, of, phases in PHASE_GROUPS:
         seconds = np.array([sum(p.phases.get(x, (0.0, 0.0))[1] for x in phases) for p in points])
-        nights, grid = table.grid(np.where(table.large(seconds / measured), seconds, 0.0))
+        kept = quiet & table.large(seconds / measured)
+        nights, grid = table.grid(np.where(kept, seconds, 0.0))
         if nights:
             name = f"{label} in training, {strategy}"
             made.append(Series(name, of, *level(nights, grid), "phase", strategy))
@@ -79,7 +84,7 @@ def _checks(past: Past) -> list[Series]:
     cases: dict[tuple[Of, str], list[PastCheck]] = defaultdict(list)
     kinds: dict[str, set[Of]] = defaultdict(set)
     for check in past.checks:
-        if check.measured_s > 0:
+        if check.measured_s > 0 and not check.disturbed_by_others:
             cases[check.kind, check.what].append(check)
             kinds[check.what].add(check.kind)
     made = []

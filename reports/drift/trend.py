@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
@@ -10,6 +11,7 @@ from statistics import fmean
 from calib.reports.drift.records import Drift, Step
 from calib.reports.history.records import Past, PastNight, PastPoint
 from calib.reports.history.rows import moment
+from calib.reports.scoring.intervals import interval_score
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = "·"
@@ -24,7 +26,8 @@ class Trend:
     """What a night scored: means of accuracy over the points that count, as in a report's summary.
 
     `night` is an index into Past.nights. `scored` are all points that have an accuracy; the means are
-    None, and `worst` too, where none of them counts.
+    None, and `worst` too, where none of them counts. `mean_at_speed`: the mean of strategy means at the
+    speed of the calibration; a point of which that is not known counts as it is.
     """
 
     night: int
@@ -34,6 +37,11 @@ class Trend:
     strategy_points: dict[str, int]
     mean_of_strategy_means: float | None
     worst: PastPoint | None
+    coverage: float | None  # of the 95% intervals
+    half_width: float | None
+    interval_score: float | None  # also where an interval reaches down to 0
+    disturbed: int  # points that count, and that others disturbed
+    mean_at_speed: float | None
 
 
 def trend(past: Past) -> list[Trend]:
@@ -46,6 +54,8 @@ def trend(past: Past) -> list[Trend]:
 
 def _of_night(index: int, night: PastNight, points: Sequence[PastPoint]) -> Trend:
     by_strategy: dict[str, list[float]] = {}
+    at_speed: dict[str, list[float]] = {}
+    counting: list[PastPoint] = []
     worst: tuple[float, PastPoint] | None = None
     scored = 0
     for point in points:
@@ -55,7 +65,10 @@ def _of_night(index: int, night: PastNight, points: Sequence[PastPoint]) -> Tren
         scored += 1
         if not point.counts:
             continue
+        counting.append(point)
         by_strategy.setdefault(point.strategy, []).append(accuracy)
+        other = point.accuracy_at_speed
+        at_speed.setdefault(point.strategy, []).append(accuracy if other is None else other)
         if worst is None or accuracy < worst[0]:
             worst = accuracy, point
     means = {strategy: fmean(of) for strategy, of in by_strategy.items()}
@@ -67,7 +80,29 @@ def _of_night(index: int, night: PastNight, points: Sequence[PastPoint]) -> Tren
         strategy_points={strategy: len(of) for strategy, of in by_strategy.items()},
         mean_of_strategy_means=fmean(means.values()) if means else None,
         worst=worst[1] if worst else None,
+        coverage=_mean(x.predicted_low_s <= x.measured_s <= x.predicted_high_s for x in counting),
+        half_width=_mean(map(_half_width, counting)),
+        interval_score=_mean(
+            interval_score(x.predicted_low_s, x.predicted_high_s, x.measured_s) for x in counting
+        ),
+        disturbed=sum(point.disturbed_by_others for point in counting),
+        mean_at_speed=fmean(map(fmean, at_speed.values()))
+        if any(point.at_speed_s is not None for point in counting)
+        else None,
     )
+
+
+def _half_width(of: PastPoint) -> float:
+    """Of the 95% interval, over the predicted time."""
+    width = of.predicted_high_s - of.predicted_low_s
+    return width / (2.0 * of.predicted_s) if of.predicted_s > 0 else 0.0
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """None where there is none, or an infinite one."""
+    found = list(values)
+    mean = fmean(found) if found else math.inf
+    return mean if math.isfinite(mean) else None
 
 
 def steps_at(night: int, drift: Drift) -> tuple[list[Step], list[Step]]:

@@ -14,6 +14,7 @@ from calib.reports.scoring.accuracy import CheckKind
 
 COLOURS: dict[CheckKind, str] = {"network": "#3b82d0", "kernels": "#c76a14", "memory": "#2f8f63"}
 SYMBOLS: dict[CheckKind, str] = {"network": "circle", "kernels": "square", "memory": "triangle-up"}
+DISTURBED = "#9aa1a9"  # grey, as of disturbed nights in the history
 LEAST_REACH = 10.0  # percent that the axis shows at least, to both sides
 WRAPPED_AT = 26  # letters of a line of a label
 
@@ -63,7 +64,14 @@ def check_figure(found: Sequence[CheckedCases]) -> Figure:
                 [significant(100 * (ratio_of(check) - 1)) for _, check in cases],
                 [row for row, _ in cases],
                 [_case_words(check) for _, check in cases],
-                {"size": 8, "symbol": SYMBOLS[kind] + "-open", "color": COLOURS[kind]},
+                {
+                    "size": 8,
+                    "symbol": SYMBOLS[kind] + "-open",
+                    "color": [
+                        DISTURBED if check.disturbed_by_others else COLOURS[kind]
+                        for _, check in cases
+                    ],
+                },
                 hover="%{text}: %{x:+.1f}%",
                 legendgroup=kind,
             ),
@@ -104,7 +112,8 @@ def check_figure(found: Sequence[CheckedCases]) -> Figure:
 
 def _case_words(check: Check) -> str:
     expected, measured = seconds_words(check.expected.value), seconds_words(check.measured.value)
-    return plain(f"{check.what}, {check.case}: {measured}, expected {expected}")
+    about = f" (disturbed: {', '.join(check.disturbed)})" if check.disturbed else ""
+    return plain(f"{check.what}, {check.case}: {measured}, expected {expected}{about}")
 
 
 def checks_words(found: Sequence[CheckedCases]) -> str:

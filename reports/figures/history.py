@@ -6,13 +6,14 @@ without a night, is a gap in the lines.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
 from calib.foundation.text import plain
-from calib.foundation.words import percent
+from calib.foundation.words import counted, percent
 from calib.reports.drift.records import Drift
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.history_lines import (
@@ -27,6 +28,7 @@ from calib.reports.figures.strategy_looks import MEAN_COLOUR
 from calib.reports.history.records import Past
 
 STEP_COLOURS = {"open": "#d0483e", "accepted": "#7d848d", "undone": "#7d848d"}
+DISTURBED_COLOUR = "#9aa1a9"
 STEP_DASHES = {"open": "solid", "accepted": "dash", "undone": "dot"}
 FEW_NIGHTS = 45  # up to so many, every night has a marker
 LONG_GAP = 1.75  # of the usual time between nights: longer than this, a night is missing
@@ -37,11 +39,12 @@ LABEL_WIDTH = 0.28  # of the figure on a phone, about
 def history_figure(past: Past, lines: Sequence[HistoryLine], drift: Drift | None = None) -> Figure:
     """Accuracy in % by date: a line per strategy, their mean thick, steps and changed versions.
 
-    The traces are those of `lines` in their order, and then that of the versions.
+    The traces are those of `lines` in their order, then that of the nights in which others disturbed a
+    point (grey rings on the last line, the mean), then that of the versions.
     """
     times = [_when(night.started) for night in past.nights]
     data = [_trace(line, times, _breaks(times), _partial(past)) for line in lines]
-    data.append(_version_ticks(past, times))
+    data += [_disturbed_nights(lines[-1], past, times), _version_ticks(past, times)]
     low = 100 * min((v for line in lines for v in line.values if v is not None), default=0.0)
     drawn = [mark for mark in marks(drift) if mark.state in STEP_COLOURS]
     rows = _label_rows(drawn, len(times))
@@ -144,6 +147,28 @@ def _version_ticks(past: Past, times: Sequence[str]) -> Figure:
     }
 
 
+def _disturbed_nights(mean: HistoryLine, past: Past, times: Sequence[str]) -> Figure:
+    counts = Counter(point.night for point in past.points if point.disturbed_by_others)
+    shown = [n for n in sorted(counts) if mean.values[n] is not None]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "disturbed",
+        "x": [times[n] for n in shown],
+        "y": [significant(100 * (mean.values[n] or 0.0)) for n in shown],
+        "text": [f"{counted(counts[n], 'point')} disturbed" for n in shown],
+        "hovertemplate": "%{text}<br>%{x|%Y-%m-%d}<extra></extra>",
+        "marker": {
+            "symbol": "circle-open",
+            "size": 13,
+            "color": DISTURBED_COLOUR,
+            "line": {"width": 2.5},
+        },
+        "showlegend": bool(shown),
+        "cliponaxis": False,
+    }
+
+
 def _line_of(mark: StepMark, times: Sequence[str]) -> Figure:
     return {
         "type": "line",
@@ -209,6 +234,7 @@ def history_words(past: Past, lines: Sequence[HistoryLine], drift: Drift | None 
         for line in lines
         if (there := [value for value in line.values if value is not None])
     ]
+    disturbed = len({point.night for point in past.points if point.disturbed_by_others})
     empty = sum(value is None for value in lines[-1].values)
     steps = [
         f"{mark.number} on {nights[mark.night].started[:10]}, {mark.words}, {mark.state}"
@@ -218,6 +244,6 @@ def history_words(past: Past, lines: Sequence[HistoryLine], drift: Drift | None 
     return (
         f"Lines of accuracy over {len(nights)} nights from {nights[0].started[:10]} to "
         f"{nights[-1].started[:10]}: {'; '.join(said)}. "
-        f"{empty} of the nights have no result. "
+        f"{empty} of the nights have no result. {disturbed} were disturbed. "
         f"{'Steps: ' + '; '.join(steps) if steps else 'No step was found'}."
     )

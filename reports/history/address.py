@@ -26,6 +26,10 @@ WAIT_S = 60  # for the lock of another process that records
 CONNECT_S = 10
 WRITES = "calib_writes"  # execution option of a connection whose transactions write
 FORMS = "give it a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+# as SQLite and PostgreSQL say that a column is not there
+OTHER_TABLES = re.compile(
+    r"no such column|no column named|column \S+ (of relation \S+ )?does not exist"
+)
 LOCKED = ("database is locked", "lock timeout")
 
 
@@ -155,6 +159,11 @@ def reason(where: Address, error: Exception) -> str:
     text = where.hidden(lines[0]) if lines else type(original).__name__
     if any(words in text for words in LOCKED):
         return f"another process has held its lock for {WAIT_S} s"
+    if OTHER_TABLES.search(text):
+        return (
+            f"{text}; its tables are of another version of calib: move it away, and report its run "
+            "directories again"
+        )
     if "not a database" in text or "malformed" in text:
         return f"{text}; it is no history, or a damaged one"
     return text

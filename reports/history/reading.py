@@ -46,7 +46,12 @@ POINT = (
     "oversubscribed",
     "memory_predicted_bytes",
     "memory_measured_bytes",
+    "disturbed",
+    "waited",
+    "slowdown",
+    "at_speed_s",
 )
+CHECK = ("kind", "what", "case_name", "expected_s", "measured_s", "disturbed")
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def past_of(
         )
         for index, head in enumerate(heads)
     )
-    of_checks = parts(checks, ("kind", "what", "case_name", "expected_s", "measured_s"))
+    of_checks = parts(checks, CHECK)
     return Past(
         nights=of_nights,
         points=_points(connection, chosen, place),

@@ -12,7 +12,7 @@ from calib.foundation.names import ClusterName, Fingerprint, MachineHash, Progra
 from calib.foundation.quantities import CountOrNone
 from calib.foundation.records import Record
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, score
+from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, by_others, score
 
 
 class Entry(Record):
@@ -97,12 +97,26 @@ class PastPoint(NamedTuple):
     oversubscribed: bool
     memory_predicted_bytes: float | None
     memory_measured_bytes: int | None
+    disturbed: str  # words of Disturbance with commas between, or ""
+    waited: float | None
+    slowdown: float | None
+    at_speed_s: float | None
     phases: dict[str, tuple[float, float]]
 
     @property
     def accuracy(self) -> float | None:
         """1 - |predicted - measured| / measured."""
         return score(self.predicted_s, self.measured_s)
+
+    @property
+    def accuracy_at_speed(self) -> float | None:
+        """The same of the time at the speed of the calibration; None where that is not known."""
+        return None if self.at_speed_s is None else score(self.predicted_s, self.at_speed_s)
+
+    @property
+    def disturbed_by_others(self) -> bool:
+        """Whether others disturbed it: then it says nothing about the machine."""
+        return by_others(filter(None, self.disturbed.split(",")))
 
     @property
     def counts(self) -> bool:
@@ -119,6 +133,12 @@ class PastCheck(NamedTuple):
     case: str
     expected_s: float
     measured_s: float
+    disturbed: str = ""
+
+    @property
+    def disturbed_by_others(self) -> bool:
+        """Whether others disturbed it: then it says nothing about the machine."""
+        return by_others(filter(None, self.disturbed.split(",")))
 
 
 @dataclass(frozen=True)

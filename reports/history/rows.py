@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from sqlalchemy import Table
 
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import Disturbance
 from calib.reports.history import schema
 from calib.reports.history.records import Acceptance, Entry
 from calib.reports.scoring.accuracy import Accuracy
@@ -113,6 +114,7 @@ def rows_of(entry: Entry) -> NightRows:
             "case_name": check.case,
             **_times("expected", check.expected),
             **_times("measured", check.measured),
+            "disturbed": disturbed_text(check.disturbed),
         }
         for check in entry.checks
     ]
@@ -179,11 +181,21 @@ def _point(of: Accuracy) -> DatabaseRow:
         "optimizer": of.optimizer,
         "execution": of.execution,
         "threads_per_rank": of.threads_per_rank,
+        "disturbed": disturbed_text(of.disturbed),
+        "waited": of.waited,
+        "slowdown": of.slowdown.value if of.slowdown else None,
+        **_times("at_speed", of.at_speed.measured if of.at_speed else None),
     }
 
 
-def _times(name: str, of: Estimate) -> DatabaseRow:
-    return dict(zip(Estimate.columns(name, "s"), of.numbers, strict=True))
+def disturbed_text(words: Sequence[Disturbance]) -> str:
+    """`cores,stolen`; empty where nothing disturbed."""
+    return ",".join(words)
+
+
+def _times(name: str, of: Estimate | None) -> DatabaseRow:
+    numbers = of.numbers if of else (None,) * 3
+    return dict(zip(Estimate.columns(name, "s"), numbers, strict=True))
 
 
 def _numbered(rows: list[DatabaseRow]) -> list[DatabaseRow]:

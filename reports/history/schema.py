@@ -34,9 +34,11 @@ from calib.foundation.quantities import (
     MAX_COUNT,
     MAX_FLOPS,
     MAX_RANKS,
+    MAX_RATIO,
     MAX_SECONDS,
 )
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import DISTURBANCES
 from calib.reports.scoring.accuracy import CheckKind
 
 SCHEMA = 1  # the version of the tables below
@@ -85,6 +87,11 @@ def _is_kind(value: Any) -> bool:
     return value in get_args(CheckKind)
 
 
+def _is_disturbed(value: Any) -> bool:
+    """Whether it is what `disturbed_text` (rows.py) writes: words of Disturbance between commas."""
+    return type(value) is str and {*value.split(",")} <= {"", *DISTURBANCES}
+
+
 A_TEXT: dict[Any, Any] = {HOLDS: lambda x: type(x) is str}
 A_FLAG: dict[Any, Any] = {HOLDS: lambda x: type(x) in (bool, int) and x in (0, 1)}
 
@@ -114,11 +121,11 @@ def _night() -> Column[int]:
     return Column("night", NUMBER, owner, primary_key=True, autoincrement=False, info=_whole())
 
 
-def _times(name: str) -> tuple[Column[float], ...]:
+def _times(name: str, nullable: bool = False) -> tuple[Column[float], ...]:
     """Seconds with their 95% interval."""
     most = MAX_FLOPS if name == "predicted" else MAX_SECONDS  # oracle/projection.py, PhaseTime
     return tuple(
-        Column(column, Double(), nullable=False, info=_time(most))
+        Column(column, Double(), nullable=nullable, info=_time(most))
         for column in Estimate.columns(name, "s")
     )
 
@@ -169,6 +176,10 @@ points = _part(
     _text("optimizer"),
     _text("execution"),
     _number("threads_per_rank"),
+    Column("disturbed", Text(), nullable=False, info={HOLDS: _is_disturbed}),
+    _real("waited", 0, MAX_RATIO, nullable=True),
+    _real("slowdown", 0, MAX_RATIO, nullable=True),
+    *_times("at_speed", nullable=True),
 )
 Index(
     "one_point_of_a_training",
@@ -198,6 +209,7 @@ checks = _part(
     _text("case_name"),
     *_times("expected"),
     *_times("measured"),
+    Column("disturbed", Text(), nullable=False, info={HOLDS: _is_disturbed}),
 )
 missing = _part("missing", _key("place"), _text("what"), _text("why"))
 accepted = _part(

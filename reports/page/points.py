@@ -41,6 +41,7 @@ class PointRow(NamedTuple):
     predicted: tuple[float, float, float]
     basis: Basis | None  # None where it is not known
     measured: tuple[float, float, float]
+    at_speed: float | None  # accuracy at the speed of the calibration
     memory: float | None
 
     @property
@@ -112,7 +113,8 @@ def _night_names(past: Past) -> list[str]:
 def _of_accuracy(of: Accuracy, night: int) -> PointRow:
     predicted, memory = of.total.predicted, of.memory.accuracy if of.memory else None
     times = predicted.numbers, predicted.basis, of.total.measured.numbers
-    return PointRow(night, *_case(of), *times, memory)
+    at_speed = of.at_speed.accuracy if of.at_speed else None
+    return PointRow(night, *_case(of), *times, at_speed, memory)
 
 
 def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
@@ -121,7 +123,8 @@ def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
         memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
     predicted = of.predicted_s, of.predicted_low_s, of.predicted_high_s
     measured = of.measured_s, of.measured_low_s, of.measured_high_s
-    return PointRow(of.night, *_case(of), predicted, basis, measured, memory)
+    times = predicted, basis, measured
+    return PointRow(of.night, *_case(of), *times, of.accuracy_at_speed, memory)
 
 
 def _case(of: Accuracy | PastPoint) -> Case:
@@ -141,6 +144,7 @@ def first_rows(points: PointTable) -> Table:
             "predicted (ms)": mark_of(row.basis) + with_interval(*_ms(row.predicted)),
             "measured (ms)": with_interval(*_ms(row.measured)),
             "overlap": "yes" if row.overlap else "no",
+            "at speed": percent(row.at_speed),
             "memory": percent(row.memory),
             "night": points.nights[row.night],
         }
@@ -149,7 +153,7 @@ def first_rows(points: PointTable) -> Table:
     legend = "; ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())
     about = (
         "Time of one iteration in ms, with 95% intervals, and whether the two overlap; accuracy of the "
-        f"time, and of the peak memory. {legend}."
+        f"time, also at the speed of the calibration, and of the peak memory. {legend}."
     )
     if points.chosen is not None:
         about += " Marks ~ and !: only of the runs of this page, the history does not keep them."
@@ -187,6 +191,9 @@ def columns(points: PointTable) -> dict[str, Any]:
         "measured": [value for value, _, _ in measured],
         "low": [low for _, low, _ in measured],
         "high": [high for _, _, high in measured],
+        "at_speed": [
+            None if row.at_speed is None else significant(row.at_speed) for row in points.rows
+        ],
         "memory": [None if row.memory is None else significant(row.memory) for row in points.rows],
     }
 

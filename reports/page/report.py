@@ -17,6 +17,7 @@ from calib.foundation.text import plain
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import NO_SAMPLES, Samples
 from calib.reports.figures.basics import Figure
+from calib.reports.figures.machine_speed import Watched
 from calib.reports.findings import Findings
 from calib.reports.page.facts import circumstances
 from calib.reports.page.points import columns, first_rows, points_of
@@ -28,6 +29,7 @@ from calib.reports.page.sections import (
     history_section,
     layers_section,
     memory_section,
+    speed_section,
 )
 from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.layer_pairs import LayerPair
@@ -38,7 +40,7 @@ from calib.reports.tables.scores import paper
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
 MAX_NOTES = 6  # under the verdict; all are among the circumstances
-TONES = {0: "good", 1: "bad", 2: "unsure"}  # names of colours, by exit code
+TONES = {0: "good", 1: "bad", 2: "unsure", 3: "unsure"}  # names of colours, by exit code
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ReportData:
 
     `parameters` and `cluster` are of the newest run, `calibrated_on` the machine of its calibration;
     each may be missing. `samples` are rows of collectives, `layers` layers timed alone and in place,
-    `layer_keys` the layers of the models that were run.
+    `layer_keys` the layers of the models that were run, `watched` the looks at the machine.
     """
 
     findings: Findings
@@ -57,6 +59,7 @@ class ReportData:
     samples: Samples = NO_SAMPLES
     layers: Sequence[LayerPair] = ()
     layer_keys: frozenset[str] = frozenset()
+    watched: Sequence[Watched] = ()
 
 
 def render(report: ReportData) -> str:
@@ -67,6 +70,7 @@ def render(report: ReportData) -> str:
     bars, history = bars_section(newest, findings.summary), history_section(findings)
     below = [
         checks_section(findings),
+        speed_section(report.parameters, report.watched),
         memory_section(newest),
         collectives_section(report.parameters, report.samples),
         contention_section(report.parameters),

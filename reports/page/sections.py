@@ -14,6 +14,12 @@ from calib.reports.figures.collectives import collective_plots, contention_plots
 from calib.reports.figures.history import history_figure, history_words
 from calib.reports.figures.history_lines import HistoryLine, StepMark, marks, strategy_lines
 from calib.reports.figures.layers import in_place, layers_figure, layers_words
+from calib.reports.figures.machine_speed import (
+    Watched,
+    machine_speed_figure,
+    machine_speed_words,
+    slowness,
+)
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
 from calib.reports.figures.roofline import roofline_plots
 from calib.reports.figures.strategy_looks import rank_of
@@ -98,7 +104,8 @@ def history_section(findings: Findings) -> PageSection:
         title="Accuracy of every night",
         caption="A gap is a night without a result. Triangles at the bottom: versions that changed. "
         "Vertical lines are steps, numbered as in the table: solid ones are open, dashed ones were "
-        "accepted, dotted ones undone. With a mouse, drag to look closer; a double click goes back.",
+        "accepted, dotted ones undone. Grey rings: nights with points that others disturbed, on which "
+        "no step rests. With a mouse, drag to look closer; a double click goes back.",
         alt=history_words(past, lines, drift),
         figure=history_figure(past, lines, drift),
         wide_rem=30,
@@ -134,7 +141,7 @@ def checks_section(findings: Findings) -> PageSection:
         "checks",
         "Tonight against the stored parameters",
         about="A short calibration check: a few cases measured again. 0% is as the parameters have it; "
-        "to the right, tonight takes more time. Thick strokes: medians over the cases.",
+        "to the right, tonight takes more time. Thick strokes: medians over the cases. Grey: disturbed.",
         empty="No calibration check was made.",
     )
     if not found:
@@ -151,6 +158,27 @@ def checks_section(findings: Findings) -> PageSection:
     section.lines, section.plots = check_lines(findings.checks), [plot]
     section.tables = [checked_cases(found)]
     return section
+
+
+def speed_section(parameters: Parameters | None, watched: Sequence[Watched]) -> PageSection:
+    """The references while the newest run measured, checked and trained."""
+    found = slowness(watched, parameters.speed if parameters else None)
+    if not found:
+        return PageSection(
+            "speed", "Speed of the machine", empty="No look at the machine was recorded."
+        )
+    plot = Plot(
+        id="speed-plot",
+        title="References over the time of the run",
+        caption="Small kernels and a message that always do the same, run between what is timed: how "
+        "many times as long they took as when the machine was calibrated. Grey bands are trainings. "
+        "Blue: quiet; orange: slow, though nobody disturbed; red: others disturbed.",
+        alt=machine_speed_words(watched, found),
+        figure=machine_speed_figure(watched, found),
+        wide_rem=30,
+        high_rem=24,
+    )
+    return PageSection("speed", "Speed of the machine", plots=[plot])
 
 
 def memory_section(newest: Sequence[Accuracy]) -> PageSection:

@@ -4,6 +4,9 @@ accuracy = 1 - |predicted - measured| / measured (formulas.md): 1 is right, and 
 than twice the measured time is negative. The measured time is the median over the timed iterations,
 with the distribution-free 95% interval of the median; the time of an iteration is that of its
 critical rank (`calib.training.run.record`). Medians do not add: the phases' need not sum to the total's.
+
+Beside the time as it is stands the time at the speed that the machine had when it was calibrated:
+without what a rank waited for a core, over how many times as long the same work took by the references.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ from calib.foundation.quantities import (
     Count,
     CountOrNone,
     Magnitude,
+    Ratio,
     WholeBytes,
 )
-from calib.foundation.records import BytesEstimate, Estimate, Record, TimeEstimate
+from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Record, TimeEstimate
+from calib.microbench.records.looks import Disturbance
 from calib.oracle.projection import Basis, ErrorSource, PhaseTime
 from calib.training.run.lines import TIMED_PHASES, GradientExchange, layout_of
 
@@ -94,6 +99,32 @@ class Accuracy(Divided, Record):
         description="where the predicted interval comes from, the largest part first",
     )
     run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
+    disturbed: list[Disturbance] = Field(
+        default_factory=list, description="what disturbed it; empty where nothing did"
+    )
+    waited: Ratio | None = Field(
+        default=None,
+        description="share of its iterations in which a rank waited for a core; null: not counted",
+    )
+    slowdown: RatioEstimate | None = Field(
+        default=None,
+        description="how many times as long the same work takes as when it was calibrated, by the "
+        "references; null: not known",
+    )
+    at_speed: PhaseAccuracy | None = Field(
+        default=None,
+        description="of the iteration at the speed of the calibration: without waiting for a core, over "
+        "`slowdown`; null: neither is known",
+    )
+
+    def compared(self, at_speed: bool = False) -> PhaseAccuracy:
+        """The iteration as it is, or at the calibration's speed where that is known."""
+        return self.at_speed if at_speed and self.at_speed is not None else self.total
+
+    @property
+    def disturbed_by_others(self) -> bool:
+        """Whether others disturbed it: a machine that is only slow is the machine as it is now."""
+        return by_others(self.disturbed)
 
     @property
     def counts(self) -> bool:
@@ -112,6 +143,11 @@ class Accuracy(Divided, Record):
         how = (of.p, of.batch) if of.p == 1 else (of, self.layout, self.library)
         where = (self.optimizer, self.execution, self.threads_per_rank, self.cluster_fingerprint)
         return (self.model, *how, *where)
+
+
+def by_others(disturbed: Iterable[str]) -> bool:
+    """Whether one of these disturbances comes from others, and not from the machine itself."""
+    return any(of != "slow" for of in disturbed)
 
 
 def score(predicted: float, measured: float) -> float | None:

@@ -7,11 +7,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from calib.fitting.parameters.speed import Speed
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import UNSAID, unusual
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, quantile
+from calib.microbench.records.looks import DISTURBANCES, Disturbance, Look
 from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import (
     Accuracy,
@@ -22,12 +24,21 @@ from calib.reports.scoring.accuracy import (
     score,
 )
 from calib.reports.words import samples_words
-from calib.training.run.lines import GRADIENT_RANKS, GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader
+from calib.training.run.lines import (
+    GRADIENT_RANKS,
+    GRADIENT_TOLERANCE,
+    SHARED_PHASES,
+    TIMED_PHASES,
+    RunHeader,
+)
 from calib.training.run.record import TrainingRun
 
 MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
 LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
 UNKNOWN = "unknown"  # an optimizer, of training/importers/records.py, which a report does not need
+# Of the time of a run, from which a disturbance counts. Under it, the median of all iterations lies in
+# the middle half of the undisturbed ones, at most at their quantile 0.5 / (1 - share) = 0.67.
+LEAST_DISTURBED = 0.25
 NO_TIME = Estimate.exactly(0.0)
 NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
 
@@ -156,9 +167,10 @@ def _why_not_predicted(head: RunHeader) -> str | None:
     return None
 
 
-def pair(projection: Projection, run: TrainingRun) -> Accuracy:
+def pair(projection: Projection, run: TrainingRun, speed: Speed | None = None) -> Accuracy:
     """Score a projection against the run of the same model, division and execution.
 
+    `speed` is the calibration's, where it measured references.
     Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
     the run is not to be scored (`why_not_scored`).
     """
@@ -171,10 +183,12 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
     reason = why_not_scored(run)
     if reason is not None:
         raise MeasurementError(f"run of {name_of(run)} {reason}")
-    return _scored(projection, projection.total, run)
+    return _scored(projection, projection.total, run, speed)
 
 
-def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accuracy:
+def _scored(
+    projection: Projection, total: PhaseTime, run: TrainingRun, speed: Speed | None
+) -> Accuracy:
     """The score of a projection, whose time is `total`, against a run of its case."""
     head = run.header
     times = [iteration.times for iteration in run.timed]
@@ -187,6 +201,12 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         predicted = projection.phases.get(name, NOTHING)  # one that takes no time may not be there
         return compare(predicted, _measure([phases[name] for _, phases in times]))
 
+    looks = run.end.looks if run.end else []
+    sent = _sent_share(times)
+    slowdown = speed.slowdown(looks, head.p, sent) if speed is not None and looks else None
+    waits = _waits(run)
+    known = waits is not None or slowdown is not None
+    at_speed = _at_speed(totals, waits or [0.0] * len(totals), slowdown) if known else None
     return Accuracy(
         model=head.model,
         division=head.division,
@@ -208,7 +228,50 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         memory=memory_accuracy(projection, run),
         sources=projection.sources,
         run_id=run_id(head),
+        disturbed=disturbances(looks),
+        waited=None if waits is None else min(1.0, math.fsum(waits) / math.fsum(totals)),
+        slowdown=slowdown,
+        at_speed=None if at_speed is None else compare(total, at_speed),
     )
+
+
+def _sent_share(times: Sequence[tuple[float, dict[str, float]]]) -> float:
+    """Share of the iterations' time in the phases that are messages."""
+    sent = math.fsum(phases[name] for _, phases in times for name in SHARED_PHASES)
+    return min(1.0, sent / math.fsum(total for total, _ in times))
+
+
+def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
+    """What disturbed at least LEAST_DISTURBED of the time of these looks."""
+    seconds = math.fsum(look.window_s for look in looks)
+    return [
+        word
+        for word in DISTURBANCES
+        if (found := [look.window_s for look in looks if word in look.disturbed])
+        and math.fsum(found) >= LEAST_DISTURBED * seconds
+    ]
+
+
+def _waits(run: TrainingRun) -> list[float] | None:
+    """The most that a rank waited for a core, s, in each timed iteration; None where nobody counted."""
+    found = [max(each.waited) for each in run.timed if each.waited]
+    return found if found and len(found) == len(run.timed) else None
+
+
+def _at_speed(
+    totals: Sequence[float], waits: Sequence[float], slowdown: Estimate | None
+) -> Estimate:
+    """Seconds of an iteration without waiting, at the speed of the calibration.
+
+    The relative errors of the median and of the slowdown are independent of one another.
+    """
+    alone = _measure([max(0.0, total - wait) for total, wait in zip(totals, waits, strict=True)])
+    if slowdown is None or slowdown.low <= 0 or alone.low <= 0:
+        return alone
+    value = alone.value / slowdown.value
+    down = math.hypot(math.log(alone.value / alone.low), math.log(slowdown.high / slowdown.value))
+    up = math.hypot(math.log(alone.high / alone.value), math.log(slowdown.value / slowdown.low))
+    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
 def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy | None:
@@ -238,6 +301,7 @@ def score_runs(
     cluster_fingerprint: str | None = None,
     same_machine: Collection[str] = (),
     device_kind: str = "",
+    speed: Speed | None = None,
 ) -> tuple[list[Accuracy], list[Missing]]:
     """Pair every run with the projection of its case, and score it.
 
@@ -253,6 +317,8 @@ def score_runs(
         Fingerprints of that machine with other versions of its software.
     device_kind
         What was predicted for, cpu or cuda: runs that are known to be on another are left out.
+    speed
+        The machine's when it was calibrated, by references.
 
     Returns
     -------
@@ -284,7 +350,7 @@ def score_runs(
                 f"ran in another environment than was predicted for: {other}" if other else None
             )
         if reason is None and found is not None and found.total is not None:
-            scored.append(_scored(found, found.total, run))
+            scored.append(_scored(found, found.total, run, speed))
         else:
             left_out.append(Missing(what=name_of(run), why=reason or ""))
     return scored, left_out

@@ -1,16 +1,18 @@
-"""Summary of scores: means, worst point, coverage, noise ceiling."""
+"""Summary of scores: means, worst point, intervals, noise ceiling; as it is, and at another speed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 
 from pydantic import Field
 
 from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
 from calib.foundation.records import Record
+from calib.microbench.records.looks import DISTURBANCES, Disturbance
 from calib.reports.scoring.accuracy import Accuracy, occurring, score
+from calib.reports.scoring.intervals import IntervalSummary, interval_summary
 
 
 class Worst(Record):
@@ -44,6 +46,26 @@ class MemorySummary(Record):
     coverage: float = Field(description="share of measured peaks inside the predicted interval")
 
 
+class SpeedSummary(Record):
+    """The points that count at the speed that the machine had when it was calibrated.
+
+    A point of which that is not known counts as it is.
+    """
+
+    points: int = Field(ge=1, description="points whose speed is known")
+    waited: float | None = Field(
+        description="median share of its iterations in which a point's ranks waited for a core"
+    )
+    slowdown: float | None = Field(
+        description="median of how many times as long a point's work takes as when it was calibrated, "
+        "by the references"
+    )
+    strategy_means: dict[str, float] = Field(description="unweighted mean over a strategy's points")
+    mean_of_strategy_means: float = Field(description="mean of these")
+    worst: Worst = Field(description="the point with the lowest accuracy")
+    intervals: IntervalSummary = Field(description="coverage and width, over all points")
+
+
 class Summary(Record):
     """Over the points that count: scored, and not oversubscribed. None where there is no point."""
 
@@ -55,11 +77,11 @@ class Summary(Record):
     worst: Worst | None = Field(
         description="the point with the lowest accuracy; null without a point"
     )
-    coverage: float | None = Field(
-        description="share of points whose measured median lies inside the predicted interval"
+    intervals: IntervalSummary | None = Field(
+        description="coverage and width of the predicted intervals, and their score"
     )
-    coverage_90: float | None = Field(
-        default=None, description="the same of the predicted 90% interval"
+    strategy_intervals: dict[str, IntervalSummary] = Field(
+        default_factory=dict, description="the same of each strategy's points"
     )
     noise_ceiling: NoiseCeiling | None = Field(description="null where no work was run twice")
     strategy_points: dict[str, int] = Field(
@@ -75,6 +97,23 @@ class Summary(Record):
     memory: MemorySummary | None = Field(
         default=None, description="null where no peak was both predicted and measured"
     )
+    at_speed: SpeedSummary | None = Field(
+        default=None,
+        description="at the speed of the calibration; null where no point's speed is known",
+    )
+    disturbances: dict[Disturbance, int] = Field(
+        default_factory=dict, description="points that count and that each of these disturbed"
+    )
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of points whose measured median lies inside the predicted 95% interval."""
+        return self.intervals.coverage if self.intervals else None
+
+    @property
+    def coverage_90(self) -> float | None:
+        """The same of the predicted 90% interval."""
+        return self.intervals.coverage_90 if self.intervals else None
 
 
 def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
@@ -103,12 +142,9 @@ def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
 def summary(accuracies: Sequence[Accuracy]) -> Summary:
     """The summary of scored points; strategies in the order in which they first appear."""
     points = [accuracy for accuracy in accuracies if accuracy.counts]
-    scored = [(point, point.total.accuracy) for point in points]
-    values = [value for _, value in scored if value is not None]
-    by_strategy: dict[str, list[float]] = {}
-    for point, value in zip(points, values, strict=True):  # all that count have an accuracy
-        by_strategy.setdefault(point.strategy, []).append(value)
-    means = {strategy: fmean(of) for strategy, of in by_strategy.items()}
+    values = _values(points)
+    by_strategy = _by_strategy(points)
+    means = {strategy: fmean(_values(of)) for strategy, of in by_strategy.items()}
     return Summary(
         points=len(points),
         oversubscribed=sum(accuracy.oversubscribed for accuracy in accuracies),
@@ -116,20 +152,56 @@ def summary(accuracies: Sequence[Accuracy]) -> Summary:
         mean_of_strategy_means=fmean(means.values()) if means else None,
         mean_over_points=fmean(values) if values else None,
         worst=_worst(points, values) if values else None,
-        coverage=fmean(point.total.covered for point in points) if points else None,
-        coverage_90=fmean(map(_in_90, points)) if points else None,
+        intervals=interval_summary(points),
+        strategy_intervals={
+            strategy: found
+            for strategy, of in by_strategy.items()
+            if (found := interval_summary(of))
+        },
         noise_ceiling=noise_ceiling(points),
         strategy_points={strategy: len(of) for strategy, of in by_strategy.items()},
         phase_means=_phase_means(points),
         overlap=fmean(point.total.overlap for point in points) if points else None,
         memory=_memory(accuracies),
+        at_speed=_at_speed(points),
+        disturbances={
+            word: n for word in DISTURBANCES if (n := sum(word in of.disturbed for of in points))
+        },
     )
 
 
-def _in_90(point: Accuracy) -> bool:
-    """Whether the measured median lies inside the predicted 90% interval."""
-    low, high = point.total.predicted.interval(0.90)
-    return low <= point.total.measured.value <= high
+def _by_strategy(points: Sequence[Accuracy]) -> dict[str, list[Accuracy]]:
+    found: dict[str, list[Accuracy]] = {}
+    for point in points:
+        found.setdefault(point.strategy, []).append(point)
+    return found
+
+
+def _values(points: Sequence[Accuracy], at_speed: bool = False) -> list[float]:
+    """The accuracy of each point; all that count have one."""
+    each = [point.compared(at_speed).accuracy for point in points]
+    return [value for value in each if value is not None]
+
+
+def _at_speed(points: Sequence[Accuracy]) -> SpeedSummary | None:
+    # one without any time left beside its waiting has no accuracy at that speed
+    known = [point for point in points if point.compared(at_speed=True).accuracy is not None]
+    intervals = interval_summary(known, at_speed=True)
+    waits = [point.waited for point in known if point.waited is not None]
+    slower = [point.slowdown.value for point in known if point.slowdown is not None]
+    counted = sum(point.at_speed is not None for point in known)
+    if not counted or intervals is None:
+        return None
+    means = {name: fmean(_values(of, True)) for name, of in _by_strategy(known).items()}
+    return SpeedSummary(
+        points=counted,
+        waited=median(waits) if waits else None,
+        slowdown=median(slower) if slower else None,
+        strategy_means=means,
+        mean_of_strategy_means=fmean(means.values()),
+        worst=_worst(known, _values(known, True)),
+        intervals=intervals,
+    )
 
 
 def _worst(points: Sequence[Accuracy], values: Sequence[float]) -> Worst:

@@ -34,11 +34,13 @@ def case_cells(of: Accuracy, batch: bool = True) -> dict[str, str]:
 def iterations(cases: Sequence[CaseRuns], brief: bool = False) -> Table:
     """Milliseconds of an iteration and the accuracy, a row for each case, of its newest run.
 
+    Where the machine had another speed than when it was calibrated, also the accuracy at that speed.
     Where any has several runs, also their number and the median and worst accuracy of all; a `brief`
     table has no intervals then.
     """
     many = any(case.runs > 1 for case in cases)
     intervals = not (brief and many)
+    speeds = any(apart_at_speed(case.newest) for case in cases)
     unit = "ms [95%]" if intervals else "ms"
     rows = []
     for case in cases:
@@ -49,6 +51,8 @@ def iterations(cases: Sequence[CaseRuns], brief: bool = False) -> Table:
             "accuracy": percent(total.accuracy),
             "overlap": "yes" if total.overlap else "no",
         }
+        at_speed = {"at speed": percent(case.newest.compared(at_speed=True).accuracy)}
+        row |= at_speed if speeds else {}
         of_all = {
             "runs": str(case.runs),
             "median": percent(case.median),
@@ -56,15 +60,21 @@ def iterations(cases: Sequence[CaseRuns], brief: bool = False) -> Table:
         }
         rows.append(row | (of_all if many else {}))
     columns, cells = in_columns(rows)
+    at = "; at the speed of the calibration" if speeds else ""
     over_all = ": the newest run of each case, and the accuracy over all its runs" if many else ""
     return Table(
-        f"Iterations{over_all}",
+        f"Iterations{over_all}{at}",
         columns,
         cells,
         numbers={*columns} - {"model", "strategy", "overlap"},
         least=(["overlap"],),
         split=4,
     )
+
+
+def apart_at_speed(of: Accuracy) -> bool:
+    """Whether the accuracy at the speed of the calibration is another, as percentages are written."""
+    return percent(of.compared(at_speed=True).accuracy) != percent(of.total.accuracy)
 
 
 def phases(points: Sequence[Accuracy], summary: Summary, brief: bool = False) -> Table:

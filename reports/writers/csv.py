@@ -1,7 +1,9 @@
 """Findings as a tidy table, CSV by RFC 4180: one row per point and quantity.
 
-`of` is "total", a phase, or "memory"; `unit` is s or B. Quantities that a point neither has predicted
-nor measured have no row. Numbers have all their digits; an empty cell is a number that does not exist.
+`of` is "total", "at_speed" (the total at the speed of the calibration), a phase, or "memory"; `unit` is
+s or B; `half_width` of the predicted interval is relative, `interval_score` of logarithms. Quantities
+that a point neither has predicted nor measured have no row. Numbers have all their digits; an empty cell
+is a number that does not exist.
 
 A name that a spreadsheet would take for a formula gets an apostrophe in front (foundation/text.py).
 """
@@ -10,11 +12,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from calib.foundation.text import Cell, csv_row
 from calib.reports.findings import Findings
+from calib.reports.history.rows import disturbed_text
 from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.intervals import interval_score
 
 COLUMNS = (
     "run_id",
@@ -32,6 +37,9 @@ COLUMNS = (
     "iterations",
     "oversubscribed",
     "counts",
+    "disturbed",
+    "waited",
+    "slowdown",
     "of",
     "unit",
     "predicted",
@@ -44,6 +52,8 @@ COLUMNS = (
     "accuracy",
     "overlap",
     "covered",
+    "half_width",
+    "interval_score",
 )
 
 
@@ -89,14 +99,19 @@ def _case(of: Accuracy) -> tuple[Cell, ...]:
         of.n,
         of.oversubscribed,
         of.counts,
+        disturbed_text(of.disturbed),
+        of.waited,
+        of.slowdown.value if of.slowdown else None,
     )
 
 
 def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
     """The cells behind those of the case; None becomes an empty one."""
-    for name, pair in (("total", of.total), *of.phases.items()):
+    whole = {"total": of.total, **({"at_speed": of.at_speed} if of.at_speed else {})}
+    for name, pair in (*whole.items(), *of.phases.items()):
         predicted, measured = pair.predicted, pair.measured
-        if name == "total" or predicted.value or measured.value:
+        score = interval_score(predicted.low, predicted.high, measured.value)
+        if name in whole or predicted.value or measured.value:
             yield (
                 name,
                 "s",
@@ -106,6 +121,8 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
                 pair.accuracy,
                 pair.overlap,
                 pair.covered,
+                predicted.half_width,
+                _finite(score),
             )
     if of.memory is not None:
         peak = of.memory.predicted
@@ -122,4 +139,10 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
             of.memory.accuracy,
             None,
             of.memory.covered,
+            peak.half_width,
+            _finite(interval_score(peak.low, peak.high, of.memory.measured_bytes)),
         )
+
+
+def _finite(score: float) -> float | None:
+    return score if math.isfinite(score) else None

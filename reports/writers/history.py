@@ -37,6 +37,11 @@ COLUMNS = (
     "missing",
     "steps_begin",
     "steps_open",
+    "coverage",
+    "half_width",
+    "interval_score",
+    "disturbed",
+    "mean_at_speed",
 )
 
 
@@ -66,6 +71,23 @@ class TrendNight:
     steps_begin: Annotated[Sequence[str], Field(description="series that change their level here")]
     steps_open: Annotated[
         Sequence[str], Field(description="series with a step that is still open here")
+    ]
+    coverage: Annotated[
+        float | None, Field(description="share of measured medians inside the 95% interval")
+    ]
+    half_width: Annotated[
+        float | None, Field(description="mean half-width of the 95% interval, relative")
+    ]
+    interval_score: Annotated[
+        float | None,
+        Field(description="mean interval score, of logarithms; null: an interval reaches to 0"),
+    ]
+    disturbed: Annotated[
+        CountOrNone, Field(description="points that others disturbed: drift leaves them out")
+    ]
+    mean_at_speed: Annotated[
+        float | None,
+        Field(description="mean of strategy means at the calibration's speed; null: not known"),
     ]
 
 
@@ -151,6 +173,11 @@ def _night(night: Trend, drift: Drift) -> TrendNight:
         missing=of.missing,
         steps_begin=[step.series for step in begin],
         steps_open=[step.series for step in still],
+        coverage=night.coverage,
+        half_width=night.half_width,
+        interval_score=night.interval_score,
+        disturbed=night.disturbed,
+        mean_at_speed=night.mean_at_speed,
     )
 
 
@@ -205,5 +232,10 @@ def rows_of(nights: Sequence[Trend], drift: Drift) -> Iterator[list[Cell]]:
             len(of.missing),
             len(begin),
             len(still),
+            night.coverage,
+            night.half_width,
+            night.interval_score,
+            night.disturbed,
+            night.mean_at_speed,
             *(night.strategy_means.get(name) for name in names),
         ]

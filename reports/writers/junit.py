@@ -1,10 +1,10 @@
 """Findings as JUnit XML, which CI servers read: a testsuite per model, a testcase per point.
 
 Something fails or is an error where the verdict is not 0, and only there. The testcase "verdict" fails
-with 1 and is an error with 2. A point below the least accuracy fails where its strategy's mean is below,
-too, which the verdict judges; else its output says so. Open steps of the history fail, missing
-trainings are errors, and points that do not count (oversubscribed) are skipped. The elements and
-attributes are those that pytest and Jenkins's junit-10.xsd share.
+with 1 and is an error with 2 and with 3 (disturbed). A point below the least accuracy fails where its
+strategy's mean is below, too, which the verdict judges; else, and with 3, its output says so. Open steps
+of the history fail, missing trainings are errors, and points that do not count (oversubscribed) are
+skipped. The elements and attributes are those that pytest and Jenkins's junit-10.xsd share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from calib.foundation.text import plain
 from calib.foundation.words import number, percent, signed_percent
 from calib.reports.drift.records import Drift, Step
-from calib.reports.drift.verdict import FINE, WRONG, Verdict
+from calib.reports.drift.verdict import DISTURBED, FINE, WRONG, Verdict
 from calib.reports.figures.history_lines import what_drifted
 from calib.reports.findings import Findings
 from calib.reports.history.records import PastNight
@@ -38,7 +38,8 @@ def junit_text(findings: Findings, least_accuracy: float) -> str:
     if findings.verdict is not None:
         root.append(_verdict_suite(findings.verdict))
     means = findings.summary.strategy_means
-    low = {strategy for strategy, mean in means.items() if mean < least_accuracy}
+    disturbed = findings.verdict is not None and findings.verdict.code == DISTURBED
+    low = {name for name, mean in means.items() if mean < least_accuracy and not disturbed}
     by_model: dict[str, list[Accuracy]] = {}
     for point in findings.accuracies:
         by_model.setdefault(point.model, []).append(point)
@@ -159,6 +160,10 @@ def _phases(of: Accuracy) -> str:
         )
     if of.memory is not None:
         parts.append(f"memory {percent(of.memory.accuracy)}")
+    if of.disturbed:
+        parts.append(f"disturbed: {', '.join(of.disturbed)}")
+    if of.at_speed is not None:
+        parts.append(f"at the speed of the calibration {percent(of.at_speed.accuracy)}")
     return "; ".join(parts)
 
 

@@ -57,6 +57,11 @@ POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] =
         lambda point: point.measured_high_s,
     ),
     (
+        "at_speed_iteration_seconds",
+        "Median time of an iteration at the speed of the calibration.",
+        lambda point: point.at_speed_s,
+    ),
+    (
         "predicted_memory_bytes",
         "Predicted peak memory of a rank.",
         lambda point: point.memory_predicted_bytes,
@@ -139,6 +144,23 @@ def _of_night(past: Past, newest: Trend, where: Labels) -> list[Gauge]:
             "worst_accuracy_ratio",
             "Accuracy of the worst point.",
             newest.worst.accuracy if newest.worst else None,
+        ),
+        ("coverage_ratio", "Share of medians inside the 95% interval.", newest.coverage),
+        (
+            "interval_half_width_ratio",
+            "Mean half-width of the 95% intervals over the predicted time.",
+            newest.half_width,
+        ),
+        (
+            "interval_score",
+            "Mean interval score of the 95% intervals, of logarithms; smaller is better.",
+            newest.interval_score,
+        ),
+        ("disturbed_points", "Points of it that others disturbed.", newest.disturbed),
+        (
+            "mean_at_speed_ratio",
+            "Mean of the strategies' mean accuracies at the speed of the calibration.",
+            newest.mean_at_speed,
         ),
     ]
     gauges = [Gauge(name, text) for name, text, _ in single]

@@ -74,7 +74,7 @@ def test_table(runs: Path) -> None:
     rows = [" ".join(line.split()) for line in lines if line.startswith("  2026-")]
     assert len(rows) == 30 and rows[0].startswith("2026-01-11 01:00 2026-01-11-vm 3/4 ")
     assert rows[-1].startswith("2026-02-09 01:00 2026-02-09-<b>\ufffd[2J 3/4 ")
-    assert rows[-2].startswith("2026-02-08 01:00 2026-02-08-vm 0/4 - - - - 1")
+    assert rows[-2].startswith("2026-02-08 01:00 2026-02-08-vm 0/4 - - - - - 1")
     assert " begin" in rows[20] and all(" begin" not in row for row in rows[:20])
     assert rows[21].endswith(" open") and "open" not in rows[19]
     trends = {words[0]: words[1] for line in lines if len(words := line.split()) == 4}

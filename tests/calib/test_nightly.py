@@ -375,6 +375,8 @@ def test_what_is_wrong_stays_so_where_a_night_was_stopped(known: Path, tmp_path:
         (0, False, 2),
         (1, False, 1),
         (2, False, 2),
+        (3, True, 3),
+        (3, False, 2),
     ):
         assert code_of(replace(found, verdict=Verdict(of, ("why",))), done) == code
     assert code_of(replace(found, verdict=None), True) == 2

@@ -17,6 +17,7 @@ from tests.helpers.rows import as_samples, rows_of
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.environment import Environment
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.microbench.records.looks import Disturbance
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest
 from calib.microbench.records.samples import Sample
 from calib.night.cases import Known, chosen, few, planned_cases
@@ -158,7 +159,13 @@ def rows(case: Case, operation: str, launch: int, *ranks: Sequence[float]) -> li
     )
 
 
-def end(case: Case, launch: int, stopped_by: str, repetitions: int = 3) -> CaseEnd:
+def end(
+    case: Case,
+    launch: int,
+    stopped_by: str,
+    repetitions: int = 3,
+    disturbed: Sequence[Disturbance] = (),
+) -> CaseEnd:
     return CaseEnd(
         case_id=case.id,
         launch=launch,
@@ -168,6 +175,7 @@ def end(case: Case, launch: int, stopped_by: str, repetitions: int = 3) -> CaseE
         half_width=None,
         stopped_by=stopped_by,
         elapsed_s=1.0,
+        disturbed=list(disturbed),
     )
 
 
@@ -330,3 +338,17 @@ def launch_in(environment: Environment) -> LaunchRecord:
         load_average=None,
         environment=environment,
     )
+
+
+def test_what_disturbed_a_case_in_any_launch() -> None:
+    case = next(case for case in choose() if isinstance(case, CollectiveCase))
+    measured = [
+        row
+        for launch in (0, 1)
+        for row in rows(case, case.operation, launch, [1e-3] * 3, [1e-3] * 3)
+    ]
+    ends = [end(case, 0, "interval", disturbed=["slow"]), end(case, 1, "time", disturbed=["cores"])]
+    (one,), _ = check([case], measured, ends)
+    assert one.disturbed == ["cores", "slow"] and one.disturbed_by_others
+    (quiet,), _ = check([case], measured, [end(case, 0, "interval")])
+    assert quiet.disturbed == [] and not quiet.disturbed_by_others

@@ -228,7 +228,7 @@ def test_sizes_and_bandwidths_of_collectives(run: Run) -> None:
         (lambda run: calib.open_run(run.path / "none"), "none does not exist"),
         (lambda run: calib.open_run(run.path / "cluster.json"), "cluster.json does not exist"),
         (lambda run: run.samples(), "holds no samples"),
-        (lambda run: run.accuracy("speed"), "no accuracy of 'speed'; known: total, forward"),
+        (lambda run: run.accuracy("speed"), "no accuracy of 'speed'; known: total, at_speed"),
         (lambda run: run.history(run.path / "no.db"), "there is no history"),
         (lambda run: run.predict(MODEL, "sideways"), "unknown strategy 'sideways'"),
         (lambda run: run.predict("lenet"), "did you mean lenet5?"),

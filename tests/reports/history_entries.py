@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, event
 from tests.helpers.divided import divided
 
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import Disturbance
 from calib.oracle.projection import PhaseTime
 from calib.reports.history.records import Entry
 from calib.reports.history.store import History
@@ -72,7 +73,9 @@ def memory(predicted: float, measured: int) -> MemoryAccuracy:
     )
 
 
-def check(expected: float, measured: float, case: str = "4 MiB") -> Check:
+def check(
+    expected: float, measured: float, case: str = "4 MiB", disturbed: Sequence[Disturbance] = ()
+) -> Check:
     """An allreduce then and now."""
     seconds = [Estimate(value=x, low=0.5 * x, high=2 * x) for x in (expected, measured)]
     return Check(
@@ -81,6 +84,7 @@ def check(expected: float, measured: float, case: str = "4 MiB") -> Check:
         case=case,
         expected=seconds[0],
         measured=seconds[1],
+        disturbed=list(disturbed),
     )
 
 

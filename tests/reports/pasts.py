@@ -42,6 +42,10 @@ def past_point(
         "oversubscribed": False,
         "memory_predicted_bytes": None,
         "memory_measured_bytes": None,
+        "disturbed": "",
+        "waited": None,
+        "slowdown": None,
+        "at_speed_s": None,
         "phases": {},
         **more,
     }

@@ -12,6 +12,7 @@ from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters
 from calib.fitting.parameters.provenance import Provenance
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import Disturbance, Look
 from calib.microbench.records.samples import Sample
 from calib.oracle.projection import Basis, PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, compare
@@ -73,11 +74,14 @@ def run(
     batch_per_rank: float = 8,
     planned: int | None = None,
     ended: bool = True,
+    waited: Sequence[float] | None = None,
+    looks: Sequence[Look] = (),
     **header: object,
 ) -> TrainingRun:
     """A run of iterations of `totals` seconds after a warm-up of 1000 s; rank 0 is critical.
 
-    Of a total, 0.6 is forward and 0.4 exchange (with p = 1: forward alone).
+    Of a total, 0.6 is forward and 0.4 exchange (with p = 1: forward alone). `waited` is what rank 0
+    waited for a core, s of each iteration; the others waited half of that.
     """
     iterations = []
     for index, total in enumerate([1000.0, *totals]):
@@ -89,7 +93,11 @@ def run(
                 "forward": [0.6 * total] + [0.1 * total] * (p - 1),
                 "exchange": [0.4 * total, *waits],
             }
-        iterations.append(iteration(index, warmup=index == 0, **parts))
+        made = iteration(index, warmup=index == 0, **parts)
+        if waited is not None and index:
+            each = [waited[index - 1], *[0.5 * waited[index - 1]] * (p - 1)]
+            made = made.model_copy(update={"waited": each})
+        iterations.append(made)
     content = {
         "model": model,
         "strategy": strategy,
@@ -112,7 +120,7 @@ def run(
     return TrainingRun(
         header=RunHeader.model_validate(divided(content)),
         iterations=iterations,
-        end=RunEnd(peak_rss_bytes=[1] * p, wall_seconds=1.0) if ended else None,
+        end=RunEnd(peak_rss_bytes=[1] * p, wall_seconds=1.0, looks=list(looks)) if ended else None,
     )
 
 
@@ -128,6 +136,30 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
     found = pair(projection(predicted, **of), run([1.0] * 8, **case))
     nothing = Estimate.exactly(0.0)
     return found.model_copy(update={"total": compare(found.total.predicted, nothing)})
+
+
+def look(*disturbed: Disturbance, window_s: float = 1.0, unix_s: float = 1.8e9, **of: Any) -> Look:
+    """A look at the machine after `window_s` seconds."""
+    return Look(unix_s=unix_s, window_s=window_s, disturbed=list(disturbed), **of)
+
+
+def at_speed(
+    predicted: float,
+    measured: float,
+    quiet: float,
+    disturbed: Sequence[Disturbance] = (),
+    **case: Any,
+) -> Accuracy:
+    """A point that took `measured` s, and `quiet` s at the speed of the calibration."""
+    of = point(predicted, measured, **case)
+    return of.model_copy(
+        update={
+            "disturbed": list(disturbed),
+            "waited": 0.0,
+            "slowdown": Estimate.exactly(measured / quiet),
+            "at_speed": compare(of.total.predicted, Estimate.exactly(quiet)),
+        }
+    )
 
 
 def peak(

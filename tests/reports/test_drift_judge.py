@@ -323,6 +323,30 @@ def test_what_came_back_is_not_open() -> None:
     assert "(undone: the level came back)" in found.words[0]
 
 
+@pytest.mark.parametrize(
+    ("disturbed", "steps"), [("cores", False), ("stolen,slow", False), ("slow", True), ("", True)]
+)
+def test_disturbed_nights_raise_no_drift(disturbed: str, steps: bool) -> None:
+    """All times of the last eight nights are 25% longer: by others, or by a machine that is slower."""
+    whole = past(60)
+    points = [
+        x._replace(
+            measured_s=1.25 * x.measured_s,
+            phases={name: (of, 1.25 * took) for name, (of, took) in x.phases.items()},
+            disturbed=disturbed,
+        )
+        if x.night >= 52
+        else x
+        for x in whole.points
+    ]
+    checks = [
+        x._replace(measured_s=1.25 * x.measured_s, disturbed=disturbed) if x.night >= 52 else x
+        for x in whole.checks
+    ]
+    found = drift(replace(whole, points=points, checks=checks))
+    assert any(step.is_open for step in found.steps) == steps
+
+
 def test_since() -> None:
     slow = past(60, since(40, 1.12, ALLREDUCE))
     assert len(drift(slow, since=day(40)).open_words) == 1

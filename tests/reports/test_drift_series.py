@@ -75,6 +75,24 @@ def test_what_does_not_count_is_in_no_series() -> None:
     assert series_of(Past(nights, points + beside + alone)) == series_of(Past(nights, points))
 
 
+def test_what_others_disturbed_has_no_time() -> None:
+    """But its prediction and its memory are those of any night."""
+    nights = [night(n) for n in range(3)]
+    words = ("", "cores,slow", "slow")
+    points = [point(n, "a", "data", 1.0 + n, disturbed=of) for n, of in enumerate(words)]
+    found = {one.name: one for one in series_of(Past(nights, points))}
+    assert list(found["accuracy of training, data"].nights) == [0, 2]
+    assert list(found["communication in training, data"].nights) == [0, 2]
+    assert list(found["peak memory of training, data"].nights) == [0, 1, 2]
+    assert list(found["predicted time, data"].nights) == [0, 1, 2]
+    assert "accuracy of training, data" not in {
+        one.name for one in series_of(Past(nights, points[1:2]))
+    }
+    checks = [PastCheck(n, "memory", "pack", "a", 1.0, 2.0, of) for n, of in enumerate(words)]
+    (one,) = series_of(Past(nights, [], checks))
+    assert list(one.nights) == [0, 2]
+
+
 def test_small_phases_and_none_make_no_series() -> None:
     phases = {"forward": (0.5, 0.96), "exchange": (0.1, 0.04), "pack": (0.0, 0.0)}
     points = [point(n, "a", "data", 1.0, phases=phases) for n in range(3)]

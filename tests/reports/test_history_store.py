@@ -24,6 +24,8 @@ from tests.reports.history_entries import (
 )
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.records import Estimate
+from calib.microbench.records.looks import DISTURBANCES
 from calib.reports.history import reading
 from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
@@ -80,6 +82,7 @@ keys = st.text("0123456789abcdef", min_size=8, max_size=16)
 seconds = st.just(0.0) | st.floats(1e-14, 1e4)
 shares = st.builds(pair, seconds, seconds)
 times = st.dictionaries(st.sampled_from(PHASES), shares, max_size=7)
+words = st.lists(st.sampled_from([*DISTURBANCES]), unique=True)
 points = st.builds(
     accuracy,
     run_id=keys,
@@ -94,6 +97,10 @@ points = st.builds(
     oversubscribed=st.booleans(),
     library=names,
     memory=st.none() | st.builds(memory, st.floats(0, 2.0**62), st.integers(1, 2**63 - 1)),
+    disturbed=words,
+    waited=st.none() | st.floats(0, 1),
+    slowdown=st.none() | st.builds(Estimate.exactly, st.floats(0.01, 100.0)),
+    at_speed=st.none() | shares,
 )
 entries = st.builds(
     entry,
@@ -107,7 +114,7 @@ entries = st.builds(
     versions=st.dictionaries(st.text(max_size=3), names, max_size=3),
     planned=st.integers(0, 99),
     checks=st.lists(
-        st.builds(check, seconds.map(lambda x: x / 4), st.just(0.0), names), max_size=2
+        st.builds(check, seconds.map(lambda x: x / 4), st.just(0.0), names, words), max_size=2
     ),
     missing=st.lists(st.builds(Missing, what=names, why=names), max_size=2),
 )
@@ -139,6 +146,10 @@ def numbers(point: Accuracy) -> tuple[object, ...]:
         point.oversubscribed,
         peak.predicted.value if peak else None,
         peak.measured_bytes if peak else None,
+        ",".join(point.disturbed),
+        point.waited,
+        point.slowdown.value if point.slowdown else None,
+        point.at_speed.measured.value if point.at_speed else None,
     )
 
 
@@ -157,14 +168,15 @@ def comes_back(where: str, given: Entry) -> None:
         (kept(x.what), kept(x.why)) for x in given.missing
     ]
     found = [point for point in past.points if point.night == night]
-    assert [(x.run_id, *x[3:18]) for x in found] == [numbers(x) for x in given.accuracies]
+    assert [(x.run_id, *x[3:22]) for x in found] == [numbers(x) for x in given.accuracies]
     for point, whole in zip(found, given.accuracies, strict=True):
         assert point.phases == {
             name: (of.predicted.value, of.measured.value) for name, of in whole.phases.items()
         }
         assert list(point.phases) == list(whole.phases)
     assert [x[1:] for x in past.checks if x.night == night] == [
-        (x.kind, x.what, kept(x.case), x.expected.value, x.measured.value) for x in given.checks
+        (x.kind, x.what, kept(x.case), x.expected.value, x.measured.value, ",".join(x.disturbed))
+        for x in given.checks
     ]
 
 
@@ -444,3 +456,15 @@ def test_reading_sees_one_state(server: str, monkeypatch: pytest.MonkeyPatch) ->
         slow.setattr(reading, "_points", late)
         past = history.past()
     assert len(past.nights) == 1 and len(past.points) == 12
+
+
+def test_the_tables_of_another_version_are_said_to_be(where: str) -> None:
+    recorded(where, entry())
+    sql(where, "ALTER TABLE points DROP COLUMN disturbed")
+    for work in (lambda of: of.past("a" * 16), lambda of: of.record(entry(2))):
+        with History.open(where) as history, pytest.raises(FileError) as error:
+            work(history)
+        assert "of another version of calib: move it away" in str(error.value)
+        assert "\n" not in str(error.value)
+    if "://" in where:
+        sql(where, *EMPTY)  # other tests use the server, too

@@ -136,11 +136,11 @@ def test_the_table_opens_with_the_newest_night_as_the_page_had_it(
     assert points.chosen == NIGHTS - 2
     assert used["opened"]["rows"] == first_rows(points).rows[:50]
     first = used["opened"]["rows"][0]
-    assert (first[:3], first[4], first[9]) == (["vgg16_mini", "data", "2"], "8", "2025-11-18")
+    assert (first[:3], first[4], first[10]) == (["vgg16_mini", "data", "2"], "8", "2025-11-18")
     assert used["opened"]["status"] == (
         f"{POINTS} of {POINTS * (NIGHTS - 1):,} points match; rows 1 to 50 are shown"
     )
-    assert used["opened"]["page"] == "Page 1 of 2" and used["opened"]["sorts"] == [None] * 10
+    assert used["opened"]["page"] == "Page 1 of 2" and used["opened"]["sorts"] == [None] * 11
     assert used["opened"]["first"] and not used["opened"]["last"]
     assert used["hidden"] == [False, True, False]
 
@@ -154,12 +154,12 @@ def test_pages(used: Any) -> None:
 
 def test_headers_sort_and_say_so(used: Any) -> None:
     """Headers are buttons: what a click does, Enter and Space do."""
-    assert used["tags"] == [["BUTTON", "button", 0]] * 10
+    assert used["tags"] == [["BUTTON", "button", 0]] * 11
     assert used["focused"] and used["outline"] == "solid"
     ascending, descending = used["ascending"], used["descending"]
     assert ascending["page"] == "Page 1 of 2"
-    assert ascending["sorts"] == [None] * 3 + ["ascending"] + [None] * 6
-    assert descending["sorts"] == [None] * 3 + ["descending"] + [None] * 6
+    assert ascending["sorts"] == [None] * 3 + ["ascending"] + [None] * 7
+    assert descending["sorts"] == [None] * 3 + ["descending"] + [None] * 7
     up, down = numbers(ascending["rows"], 3), numbers(descending["rows"], 3)
     assert up == sorted(up) and down == sorted(down, reverse=True)
     assert up[0] < up[-1] < down[0]

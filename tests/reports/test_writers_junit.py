@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.pasts import past_night
-from tests.reports.records import point
+from tests.reports.records import at_speed, point
 
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import verdict
@@ -173,6 +173,19 @@ def test_red_is_what_the_verdict_is(
     text = case[0].text or ""
     assert text.startswith(f"exit code {code}: ") == (code != 0)
     assert all(line in text for line in said.lines)
+
+
+def test_a_disturbed_night_is_an_error_and_no_failure() -> None:
+    """1.6 s where 1 s was predicted, and 1 s at the speed of the calibration."""
+    points = [at_speed(1.0, 1.6, 1.0, ["cores"], p=2 + k) for k in range(3)]
+    said = verdict(summary(points), [], None, 0.8)
+    assert said.code == 3
+    root = read(made(points, verdict=said))
+    assert (root.get("failures"), root.get("errors")) == ("0", "1")
+    assert outcome(root)["verdict"] == "error"
+    told = [of.text or "" for of in root.iter("system-out")]
+    assert all("below 80.0%" in text and "disturbed: cores" in text for text in told)
+    assert all("at the speed of the calibration 100.0%" in text for text in told)
 
 
 def test_training_that_left_its_prediction_is_the_oracle() -> None:

@@ -41,6 +41,7 @@
     { key: (i) => guess(i)[0], text: (i) => guess(i)[3] + interval(guess(i)[0], guess(i)[1], guess(i)[2]) },
     { key: (i) => data.measured[i], text: (i) => interval(data.measured[i], data.low[i], data.high[i]) },
     { key: (i) => (overlap(i) ? 1 : 0), text: (i) => (overlap(i) ? "yes" : "no") },
+    { key: (i) => data.at_speed[i], text: (i) => percent(data.at_speed[i]) },
     { key: (i) => data.memory[i], text: (i) => percent(data.memory[i]) },
     { key: (i) => data.night[i], text: (i) => data.nights[data.night[i]] },
   ];

@@ -18,11 +18,13 @@ from tests.calib.nightly_runs import (
     write_run,
 )
 from tests.helpers.filled import of_two_clusters
+from tests.reports.records import look
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import EditedWarning
+from calib.fitting.parameters.speed import References, Speed, SpeedLaw
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.records import Estimate
@@ -34,8 +36,10 @@ from calib.foundation.run_files import (
     PREDICTIONS_FILE,
 )
 from calib.microbench.records.cluster import Cluster, Level
+from calib.microbench.records.looks import Disturbance
 from calib.night.options import Settled
 from calib.night.points import NightPoint
+from calib.reports.drift.verdict import DISTURBED
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import Missing
@@ -288,3 +292,37 @@ def test_the_report_is_written(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
     report_of([run]).write(page)
     assert "<html" in page.read_text() and (page.parent / "report.json").exists()
+
+
+@pytest.mark.parametrize("disturbed", [["cores"], ["slow"], []])
+def test_a_disturbed_training_is_not_the_oracles_fault(
+    run: Path, disturbed: list[Disturbance]
+) -> None:
+    """A rank waited for a third of its time; the rest took twice as long, as its reference did."""
+    known = References(ranks=1, looks=9, seconds={"arithmetic_s": Estimate.exactly(1e-3)})
+    law = SpeedLaw(of="compute", exponents={"arithmetic_s": Estimate.exactly(1.0)}, n=9)
+    content = Parameters.read(run / PARAMETERS_FILE)
+    with_speed = content.model_copy(update={"speed": Speed(references=[known], laws=[law])})
+    with_speed.write(run / PARAMETERS_FILE)
+    predicted(run, [point()])
+    [guess] = [of.total.predicted.value for of in scored(run).accuracies]
+    looks = [look(*disturbed, arithmetic_s=2e-3) for _ in range(4)]
+    trained(run, point(), 3 * guess, waited=[guess] * 8, looks=looks)
+
+    report = report_of([run])
+    [of] = report.findings.accuracies
+    assert of.total.accuracy == pytest.approx(1 / 3, abs=0.01)
+    assert of.waited == pytest.approx(1 / 3, abs=0.01) and of.disturbed == disturbed
+    assert of.slowdown is not None and of.slowdown.value == pytest.approx(2.0)
+    assert of.at_speed is not None and of.at_speed.accuracy == pytest.approx(1.0, abs=0.01)
+    assert report.findings.verdict is not None and report.findings.verdict.code == DISTURBED
+    past = report.findings.past
+    assert past is not None
+    [kept] = past.points
+    assert kept.disturbed == ",".join(disturbed)
+    assert kept.at_speed_s == pytest.approx(of.at_speed.measured.value)
+    assert (kept.waited, kept.slowdown) == (of.waited, of.slowdown.value)
+    report.write(run / "report.html")
+    document = json.loads((run / "report.json").read_text())
+    assert document["summary"]["at_speed"]["slowdown"] == pytest.approx(2.0)
+    assert document["accuracies"][0]["disturbed"] == disturbed

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.reports.made_findings import HOSTILE, made
-from tests.reports.records import point
+from tests.reports.records import at_speed, point
 
 from calib.app import VERBS
 from calib.foundation.words import percent
+from calib.reports.drift.verdict import verdict
 from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.summary import summary
 from calib.terminal.calibrated import show
 
 RUN = Path("runs/2026-11-23-vm")
@@ -36,6 +38,22 @@ def test_the_numbers_are_those_of_the_report(capsys: pytest.CaptureFixture[str])
     assert values["covered"] == percent(of.coverage)
     assert of.noise_ceiling is not None and values["repeats"] == percent(of.noise_ceiling.mean)
     assert lines[-1] == f"  page      {RUN}/report.html"
+
+
+def test_a_disturbed_calibration_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both accuracies, what disturbed, how wide the intervals are, and the verdict."""
+    points = [at_speed(1.0, 1.6, 1.0, ["cores"], p=2 + k) for k in range(3)]
+    findings = made(points, verdict=verdict(summary(points), [], None, 0.8))
+    show(findings, RUN, 451.2, "vgg16-mini", 2)
+    lines = capsys.readouterr().out.splitlines()
+    numbers = lines[: next(k for k, line in enumerate(lines) if "verdict" in line)]
+    values = {line.split()[0]: line.split()[1] for line in numbers if line.startswith("  ")}
+    assert values["accuracy"] == percent(1 - 0.6 / 1.6) and values["covered"] == "0.0%"
+    assert "  at speed   100.0%  accuracy at the speed of the calibration, worst 100.0%" in lines
+    assert any("by 95% intervals of +-10.0% in the mean" in line for line in lines)
+    assert any(line.startswith("  verdict   disturbed") for line in lines)
+    assert any("other processes on the ranks' cores (3 of 3 points)" in line for line in lines)
+    assert all(len(line) <= 100 for line in lines)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.8, True), (0.9, True), (0.999, False)])

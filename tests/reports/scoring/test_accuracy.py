@@ -9,14 +9,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.records import iteration, projection, run
+from tests.reports.records import iteration, look, projection, run
 
+from calib.fitting.parameters.speed import References, Speed, SpeedLaw
 from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
+from calib.microbench.records.looks import Disturbance, Look
 from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
-from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
+from calib.reports.scoring.pairing import (
+    disturbances,
+    doubts,
+    name_of,
+    pair,
+    run_id,
+    score_runs,
+    why_not_scored,
+)
 from calib.training.run.lines import TIMED_PHASES, RunEnd
 from calib.training.run.record import TrainingRun
 
@@ -432,3 +442,77 @@ def test_a_run_in_another_environment_is_not_scored() -> None:
         "allocator: glibc (thresholds adapt) and glibc (trim_threshold=9)"
     )
     assert len(scored_and_not([projection(1.0)], runs)[0]) == 3
+
+
+def calibrated(exponent: float = 1.0, messages: float = 1.0) -> Speed:
+    """A reference of 1 ms, known exactly; times follow it with these exponents."""
+    known = References(ranks=2, looks=9, seconds={"arithmetic_s": Estimate.exactly(1e-3)})
+    laws = [
+        SpeedLaw(of=of, exponents={"arithmetic_s": Estimate.exactly(each)}, n=9)
+        for of, each in (("compute", exponent), ("messages", messages))
+    ]
+    return Speed(references=[known], laws=laws)
+
+
+def slower(*disturbed: Disturbance) -> list[Look]:
+    """Looks at a machine whose reference takes twice as long."""
+    return [look(*disturbed, arithmetic_s=2e-3) for _ in range(5)]
+
+
+def test_at_the_speed_of_the_calibration_by_hand() -> None:
+    """Iterations of 2.1 s of which rank 0 waited 0.1 s, on a machine that takes twice as long."""
+    timed = run([2.1] * 8, waited=[0.1] * 8, looks=slower("cores"))
+    of = pair(projection(1.0), timed, calibrated())
+    assert (of.total.measured.value, of.total.covered) == (pytest.approx(2.1), False)
+    assert of.waited == pytest.approx(0.1 / 2.1) and of.slowdown is not None
+    assert of.at_speed is not None and of.at_speed.covered
+    assert of.at_speed.accuracy == pytest.approx(1.0)
+    assert of.at_speed.measured.numbers == pytest.approx((1.0, 1.0, 1.0))
+    assert of.disturbed == ["cores"] and of.disturbed_by_others
+
+
+def test_what_is_not_known_of_the_speed_changes_nothing() -> None:
+    plain = pair(projection(1.0), run([1.0] * 8), calibrated())
+    assert (plain.waited, plain.slowdown, plain.at_speed) == (None, None, None)
+    assert plain.compared(at_speed=True) == plain.total
+    waited = pair(projection(1.0), run([1.25] * 8, waited=[0.25] * 8))
+    assert waited.at_speed is not None and waited.at_speed.accuracy == pytest.approx(1.0)
+    only = pair(projection(1.0), run([2.0] * 8, looks=slower()), calibrated())
+    assert only.at_speed is not None and only.at_speed.accuracy == pytest.approx(1.0)
+    assert not only.disturbed
+
+
+def test_messages_follow_the_references_in_their_own_way() -> None:
+    """0.4 of an iteration are messages, on which the processor's speed tells nothing here."""
+    of = pair(projection(1.0), run([1.0] * 8, looks=slower()), calibrated(messages=0.0))
+    assert of.slowdown is not None and of.slowdown.value == pytest.approx(2**0.6)
+
+
+def test_errors_of_the_median_and_of_the_slowdown_add_in_quadrature() -> None:
+    """Eight iterations: the interval of the median are the least and the largest, 0.8 and 1.25."""
+    known = Estimate.within_factor(1e-3, 1.25)
+    alone = References(ranks=1, looks=9, seconds={"arithmetic_s": known})
+    speed = calibrated().model_copy(update={"references": [alone]})
+    case = {"strategy": "serial", "p": 1}  # without messages
+    timed = run([0.8, *[1.0] * 6, 1.25], looks=slower(), **case)
+    of = pair(projection(1.0, **case), timed, speed)
+    assert of.at_speed is not None
+    factor = math.exp(math.hypot(math.log(1.25), math.log(1.25)))
+    assert of.at_speed.measured.numbers == pytest.approx((0.5, 0.5 / factor, 0.5 * factor))
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(0, 0.4)), min_size=6, max_size=20))
+def test_waiting_is_taken_from_each_iteration(times: list[tuple[float, float]]) -> None:
+    """However the waiting is spread, a run of equal work has its own time at speed."""
+    timed = run([1.0 + wait for _, wait in times], waited=[wait for _, wait in times])
+    of = pair(projection(1.0), timed)
+    assert of.at_speed is not None and of.at_speed.measured.numbers == pytest.approx((1.0,) * 3)
+
+
+def test_a_quarter_of_the_time_counts_as_disturbed() -> None:
+    quiet = look(window_s=3.1)
+    assert disturbances([quiet, look("stolen")]) == []
+    assert disturbances([look(window_s=3.0), look("stolen", "slow")]) == ["stolen", "slow"]
+    assert disturbances([]) == []
+    of = pair(projection(1.0), run([1.0] * 8, looks=[look("slow")]))
+    assert of.disturbed == ["slow"] and not of.disturbed_by_others

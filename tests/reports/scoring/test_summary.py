@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.reports.records import peak, point, projection, run
+from tests.reports.records import at_speed, peak, point, projection, run
 
 from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.pairing import pair
@@ -126,3 +126,29 @@ def test_memory_by_hand() -> None:
     assert (of.worst.strategy, of.worst.p, of.worst.accuracy) == ("filter", 4, 0.5)
     assert of.coverage == pytest.approx(2 / 3)
     assert summary(points[3:]).memory is None
+
+
+def test_at_speed_by_hand() -> None:
+    """Two points of data are fine at speed, one of filter is not known there and counts as it is."""
+    points = [
+        at_speed(1.0, 2.0, 1.0, ["cores"]),
+        at_speed(1.0, 1.25, 1.25, p=4),
+        point(1.0, 2.0, strategy="filter"),
+    ]
+    of = summary(points)
+    assert of.mean_of_strategy_means == pytest.approx(((0.5 + 0.8) / 2 + 0.5) / 2)
+    assert of.at_speed is not None
+    assert of.at_speed.points == 2 and of.disturbances == {"cores": 1}
+    assert of.at_speed.strategy_means == pytest.approx({"data": 0.9, "filter": 0.5})
+    assert of.at_speed.mean_of_strategy_means == pytest.approx(0.7)
+    assert of.at_speed.worst.strategy == "filter"
+    assert of.at_speed.intervals.coverage == pytest.approx(1 / 3)
+    assert of.at_speed.slowdown == pytest.approx(1.5)  # of 2 and 1
+    assert summary(points[2:]).at_speed is None
+
+
+def test_intervals_of_each_strategy() -> None:
+    of = summary([point(1.0, 1.0), point(1.0, 2.0, p=4), point(1.0, 1.0, strategy="filter")])
+    assert of.intervals is not None and of.coverage == pytest.approx(2 / 3)
+    shares = {name: each.coverage for name, each in of.strategy_intervals.items()}
+    assert shares == {"data": 0.5, "filter": 1.0}
