@@ -11,6 +11,8 @@ from benchmarks.cut_sweeps import cut_sweeps
 from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
+from benchmarks.launches import coverage
+from benchmarks.launches import main as left_out
 from benchmarks.layouts import layouts
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.minis.__main__ import main as minis
@@ -46,8 +48,11 @@ BENCHMARKS = {
 def main(words: list[str]) -> int:
     """Print one block per benchmark (all, or those named) as it ends, or a document with --json.
 
-    `minis RUN...` scores run directories (benchmarks/minis/__main__.py).
+    `minis RUN...` scores run directories (benchmarks/minis/__main__.py);
+    `coverage RUN...` leaves their launches out (benchmarks/launches.py).
     """
+    if words[:1] == ["coverage"] and words[1:2] not in ([], ["--json"]):
+        return left_out(words[1:])
     if words[:1] == ["minis"]:
         return minis(words[1:])
     named = [word for word in words if word != "--json"] or list(BENCHMARKS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from calib.fitting.launches import Launches
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.provenance import Provenance
@@ -135,19 +136,20 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
     channels = {end.case_id: end.channels for end in ends if end.channels}
     used, speed = at_one_speed(used, launches, ends, seed)
-    direct, more = collective_fits(used, seed, estimates, channels)
+    among = Launches.of(used)
+    direct, more = collective_fits(used, seed, estimates, channels, among)
     collectives = with_shared_slopes(direct)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)
     sparse_cases = {i: case for i, case in cases.items() if isinstance(case, SparseCase)}
-    sparse, uncut = partitions(used, sparse_cases, seed)
+    sparse, uncut = partitions(used, sparse_cases, seed, among)
     links, exceeded = network(cluster, collectives)
     structural = structural_fits(collectives, links.links_per_node, links.shared_links)
     named = [words for law in structural for words in law.outlying_words]
     more = [*more, *exceeded, *unpacked_note(used), *named, *crowded, *remembered, *hidden, *uncut]
-    alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends))
-    loops = tensor_loops(used, seed, in_place)
+    alone = layer_times(used, layer_cases, _kernels(ends), _workspace(ends), among)
+    loops = tensor_loops(used, seed, in_place, among)
     notes += more + _never_measured(ends)
     return Parameters(
         provenance=Provenance(
@@ -165,11 +167,12 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         **device,
         ranks_per_node=cluster.ranks_per_node,
         **links._asdict(),
+        launch_factor=among.factor,
         collectives=collectives,
         structural=structural,
         contention=contention,
-        peaks=device_peaks(used, layer_cases),
-        layers=with_in_place(alone, used, in_place),
+        peaks=device_peaks(used, layer_cases, among),
+        layers=with_in_place(alone, used, in_place, among),
         work=work_models(alone, layer_cases, used, seed, owners_of(in_place.values())),
         tensor_loops=loops,
         composition=compositions(used, in_place, alone, loops, collectives),

@@ -19,6 +19,8 @@ from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
 # medians measured on one machine: what shifts one (a hot room, a busy hour) shifts all
 MACHINE = "machine"
+# one launch of the ranks, which a training is, against the many that its times were measured in
+LAUNCH = "launch"
 TIMED_ONCE = (
     "some times come from a single run, which has no error estimate: the interval leaves it out"
 )
@@ -51,6 +53,13 @@ class Cost(NamedTuple):
             return self
         errors = tuple([(s, d * factor, u * factor) for s, d, u in self.errors])
         return Cost(self.seconds * factor, self.basis, errors, self.notes)
+
+    def in_one_launch(self, factor: float) -> Cost:
+        """This cost in one launch, when 95% of them are within `factor` of many."""
+        if factor <= 1 or self.seconds <= 0:
+            return self
+        down, up = self.seconds - self.seconds / factor, self.seconds * factor - self.seconds
+        return self._replace(errors=(*self.errors, (LAUNCH, down, up)))
 
     def at_best(self, basis: Basis) -> Cost:
         """This cost with a basis no surer than `basis`."""

@@ -104,10 +104,12 @@ def _possible(
     """Predict a division that the model and the rank count allow."""
     chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
-    phases = by_phase(terms)
+    parameters = machine.parameters
+    phases = {
+        name: cost.in_one_launch(parameters.launch_factor) for name, cost in by_phase(terms).items()
+    }
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
-    parameters = machine.parameters
     widens = machine.parameters.device_kind == "cpu"  # MPI (training/teams.py)
     count = partial(live_bytes, model, division, optimizer, widens)
     peak, live, about = peak_bytes(parameters, division, parts, count, model.execution)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from calib.fitting.estimate import slowest_rank, together
+from calib.fitting.launches import Launches
 from calib.foundation.execution import unusual
 from calib.foundation.files import no_link
 from calib.foundation.records import Estimate
@@ -76,7 +77,9 @@ def read_checks(run: Path, known: Known) -> CheckResult:
 def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) -> CheckResult:
     """Pair every case of the plan with its time in the parameters, in the plan's order."""
     of_case: dict[str, list[Samples]] = defaultdict(list)
-    for (case_id, _), samples in rows.usable.groups("case_id", "operation").items():
+    usable = rows.usable
+    among = Launches.of(usable)
+    for (case_id, _), samples in usable.groups("case_id", "operation").items():
         of_case[case_id].append(samples)
     ends = list(ends)
     reasons = _reasons(plan, rows, ends)
@@ -88,7 +91,7 @@ def checks_of(plan: Plan, rows: Samples, ends: Iterable[CaseEnd], known: Known) 
             check
             for samples in of_case[case.id]
             if len(samples.distinct("launch")) == plan.launches
-            and (check := _check(case, samples, known, disturbed[case.id])) is not None
+            and (check := _check(case, samples, known, among, disturbed[case.id])) is not None
         ]
         checks += found
         if not found:
@@ -137,7 +140,7 @@ def _disturbed(ends: Sequence[CaseEnd]) -> Mapping[str, list[Disturbance]]:
 
 
 def _check(
-    case: Case, samples: Samples, known: Known, disturbed: list[Disturbance]
+    case: Case, samples: Samples, known: Known, among: Launches, disturbed: list[Disturbance]
 ) -> Check | None:
     """One operation of a case; None where one of the two has no time on its clock, and so no ratio."""
     first, kind = samples.first, kind_of(case)
@@ -159,7 +162,7 @@ def _check(
         what = _said(first.operation.replace("_", " "), case.execution, first.active_ranks)
         # the key tells two lists of the same size apart
         about = f"{first.ntensors} tensors, {bytes_words(first.nbytes)}, {first.key[:8]}"
-    measured = together(samples) if kind == "network" else slowest_rank(samples)
+    measured = (together if kind == "network" else slowest_rank)(samples, among)
     if kind is None or expected is None or expected.value <= 0 or measured.value <= 0:
         return None
     return Check(

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calib.fitting.estimate import launch_margin
 from calib.fitting.estimators.draws import drawn_medians, equal
 from calib.fitting.regression import CONFIDENCE
 from calib.foundation.arrays import Floats
@@ -28,6 +27,9 @@ from calib.foundation.errors import InputError
 
 TAILS = (1.0 - CONFIDENCE) / 2.0, 1.0 - (1.0 - CONFIDENCE) / 2.0
 BOOTSTRAPS = 200
+# 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 launches on, the
+# truth lies between the smallest and the largest in 1 - 2 (1/2)^6 = 97% whatever the distribution
+LORD = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -177,11 +179,16 @@ def launch_medians(rows: CheckedRows) -> Floats:
     return result
 
 
+def launch_margin(medians: list[float]) -> float:
+    """Half-width that covers the truth at 95% when launches differ; 0 where their span suffices."""
+    return LORD[len(medians)] * (max(medians) - min(medians)) if len(medians) in LORD else 0.0
+
+
 def interval(value: float, draws: ArrayLike, launches: Sequence[float] = ()) -> tuple[float, float]:
     """(low, high) at 95%: the draws' quantiles, widened to hold `value` and how `launches` differ.
 
     `launches` are the value as each launch alone gives it: a bootstrap over few launches is too sure of
-    them (fitting/estimate.py, `launch_margin`).
+    them (`launch_margin`).
     """
     low, high = np.quantile(np.asarray(draws, dtype=float), TAILS)
     margin = launch_margin(list(launches))

@@ -133,7 +133,13 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
         section: [law for each in found for law in each.laws] for section, found in taken.items()
     }
     source = _provenance(files, counts, notes, across)
-    parameters = Parameters(format_version=FORMAT_VERSION, provenance=source, **machine, **content)
+    parameters = Parameters(
+        format_version=FORMAT_VERSION,
+        provenance=source,
+        launch_factor=max(each.parameters.launch_factor for each in files),
+        **machine,
+        **content,
+    )
     return Merged(parameters, counts, notes)
 
 

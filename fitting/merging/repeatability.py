@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.fitting.estimate import slowest_rank, together
+from calib.fitting.launches import Launches
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
@@ -131,7 +132,7 @@ def compare_runs(first: Path, second: Path, across: bool = False) -> Comparison:
 def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Comparison:
     """Pair the operations of two runs that are in memory. Raises InputError when none pairs."""
     remarks = list(notes)
-    sides = []
+    sides, among = [], []
     for name, run in (("first", one), ("second", two)):
         used = run.samples.usable
         if spoilt := int((~run.samples["warmup"]).sum()) - len(used):
@@ -139,6 +140,7 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
                 f"{spoilt} rows of the {name} run were left out: oversubscribed or marked"
             )
         sides.append(used.groups("case_id", "operation"))
+        among.append(Launches.of(used))
     labels = {end.case_id: end.label for run in (two, one) for end in run.manifest.cases}
     common = [key for key in sides[0] if key in sides[1]]
     if not common:
@@ -146,11 +148,12 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
         raise InputError(f"the runs have no case in common{about}; measure the same plan twice")
     pairs = []
     for case_id, operation in common:
-        first, second = (side[case_id, operation] for side in sides)
-        kind = first.first.kind
+        rows = [side[case_id, operation] for side in sides]
+        kind = rows[0].first.kind
         estimate = together if kind == "collective" else slowest_rank
         label = labels.get(case_id, case_id)
-        pairs.append(Pair(case_id, operation, kind, label, estimate(first), estimate(second)))
+        first, second = map(estimate, rows, among)
+        pairs.append(Pair(case_id, operation, kind, label, first, second))
     remarks += untold_note(pairs)
     pairs.sort(key=lambda pair: (-abs(pair.log_ratio), pair.case_id, pair.operation))
     kinds = sorted({pair.kind for pair in pairs})

@@ -300,6 +300,11 @@ class Parameters(Record):
         description="that all nodes have together, as declared, in links of a node; 0 unknown, or "
         "no such",
     )
+    launch_factor: Factor = Field(
+        default=1.0,
+        description="95% of launches of the ranks are within this factor of many, all their times "
+        "together; 1 unknown",
+    )
     collectives: list[CollectiveFit] = Field(
         default_factory=list, description="laws of one operation on one p and layout"
     )

@@ -11,6 +11,7 @@ from calib.fitting.estimate import together
 from calib.fitting.estimators.collectives.ends import end_estimates
 from calib.fitting.estimators.collectives.neighbours import between_neighbours
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.size_law import falls
 from calib.fitting.regression import error_factor
@@ -35,11 +36,12 @@ def collective_fits(
     seed: int,
     estimates: Mapping[str, float] = NO_ESTIMATES,
     channels: Channels = NO_CHANNELS,
+    among: Launches = NO_OTHERS,
 ) -> tuple[list[CollectiveFit], list[str]]:
     """The direct fits, sorted, and one note for every operation that none could be made of.
 
     `estimates` has, by the ids of cases, NCCL's own estimate of a call in seconds, `channels` what its
-    log says that it took.
+    log says that it took; `among` is how launches differ.
     """
     fits, notes = [], []
     for key, (every, rows) in of_laws(samples).items():
@@ -52,7 +54,7 @@ def collective_fits(
         notes += types_note(about, every, rows)
         try:
             with possible("its law"):
-                fits.append(_fit(key, rows, seed, estimates, channels))
+                fits.append(_fit(key, rows, seed, _points(rows, estimates, channels, among)))
         except InputError as error:
             notes.append(f"{about}: {error}")
     return fits, notes
@@ -68,10 +70,7 @@ def _words(key: Direct) -> str:
     return f"{key.operation} on {key.ranks} ranks{among}"
 
 
-def _fit(
-    key: Direct, rows: Samples, seed: int, estimates: Mapping[str, float], channels: Channels
-) -> CollectiveFit:
-    points = _points(rows, estimates, channels)
+def _fit(key: Direct, rows: Samples, seed: int, points: list[CollectivePoint]) -> CollectiveFit:
     sizes = [point.nbytes for point in points]
     may_fall = falls([p.seconds.low for p in points], [p.seconds.high for p in points])
     law = SegmentedHockney(falls=may_fall, seed=seed)
@@ -108,13 +107,16 @@ def _fit(
 
 
 def _points(
-    rows: Samples, estimates: Mapping[str, float] = NO_ESTIMATES, channels: Channels = NO_CHANNELS
+    rows: Samples,
+    estimates: Mapping[str, float] = NO_ESTIMATES,
+    channels: Channels = NO_CHANNELS,
+    among: Launches = NO_OTHERS,
 ) -> list[CollectivePoint]:
     """The median of each size, the smallest first."""
     return [
         CollectivePoint(
             nbytes=m,
-            seconds=together(mine),
+            seconds=together(mine, among),
             n=len(mine),
             calls=int(_calls(mine).min()),
             estimate_s=estimates.get(mine.first.case_id) if estimates else None,

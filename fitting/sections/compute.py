@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from calib.fitting.estimate import slowest_rank
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.file import LayerTime
 from calib.foundation.arrays import Floats
 from calib.foundation.records import Estimate
@@ -26,6 +27,7 @@ def layer_times(
     cases: Mapping[str, LayerCase],
     kernels: Kernels = MappingProxyType({}),
     workspace: Workspace = MappingProxyType({}),
+    among: Launches = NO_OTHERS,
 ) -> list[LayerTime]:
     """One LayerTime for every measured (layer key, active ranks), sorted."""
     groups = samples.where(kind="layer").groups("case_id", "operation")
@@ -44,8 +46,8 @@ def layer_times(
                 kind=case.layer.name,
                 batch=case.batch,
                 active_ranks=forward.first.active_ranks,
-                forward_s=slowest_rank(forward),
-                backward_s=slowest_rank(backward) if backward else ZERO,
+                forward_s=slowest_rank(forward, among),
+                backward_s=slowest_rank(backward, among) if backward else ZERO,
                 n=len(forward),
                 kernels=dict(kernels.get(case_id, {})),
                 workspace_bytes=dict(workspace.get(case_id, {})),

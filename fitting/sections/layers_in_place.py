@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from calib.fitting.estimate import of_ranks, slowest_rank
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.sections.compute import ZERO
 from calib.foundation.execution import execution_of
@@ -65,7 +66,10 @@ class LayerInPlace:
 
 
 def with_in_place(
-    times: Sequence[LayerTime], samples: Samples, cases: Mapping[str, InPlaceCase]
+    times: Sequence[LayerTime],
+    samples: Samples,
+    cases: Mapping[str, InPlaceCase],
+    among: Launches = NO_OTHERS,
 ) -> list[LayerTime]:
     """The same times, with those in place where some model was timed layer by layer."""
     alone = {(time.key, time.active_ranks): time for time in times}
@@ -81,7 +85,7 @@ def with_in_place(
             layers = rows.get((case_id, f"layer_{direction}"))
             told_apart = case.layer_names and not execution_of(case.execution).cuda_graph
             if phase and layers and told_apart and case.optimizer == "momentum":
-                _of_case(case, direction, phase, layers, alone, found)
+                _of_case(case, direction, phase, layers, alone, found, among)
     made = [*times, *_only_in_place(alone, found)]
     return sorted(
         (time.model_copy(update=_update(time, found)) for time in made),
@@ -130,12 +134,13 @@ def _of_case(
     layers: Mapping[str, Samples],
     alone: Mapping[tuple[str, int], LayerTime],
     found: dict[tuple[str, int, Direction], LayerInPlace],
+    among: Launches,
 ) -> None:
     """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
-    stages = [(slowest_rank(phase), named, case.again_keys)]
+    stages = [(slowest_rank(phase, among), named, case.again_keys)]
     if case.layer_ranks:
-        whole, ranks = of_ranks(phase), case.layer_ranks
+        whole, ranks = of_ranks(phase, among), case.layer_ranks
         stages = [
             (
                 whole[rank],

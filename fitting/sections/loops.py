@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.estimators.affine import AffineInBytes
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.file import TensorLoop
 from calib.fitting.sections.compute import of_slowest_rank
 from calib.fitting.sections.memory import none_if_nan
@@ -26,7 +27,10 @@ Loop = tuple[str, str, str, int]
 
 
 def tensor_loops(
-    samples: Samples, seed: int = 0, cases: Mapping[str, InPlaceCase] | None = None
+    samples: Samples,
+    seed: int = 0,
+    cases: Mapping[str, InPlaceCase] | None = None,
+    among: Launches = NO_OTHERS,
 ) -> list[TensorLoop]:
     """One TensorLoop for every (operation, device, execution, active ranks), with its lists, sorted.
 
@@ -37,14 +41,14 @@ def tensor_loops(
     for (_, operation), repetitions in sorted(tensors.items()):
         first = repetitions.first
         rows[operation, first.device, first.dtype, first.active_ranks].append(repetitions)
-    in_place = _in_place(samples, cases or {})
+    in_place = _in_place(samples, cases or {}, among)
     return [
-        _loop(key, values, seed).model_copy(update={"in_place": in_place.get(key, {})})
+        _loop(key, values, seed, among).model_copy(update={"in_place": in_place.get(key, {})})
         for key, values in sorted(rows.items())
     ]
 
 
-def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
+def _loop(key: Loop, lists: list[Samples], seed: int, among: Launches) -> TensorLoop:
     x, y, launches = [], [], []
     measured: dict[str, Estimate] = {}
     for repetitions in lists:
@@ -52,7 +56,7 @@ def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
         x += [[float(first.ntensors), float(first.nbytes)]] * len(times)
         y += [seconds for _, seconds in times]
         launches += [launch for launch, _ in times]
-        measured[first.key] = slowest_rank(repetitions)
+        measured[first.key] = slowest_rank(repetitions, among)
     law = AffineInBytes(seed=seed).fit(x, y, groups=launches)
     operation, device, execution, active_ranks = key
     ends = zip(law.low_.tolist(), law.high_.tolist(), strict=True)
@@ -77,7 +81,7 @@ def _loop(key: Loop, lists: list[Samples], seed: int) -> TensorLoop:
 
 
 def _in_place(
-    samples: Samples, cases: Mapping[str, InPlaceCase]
+    samples: Samples, cases: Mapping[str, InPlaceCase], among: Launches
 ) -> dict[Loop, dict[str, Estimate]]:
     """The times of lists in the iterations of models.
 
@@ -96,5 +100,5 @@ def _in_place(
         operation = f"update_{case.optimizer}" if other else phase
         loop = operation, case.device, run.kernels.name, of.first.active_ranks
         key, _, _ = case.passed(phase)
-        found[loop].setdefault(key, slowest_rank(of))
+        found[loop].setdefault(key, slowest_rank(of, among))
     return {loop: dict(sorted(lists.items())) for loop, lists in found.items()}

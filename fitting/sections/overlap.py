@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from calib.fitting.estimate import hull, slowest_rank, together
+from calib.fitting.estimate import estimated, slowest_rank, together
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.sections.memory import none_if_nan
@@ -69,8 +69,8 @@ def _iterations(rows: Mapping[str, Samples]) -> list[OverlappedIteration]:
     """
     whole = together(rows[BLOCKING]).value
     backward = slowest_rank(rows["backward"]).value
-    launches = rows["exchange"].groups("launch").values()
-    exchange = hull(launch.rank_seconds.min(axis=1).tolist() for launch in launches).value
+    waited_least = rows["exchange"].rank_seconds.min(axis=1)
+    exchange = estimated(rows["exchange"], waited_least).value
     others = max(whole - backward - exchange, 0.0)
     beside = dict(_repetitions(rows[BLOCKING]))
     return [

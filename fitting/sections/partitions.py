@@ -10,6 +10,7 @@ import numpy as np
 
 from calib.fitting.estimate import together
 from calib.fitting.estimators.partitions import PartitionsLaw
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.memory import Partitions
 from calib.fitting.sections.memory import none_if_nan
 from calib.foundation.records import Estimate
@@ -23,7 +24,7 @@ SparseTimes = dict[tuple[SparseMethod, int], Samples]  # by method and partition
 
 
 def partitions(
-    samples: Samples, cases: Mapping[str, SparseCase], seed: int = 0
+    samples: Samples, cases: Mapping[str, SparseCase], seed: int = 0, among: Launches = NO_OTHERS
 ) -> tuple[list[Partitions], list[str]]:
     """One record for every variable, share and layout with sparse exchanges, and notes.
 
@@ -45,11 +46,13 @@ def partitions(
                 f"{len(numbers)} numbers of partitions were measured, {FEWEST} are needed"
             )
             continue
-        found.append(_fitted(of, methods, numbers, seed))
+        found.append(_fitted(of, methods, numbers, seed, among))
     return found, notes
 
 
-def _fitted(of: SparseVariable, methods: SparseTimes, numbers: list[int], seed: int) -> Partitions:
+def _fitted(
+    of: SparseVariable, methods: SparseTimes, numbers: list[int], seed: int, among: Launches
+) -> Partitions:
     servers = [methods["server", parts] for parts in numbers]
     x = np.repeat(np.array(numbers, dtype=float), [len(rows) for rows in servers])
     law = PartitionsLaw(seed=seed).fit(
@@ -65,7 +68,7 @@ def _fitted(of: SparseVariable, methods: SparseTimes, numbers: list[int], seed: 
         None if math.isinf(value) else value
         for value in (law.best_partitions_, law.best_low_, law.best_high_)
     )
-    times = {key: together(timed) for key, timed in methods.items()}
+    times = {key: together(timed, among) for key, timed in methods.items()}
     fastest = min(numbers, key=lambda parts: times["server", parts].value)
     return Partitions(
         rows=of[0],

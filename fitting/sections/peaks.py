@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from calib.fitting.estimate import slowest_rank
+from calib.fitting.launches import NO_OTHERS, Launches
 from calib.fitting.parameters.peaks import Peaks
 from calib.foundation.execution import execution_of
 from calib.foundation.records import Estimate
@@ -23,7 +24,9 @@ class Rate(NamedTuple):
     n: int
 
 
-def device_peaks(samples: Samples, cases: Mapping[str, LayerCase]) -> list[Peaks]:
+def device_peaks(
+    samples: Samples, cases: Mapping[str, LayerCase], among: Launches = NO_OTHERS
+) -> list[Peaks]:
     """One record for every (device, dtype, active ranks) with both peaks, sorted.
 
     Of the slowest rank, as all layer times are; of several sizes the fastest.
@@ -37,12 +40,12 @@ def device_peaks(samples: Samples, cases: Mapping[str, LayerCase]) -> list[Peaks
             continue
         if is_square_product(case):
             flops = case.layer.forward_flops(case.batch)
-            products[case.device, case.execution, active] += _rate(rows, flops)
+            products[case.device, case.execution, active] += _rate(rows, flops, among)
         elif is_sum_of_arrays(case):
             nbytes = case.layer.moved_bytes(
                 case.batch, execution_of(case.execution).items.activation_bytes
             )
-            sums[case.device, active] += _rate(rows, nbytes)
+            sums[case.device, active] += _rate(rows, nbytes, among)
     return [
         Peaks(
             device=device,
@@ -59,9 +62,9 @@ def device_peaks(samples: Samples, cases: Mapping[str, LayerCase]) -> list[Peaks
     ]
 
 
-def _rate(rows: Samples, amount: float) -> list[Rate]:
+def _rate(rows: Samples, amount: float, among: Launches) -> list[Rate]:
     """Nothing where a call may take no time on its clock."""
-    found = slowest_rank(rows).per_second(amount)
+    found = slowest_rank(rows, among).per_second(amount)
     return [] if found is None else [Rate(found, amount, len(rows))]
 
 

@@ -252,7 +252,8 @@ def test_launches_of_two_runs_are_kept_apart() -> None:
     one = run(constant(case, "forward", 1.0, repetitions=60))
     two = run(constant(case, "forward", 2.0, repetitions=8))
     (time,) = fit([one, two]).layers
-    assert (time.forward_s.value, time.forward_s.low, time.forward_s.high) == (1.5, 0.0, 7.853)
+    assert time.forward_s.value == pytest.approx(2.0**0.5)
+    assert time.forward_s.low < 1.0 and time.forward_s.high > 2.0
     assert time.n == 68
     assert LAUNCHES_PER_RUN > 100
 

@@ -251,6 +251,22 @@ def test_serial_on_two_is_an_answer_not_an_error() -> None:
     assert found.limit.ranks == 1
 
 
+def test_a_training_is_one_launch() -> None:
+    """Of launches within 1.25 of many: in all phases alike, and beside other errors in quadrature."""
+    calm = measured_machine()
+    one = each(NET, "data", 2, 4, calm.model_copy(update={"launch_factor": 1.25}))
+    many = each(NET, "data", 2, 4, calm)
+    assert one.total is not None and many.total is not None
+    assert one.total.value == many.total.value
+    for phase, cost in one.phases.items():
+        before = many.phases[phase]
+        up = hypot(before.high - before.value, 0.25 * before.value)
+        down = hypot(before.value - before.low, 0.2 * before.value)
+        assert (cost.low, cost.high) == pytest.approx((before.value - down, before.value + up))
+    up = hypot(many.total.high - many.total.value, 0.25 * many.total.value)
+    assert one.total.high == pytest.approx(one.total.value + up)
+
+
 def test_an_epoch_is_so_many_iterations() -> None:
     """D / B of them; an incomplete one counts by its share."""
     found = each(NET, "data", 2, 4, measured_machine(), samples=100)

@@ -12,8 +12,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from sklearn.exceptions import NotFittedError
 
-from calib.fitting.estimate import LORD
 from calib.fitting.estimators.base import (
+    LORD,
     Estimator,
     ExtrapolationWarning,
     checked,

@@ -61,6 +61,12 @@ def test_parts_of_two_files() -> None:
     assert found.parameters.format_version == 1
 
 
+def test_of_launches_that_differ_the_most_is_taken() -> None:
+    one = a_file("a", collectives=[f.collective(2)], launch_factor=1.1)
+    two = a_file("b", layers=[f.layer()], launch_factor=1.3)
+    assert merge([one, two]).parameters.launch_factor == 1.3
+
+
 def test_the_same_law_is_taken_once() -> None:
     one = a_file("a", collectives=[f.collective(2)], layers=[f.layer()])
     two = a_file("b", collectives=[f.collective(2), f.collective(4)])

@@ -155,10 +155,11 @@ def test_order_of_rows_does_not_matter() -> None:
     assert compare(run(one), run(shuffled)) == compare(run(one), run(two))
 
 
-@pytest.mark.parametrize(("launch_spread", "least"), [(0.0, 0.9), (0.03, 0.9)])
+@pytest.mark.parametrize(("launch_spread", "least"), [(0.0, 0.9), (0.03, 0.75)])
 def test_runs_of_one_truth_agree(launch_spread: float, least: float) -> None:
     """30 seeded cases, 2 launches of 40 repetitions each, lognormal noise of 5% and launches that
-    differ by 0% or 3%: the intervals of `hull` hold what runs differ by."""
+    differ by 0% or 3%. Of two means with the same error one lies in the other's 95% interval in 83%:
+    they are apart by sqrt(2) of it. Where launches are alike, intervals are wider than that error."""
     noise = np.random.default_rng(11)
 
     def measure() -> list[Sample]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from scipy.stats import t as student
 from tests.helpers import runs
 from tests.helpers.rows import as_samples, constant, rows_of
 
@@ -74,9 +77,10 @@ def test_layer_time_is_the_median_of_the_slowest_rank() -> None:
     assert (time.key, time.kind, time.batch) == (case.key, "linear", 8)
     assert (time.active_ranks, time.n) == (2, 8)
     assert time.forward_s.value == 2.0
-    # launches weigh alike: half the weight lies up to 7.4, half from 9.0 on
-    assert (time.backward_s.value, time.backward_s.low) == (8.2, 0.0)
-    assert time.backward_s.high == pytest.approx(8.2 + 6.353 * (9.0 - 7.2))  # Lord 1947
+    # launches weigh alike: the geometric mean of 7.2 and 9, with Student's t of one degree of freedom
+    assert time.backward_s.value == pytest.approx((7.2 * 9.0) ** 0.5)
+    factor = math.e * student.ppf(0.975, 1) * 0.5 * math.log(9.0 / 7.2)  # linear beyond e
+    assert time.backward_s.high == pytest.approx(factor * time.backward_s.value)
 
 
 def test_a_layer_without_a_backward_has_none() -> None:
