@@ -6,12 +6,12 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
-from benchmarks.coverage import coverage
+from benchmarks.coverage import coverage as pieces_coverage
 from benchmarks.cut_sweeps import cut_sweeps
 from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
-from benchmarks.launches import coverage as across_launches
+from benchmarks.launches import coverage as launches_coverage
 from benchmarks.launches import main as left_out
 from benchmarks.layouts import layouts
 from benchmarks.measurement_loop import measurement_loop
@@ -25,6 +25,12 @@ from benchmarks.start_up import start_up
 from benchmarks.training import training
 from benchmarks.twin.bench import twin
 
+
+def coverage() -> list[str]:
+    """How often intervals hold: of the pieces of a collective, and across launches."""
+    return [*pieces_coverage(), *launches_coverage()]
+
+
 BENCHMARKS = {
     "start_up": start_up,
     "measurement_loop": measurement_loop,
@@ -34,7 +40,6 @@ BENCHMARKS = {
     "drift": drift,
     "fitting": fitting,
     "importing": importing,
-    "launches": across_launches,
     "layerwise": layerwise,
     "layouts": layouts,
     "oracle": oracle,
