@@ -50,8 +50,7 @@ from calib.oracle.template import DivisionTemplate
 from calib.predicting.choices import batches, check_layers, refuse_two_batches, templates
 from calib.predicting.predictor import NOT_PREDICTED, Predictor, parameters_of
 from calib.predicting.rows import csv_text
-from calib.reports.tables.predictions import legend, like_notes, ranking, scaling, words_of
-from calib.reports.tables.sources import sources
+from calib.reports.tables.predictions import legend, like_notes, ranking, scaling, sources, words_of
 from calib.reports.tables.table import Table
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.explained import lines

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from calib.foundation.execution import USUAL
-from calib.foundation.words import estimate_words, number, seconds_words
+from calib.foundation.words import estimate_words, number, percent, seconds_words
 from calib.oracle.memory.peak import MAY_BE_SHORT, PEAK_IS_OF
-from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
+from calib.oracle.projection import PHASES, Basis, ErrorSource, PhaseTime, Projection
+from calib.oracle.sources import MEANINGS
 from calib.reports.tables.table import Table, in_columns
 from calib.reports.words import alike, marked
 
@@ -18,6 +19,8 @@ BASES: dict[Basis, str] = {
 }
 # units of a column of bytes; from the largest of which any cell has one
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+# a class of error sources with less of the variance is left out of the table; --json has all
+LEAST_SHARE = 0.001
 # from here on a table is in seconds
 SECONDS_FROM = 10.0
 # and a time over this, in the unit of its table, is in one of its own
@@ -228,6 +231,26 @@ def main_bottleneck(projection: Projection) -> str:
         return "compute" if projection.phases else "-"
     worst = max(timed, key=lambda b: b.share or 0.0)
     return f"{worst.name} {100 * (worst.share or 0.0):.0f}%"
+
+
+def sources(projection: Projection) -> Table:
+    """The classes of error sources of an iteration: milliseconds to both sides, and the share."""
+    shown = [of for of in projection.sources if of.share >= LEAST_SHARE]
+    rows = [
+        {
+            "interval from": of.source,
+            "ms [95%]": f"-{number(1e3 * of.below_s)} +{number(1e3 * of.above_s)}",
+            "share": percent(of.share),
+            "what it is": _meaning(of),
+        }
+        for of in shown
+    ]
+    columns, cells = in_columns(rows)
+    return Table("", columns, cells, numbers={"ms [95%]", "share"})
+
+
+def _meaning(of: ErrorSource) -> str:
+    return MEANINGS[of.source] + (f"; mostly {of.mostly}" if of.mostly else "")
 
 
 def like_notes(projections: Sequence[Projection]) -> list[str]:

@@ -1,40 +1,16 @@
-"""Where the intervals of predictions come from: the shares of error sources in their variance."""
+"""Where the intervals of scored points come from (of predictions alone: predictions.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib.foundation.words import number, percent
-from calib.oracle.projection import ErrorSource, Projection
-from calib.oracle.sources import MEANINGS
+from calib.foundation.words import percent
 from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.tables.scores import case_cells
 from calib.reports.tables.table import Table, in_columns
 
-# a class with less of the variance is left out of the table; --json has all
-LEAST_SHARE = 0.001
 # of the points that did not miss their interval, how many of the widest are shown
 WIDEST = 3
-
-
-def sources(projection: Projection) -> Table:
-    """The classes of error sources of an iteration: milliseconds to both sides, and the share."""
-    shown = [of for of in projection.sources if of.share >= LEAST_SHARE]
-    rows = [
-        {
-            "interval from": of.source,
-            "ms [95%]": f"-{number(1e3 * of.below_s)} +{number(1e3 * of.above_s)}",
-            "share": percent(of.share),
-            "what it is": _meaning(of),
-        }
-        for of in shown
-    ]
-    columns, cells = in_columns(rows)
-    return Table("", columns, cells, numbers={"ms [95%]", "share"})
-
-
-def _meaning(of: ErrorSource) -> str:
-    return MEANINGS[of.source] + (f"; mostly {of.mostly}" if of.mostly else "")
 
 
 def widest(accuracies: Sequence[Accuracy]) -> Table | None:

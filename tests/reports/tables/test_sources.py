@@ -8,7 +8,8 @@ from calib.oracle.projection import ErrorSource
 from calib.oracle.sources import IN_PLACE, MACHINE
 from calib.reports.page.sections import bars_section
 from calib.reports.scoring.summary import summary
-from calib.reports.tables.sources import WIDEST, sources, widest
+from calib.reports.tables.predictions import sources
+from calib.reports.tables.sources import WIDEST, widest
 
 MANY = ErrorSource(
     source=IN_PLACE, below_s=4e-3, above_s=6e-3, share=0.9995, mostly="update of one model"
