@@ -55,12 +55,12 @@ from calib.microbench.devices import take_device
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks
-from calib.microbench.records.looks import Look
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import (
     OUT_OF_TIME,
     cases_done,
     changed_manifest,
+    finish_launch,
     read_ends,
     write_part,
 )
@@ -126,10 +126,10 @@ class Session:
     timer: Timer
     synchroniser: Synchroniser
     pool: CommunicatorPool
+    watch: Watch
     gpu: Device | None = None
     others_s: float = 0.0
     """Of the cases so far, at their fewest repetitions."""
-    watch: Watch | None = None
     done: list[Done] = field(default_factory=list)
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
@@ -261,8 +261,6 @@ class Session:
 
         Collective. The rows of the less disturbed attempt are kept.
         """
-        if self.watch is None:
-            return
         self.watch.look()
         start, of_case = perf_counter(), {done.case.id: done for done in self.done}
         bad = [done.case.id for done in worth_again(self.done, self.watch.looks)]
@@ -293,7 +291,7 @@ class Session:
     def _attempt(self, case: Case, budget_s: float) -> Attempt:
         """Measure a case, between two looks at the GPUs."""
         started = time()
-        if self.watch is not None and not isinstance(case, (LayerCase, TensorsCase)):
+        if not isinstance(case, (LayerCase, TensorsCase)):
             self.watch.sent = True
         before = self._gpus(case)
         result = self.measure(case, budget_s)
@@ -322,10 +320,9 @@ class Session:
             share = needs[index] * REPEATED + free * weights[index] / sum(weights[index:])
             again = perf_counter() - synchronised > pause
             out = is_left_out(case, spent, budget_s)
-            look = self.watch is not None and self.watch.due()
-            told = [share, again, out, look]
+            told = [share, again, out, self.watch.due()]
             share, again, out, look = self.control.broadcast_object(told)
-            if look and self.watch is not None:
+            if look:
                 self.watch.look()
             if out:
                 self.keep(self._ended(case, 0.0, LEFT_OUT))
@@ -337,6 +334,7 @@ class Session:
             beat()  # from here on the case itself is watched
             begin = perf_counter()
             repeated_s = self.run_case(case, share)
+            self.watch.tick()
             beside_s = perf_counter() - begin - max(repeated_s, needs[index])
             used_s, ran = used_s + max(beside_s, 0.0), ran + 1
             overhead_s = used_s / ran
@@ -363,23 +361,6 @@ class Session:
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
             self.report(event)
-
-
-def finish_launch(run: Path, record: LaunchRecord) -> None:
-    """Put a launch that is done in manifest.json, to which others may have added meanwhile."""
-    same = (record.launch, record.ranks, record.started)
-    with changed_manifest(run) as manifest:
-        last = max(
-            index
-            for index, each in enumerate(manifest.launches)
-            if (each.launch, each.ranks, each.started) == same
-        )
-        manifest.launches[last] = record
-
-
-def earlier_looks(manifest: Manifest, ranks: int) -> list[Look]:
-    """What earlier launches of this size saw, by which it is judged what is usual."""
-    return [look for each in manifest.launches if each.ranks == ranks for look in each.looks]
 
 
 def run_session(
@@ -461,11 +442,21 @@ def run_session(
         with changed_manifest(run, manifest) as kept:
             kept.launches.append(record)
     pool = CommunicatorPool(communicator, make)
-    watch = Watch(communicator, earlier_looks(manifest, communicator.size), gpu or CPU)
+    watch = Watch(communicator, manifest.looks_of(communicator.size), gpu or CPU)
     session = Session(
-        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool, gpu
+        communicator,
+        plan,
+        launch,
+        run,
+        runners,
+        report,
+        placement,
+        timer,
+        synchroniser,
+        pool,
+        watch,
+        gpu,
     )
-    session.watch = watch
     left_s = 0.0
     if session.must_choose():
         # what is never left out comes first: its time is known when the rest is chosen

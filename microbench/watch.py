@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from statistics import fmean
 from time import perf_counter, time
 from typing import Any
 
-from calib.foundation.statistics import median
 from calib.microbench.control import Control
 from calib.microbench.device import CPU, Device
 from calib.microbench.disturbance import disturbances
@@ -17,7 +17,8 @@ from calib.microbench.machine.waits import Waits
 from calib.microbench.records.looks import Look
 from calib.microbench.reference import message_s, references_of
 
-SHARE = 0.02  # of the time, what looks may take
+# of the time, what looks may take, and what the reference of arithmetic between them
+SHARE, TICKS = 0.012, 0.008
 LEAST_WINDOW_S = 0.2
 FEWEST_MESSAGES = 3
 LATEST_LOOKS = 300  # by which it is judged what is usual
@@ -29,6 +30,8 @@ class Watch:
     """Takes looks on all ranks together; `looks` are those so far, the same on all of them.
 
     A look lets every rank run the references as long as SHARE of the time since the last look holds.
+    Speed changes faster than that: `tick`, between any two pieces of work, runs the one that needs no
+    memory on this rank alone, and the next look has the mean.
     Who has sent messages says so in `sent`: what the network carried meanwhile is then not of others.
 
     Parameters
@@ -48,17 +51,29 @@ class Watch:
         self.spent_s = 0.0
         self.sent = False
         self._control, self._earlier, self._device = control, list(earlier), device
+        self._ticks: list[float] = []
+        self._ticked_s = 0.0
         uuid = device.identity and device.identity.uuid
         pids = control.allgather_object([os.getpid(), uuid])
         self._ours = [pid for pid, other in pids if uuid is not None and other == uuid]
         self._reference = references_of(device)
         self._waits = Waits()
         self._host = HostLooks(control)
-        self._cost_s = 0.0
+        self._cost_s = self._tick_s = 0.0
         self._begin()
         start = perf_counter()
         self._references(1)
         self._cost_s = perf_counter() - start
+        self._ticks.clear()
+
+    def tick(self) -> None:
+        """Run the reference of arithmetic once, on this rank, where TICKS of the time hold it."""
+        start = perf_counter()
+        if start - self._ticked_s > self._tick_s / TICKS:
+            self._ticks.append(self._reference.arithmetic_s())
+            self._ticked_s = perf_counter()
+            self._tick_s = self._ticked_s - start
+            self.spent_s += self._tick_s
 
     def due(self) -> bool:
         """Whether SHARE of the time since the last look holds one more, on this rank's clock."""
@@ -92,7 +107,7 @@ class Watch:
         self._waits.close()
         self._waits = Waits()  # threads come and go
         self._so_far = self._waits.so_far()
-        self.sent = False
+        self._ticks, self.sent = [], False
         self._started_s = perf_counter()
 
     @property
@@ -101,7 +116,7 @@ class Watch:
 
     def _references(self, goes: int) -> dict[str, float | None]:
         """The median of each reference over so many goes of all ranks at once. Collective."""
-        arithmetic, memory = [], []
+        arithmetic, memory = self._ticks, []
         for _ in range(goes):
             self._control.barrier()
             arithmetic.append(self._reference.arithmetic_s())
@@ -109,10 +124,19 @@ class Watch:
         # a rank that waits for a core delays a message, too: the shortest of a few shows the network
         sent = [message_s(self._control) for _ in range(max(goes, FEWEST_MESSAGES))]
         return {
-            "arithmetic_s": median(arithmetic),
-            "memory_s": median(memory),
+            "arithmetic_s": middle_mean(arithmetic),
+            "memory_s": middle_mean(memory),
             "message_s": min(each for each in sent if each is not None) if sent[0] else None,
         }
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """The mean of the values without a tenth at either end.
+
+    A core has two speeds, with and without a neighbour on its other thread, and work takes the mean.
+    """
+    ordered, cut = sorted(values), len(values) // 10
+    return fmean(ordered[cut : len(ordered) - cut])
 
 
 def _worst(found: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -273,6 +273,7 @@ class TimedRun:
                 so_far = waits.so_far()
                 times, loss = self._step.iterate()
                 rows.append((times, loss, waits.since(so_far)[0]))
+                self._watch.tick()
         return rows
 
     def _mean_loss(self, losses: list[float]) -> float:

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
 
 from calib.foundation.quantities import CountOrNone, Ranks
 from calib.foundation.records import Estimate, Record, TimeEstimate
-from calib.foundation.statistics import median, quantile
+from calib.foundation.statistics import effective_number
 from calib.microbench.records.looks import Look
 
 Reference = Literal["arithmetic_s", "memory_s", "message_s"]
 REFERENCES: tuple[Reference, ...] = ("arithmetic_s", "memory_s", "message_s")
 SpeedOf = Literal["compute", "messages"]
-# the median of n values has sqrt(pi / 2) times the error of their mean; of normal values half of the
-# interquartile range is 0.674 standard deviations
-OF_MEDIAN = math.sqrt(math.pi / 2)
-OF_QUARTILES = 2 * 0.6745
 Z = 1.96
 FEWEST_LOOKS = 3
 
@@ -33,7 +30,7 @@ class References(Record):
     """The times of the references in launches of so many ranks, as calibrated."""
 
     ranks: Ranks = Field(description="of the launches")
-    looks: CountOrNone = Field(description="how many looks they are the medians of")
+    looks: CountOrNone = Field(description="how many looks they are the means of")
     seconds: dict[Reference, TimeEstimate] = Field(description="reference -> s")
 
 
@@ -113,10 +110,16 @@ def _shift(of: References, looks: Sequence[Look], name: Reference) -> tuple[floa
         return None
     logs = [math.log(seconds) for seconds in times]
     known = math.log(usual.high / usual.low) / 2 / Z
-    return median(logs) - math.log(usual.value), math.hypot(error_of_median(logs), known)
+    mean, error = mean_of(logs)
+    return mean - math.log(usual.value), math.hypot(error, known)
 
 
-def error_of_median(logs: Sequence[float]) -> float:
-    """Standard error of a median, by the interquartile range: a few looks hit a busy moment."""
-    spread = (quantile(logs, 0.75) - quantile(logs, 0.25)) / OF_QUARTILES
-    return OF_MEDIAN * spread / math.sqrt(len(logs))
+def mean_of(logs: Sequence[float]) -> tuple[float, float]:
+    """The mean of logarithms in the order of time, and its standard error.
+
+    Of a machine with two speeds the mean is what work takes; looks that follow one another are alike
+    (`effective_number`).
+    """
+    mean = fmean(logs)
+    variance = math.fsum((each - mean) ** 2 for each in logs) / max(len(logs) - 1, 1)
+    return mean, math.sqrt(variance / max(effective_number(logs), 1))

@@ -17,11 +17,10 @@ from calib.fitting.parameters.speed import (
     SpeedLaw,
     SpeedOf,
     Z,
-    error_of_median,
+    mean_of,
 )
 from calib.foundation.arrays import Floats, Integers
 from calib.foundation.records import Estimate
-from calib.foundation.statistics import median
 from calib.microbench.records.looks import Look
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord
 from calib.microbench.records.samples import OF_EACH_RANK, Samples
@@ -90,12 +89,13 @@ def _by_ranks(launches: Sequence[LaunchRecord]) -> Iterator[tuple[int, list[Look
 
 
 def _references(ranks: int, looks: Sequence[Look]) -> References:
-    """The medians of the references, with intervals."""
+    """The geometric means of the references, with intervals."""
     seconds: dict[Reference, Estimate] = {}
     for name in REFERENCES:
         logs = [math.log(found) for look in looks if (found := getattr(look, name))]
         if logs:
-            middle, half = median(logs), Z * error_of_median(logs)
+            middle, error = mean_of(logs)
+            half = Z * error
             low, value, high = (math.exp(middle + sign * half) for sign in (-1, 0, 1))
             seconds[name] = Estimate.around(value, low, high)
     return References(ranks=ranks, looks=len(looks), seconds=seconds)
@@ -109,11 +109,11 @@ class Course:
     logs: Floats
 
     def between(self, start_s: float, stop_s: float) -> Floats:
-        """Medians around a stretch of time; NaN where there was no look."""
+        """Means around a stretch of time; NaN where there was no look."""
         first, last = np.searchsorted(self.times, [start_s - AROUND_S, stop_s + AROUND_S])
         if first == last:
             return np.full(len(REFERENCES), np.nan)
-        found: Floats = np.median(self.logs[first:last], axis=0)
+        found: Floats = self.logs[first:last].mean(axis=0)
         return found
 
 
@@ -123,9 +123,8 @@ def shifts_of(rows: Samples, launches: Sequence[LaunchRecord], ends: Sequence[Ca
     for ranks, looks in _by_ranks(launches):
         logs = np.log([[getattr(look, name) or np.nan for name in REFERENCES] for look in looks])
         order = np.argsort([look.unix_s for look in looks])
-        usual = np.array(
-            [median(known) if (known := of[~np.isnan(of)].tolist()) else np.nan for of in logs.T]
-        )
+        known = ~np.isnan(logs)
+        usual = np.where(known, logs, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         times = np.array([look.unix_s for look in looks])
         courses[ranks] = Course(times[order], (logs - usual)[order])
     ranks_of = {(launch.launch, launch.ranks) for launch in launches}

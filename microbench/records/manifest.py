@@ -205,6 +205,10 @@ class Manifest(BaseModel):
         default="", description='hex digest of samples.parquet; "" while the measurement runs'
     )
 
+    def looks_of(self, ranks: int) -> list[Look]:
+        """What launches of so many ranks saw, in the order of time."""
+        return [look for each in self.launches if each.ranks == ranks for look in each.looks]
+
     def keep(self, ends: Iterable[CaseEnd]) -> None:
         """Add how cases ended; of a case that was begun again, the last end stands."""
         cases = {(case.case_id, case.launch): case for case in [*self.cases, *ends]}

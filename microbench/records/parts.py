@@ -19,7 +19,7 @@ from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
 from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.looks import Look, disturbed_between
-from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest
 from calib.microbench.records.samples import (
     FORMAT_KEY,
     SAMPLES_FORMAT,
@@ -166,6 +166,18 @@ def changed_manifest(run: Path, first: Manifest | None = None) -> Iterator[Manif
         assert manifest is not None
         yield manifest
         manifest.write(run)
+
+
+def finish_launch(run: Path, record: LaunchRecord) -> None:
+    """Put a launch that is done in manifest.json, to which others may have added meanwhile."""
+    same = (record.launch, record.ranks, record.started)
+    with changed_manifest(run) as manifest:
+        last = max(
+            index
+            for index, each in enumerate(manifest.launches)
+            if (each.launch, each.ranks, each.started) == same
+        )
+        manifest.launches[last] = record
 
 
 @contextlib.contextmanager
