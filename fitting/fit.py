@@ -112,7 +112,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             f"{marked} rows were left out: measured under throttling, or on a GPU that others or "
             "several ranks used"
         )
-    used, mended = undisturbed(used)
+    ends = [end for run in measured for end in run.manifest.cases]
+    used, mended = undisturbed(used, ends)
     notes += mended
     if not len(used):
         raise InputError(
@@ -132,7 +133,6 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed
     launches = [launch for run in measured for launch in run.manifest.launches]
-    ends = [end for run in measured for end in run.manifest.cases]
     estimates = {end.case_id: end.estimate_s for end in ends if end.estimate_s is not None}
     channels = {end.case_id: end.channels for end in ends if end.channels}
     used, speed = at_one_speed(used, launches, ends, seed)

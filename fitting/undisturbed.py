@@ -8,10 +8,13 @@ trained is not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from calib.foundation.arrays import Integers
 from calib.foundation.words import counted, percent
+from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.samples import OF_EACH_RANK, Samples
 from calib.microbench.timing.repeat import CLEAN, FEWEST_REPETITIONS
 
@@ -21,18 +24,22 @@ MOST_WAITED = 0.6
 OF_A_MEDIAN = ("case_id", "operation", "key", "launch")
 
 
-def undisturbed(rows: Samples) -> tuple[Samples, list[str]]:
+def undisturbed(rows: Samples, ends: Iterable[CaseEnd]) -> tuple[Samples, list[str]]:
     """The rows without what disturbed them, and notes on that.
 
-    Of a case in a launch with FEWEST_REPETITIONS in which no rank waited, those alone. Else all in which
-    no rank waited for more than MOST_WAITED of the time, less what was waited: of work side by side by
-    each rank, where ranks wait for one another by the rank that waited most. Of a case that has none of
-    these, all as they are.
+    Threads of the ranks wait for one another, too, in training as when they are measured. So rows of
+    cases beside which nobody else was seen on the cores stay as they are. Of the others: of a case in a
+    launch with FEWEST_REPETITIONS in which no rank waited, those alone. Else all in which no rank waited
+    for more than MOST_WAITED of the time, less what was waited: of work side by side by each rank, where
+    ranks wait for one another by the rank that waited most. Of a case that has none of these, all as
+    they are.
 
     Parameters
     ----------
     rows
         That may feed a parameter, with `rank_waited` where the system counts.
+    ends
+        How their cases ended, with what disturbed them.
 
     Returns
     -------
@@ -43,6 +50,9 @@ def undisturbed(rows: Samples) -> tuple[Samples, list[str]]:
     """
     ranks, counted_ranks = rows.lengths("rank_seconds"), rows.lengths("rank_waited")
     known = (ranks == counted_ranks) & (ranks > 0)
+    busy = {(end.case_id, end.started_unix_s) for end in ends if "cores" in end.disturbed}
+    cases = rows.table["case_id"].to_pylist(), rows["started_unix_s"].tolist()
+    known &= np.array([case in busy for case in zip(*cases, strict=True)], dtype=bool)
     if not known.any():
         return rows, []
     seconds, most = rows["seconds"], np.zeros(len(rows))

@@ -9,7 +9,7 @@ from typing import Any
 from calib.microbench.cases import Case
 from calib.microbench.machine.telemetry import THROTTLED_MARK, throttled_s
 from calib.microbench.records.looks import Look, disturbed_between
-from calib.microbench.timing.repeat import CLEAN, FEWEST_REPETITIONS, Repetitions
+from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions
 
 # of a launch's time, what is kept for measuring disturbed cases again
 FOR_MENDING = 0.08
@@ -49,9 +49,8 @@ class Done:
     def disturbed(self, looks: Sequence[Look]) -> bool:
         """Whether it is worth measuring again: not where enough repetitions were undisturbed."""
         seen = set(disturbed_between(looks, self.attempt.started, self.until))
-        waited = "cores" in seen or self.attempt.waiting() > CLEAN
         few = self.attempt.result.undisturbed() < FEWEST_REPETITIONS
-        return bool(seen - {"cores"}) or (waited and few)
+        return bool(seen - {"cores"}) or ("cores" in seen and few)
 
 
 def worth_again(done: Sequence[Done], looks: Sequence[Look]) -> list[Done]:

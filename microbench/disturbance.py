@@ -10,6 +10,7 @@ from calib.microbench.records.looks import DISTURBANCES, Disturbance, Look
 # shares of the time: an idle Linux takes 0.0 to 0.5% for its own work
 WAITED = 0.02
 OTHERS = 0.05
+AT_ALL = 0.02  # of the cores, what others use at least where ranks wait for them
 STOLEN = 0.02
 # times the usual time of a reference, over the last LATEST looks: one alone varies by a half where the
 # hypervisor has neighbours
@@ -53,8 +54,12 @@ def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
         often = usual(looks, event) or 0.0
         return _over(getattr(last, event), max(limit, TIMES_USUAL * often))
 
-    # a process on the other cores of a rank that is not bound takes nothing from it
-    busy = _over(last.others, OTHERS) if last.waited is None else last.waited > WAITED
+    # threads of the ranks wait for one another, too; and a process on the other cores of a rank that is
+    # not bound takes nothing from it
+    if last.waited is None:
+        busy = _over(last.others, OTHERS)
+    else:
+        busy = last.waited > WAITED and (last.others is None or last.others > AT_ALL)
     found: dict[Disturbance, bool] = {
         "cores": busy,
         "stolen": _over(last.stolen, STOLEN),

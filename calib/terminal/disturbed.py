@@ -34,7 +34,8 @@ def of_training(run: TrainingRun) -> str:
     waited = sum(max(each.waited or [0.0]) for each in timed)
     looks = run.end.looks if run.end else []
     said = []
-    if whole > 0 and waited / whole > WORTH_SAYING:
+    busy = any("cores" in look.disturbed for look in looks)
+    if busy and whole > 0 and waited / whole > WORTH_SAYING:
         said.append(f"a rank waited for a core {percent(waited / whole)} of the time")
     words = (word for look in looks for word in look.disturbed)
     by = Counter[Disturbance](word for word in words if word != "cores")

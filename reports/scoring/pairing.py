@@ -253,7 +253,13 @@ def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
 
 
 def _waits(run: TrainingRun) -> list[float] | None:
-    """The most that a rank waited for a core, s, in each timed iteration; None where nobody counted."""
+    """The most that a rank waited for a core, s, in each timed iteration; None where nobody counted.
+
+    Nothing where nobody else was seen on the cores: threads of the ranks wait for one another, too.
+    """
+    looks = run.end.looks if run.end else []
+    if looks and not any("cores" in look.disturbed for look in looks):
+        return [0.0] * len(run.timed)
     found = [max(each.waited) for each in run.timed if each.waited]
     return found if found and len(found) == len(run.timed) else None
 

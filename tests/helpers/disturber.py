@@ -1,9 +1,10 @@
 """A seeded disturber: a process that has one core for a share of the time, or sends over a link.
 
     python -m tests.helpers.disturber CORE DUTY SECONDS SEED
-    python -m tests.helpers.disturber ADDRESS PORT SECONDS SEED
+    python -m tests.helpers.disturber ADDRESS PORT SECONDS 0
 
-It ends by itself. Bursts of work and of sleep are drawn from a seed, 50 to 150% of their mean.
+It ends by itself. Bursts of work and of sleep are drawn from a seed, 50 to 150% of their mean. A flow
+goes on all the time; at the address 0.0.0.0 it is received.
 """
 
 from __future__ import annotations
@@ -38,16 +39,21 @@ def work(core: int, duty: float, seconds: float, seed: int) -> None:
         time.sleep(PERIOD_S * (1 - duty) * draw.uniform(0.5, 1.5))
 
 
-def send(address: str, port: int, seconds: float, seed: int) -> None:
-    """Send as much as the link takes, in bursts of 0.5 to 1.5 s with as long pauses."""
-    draw = random.Random(seed)
+def send(address: str, port: int, seconds: float) -> None:
+    """Send as much as the link takes."""
     end = time.perf_counter() + seconds
     with suppress(OSError), socket.create_connection((address, port)) as flow:
         while time.perf_counter() < end:
-            until = min(end, time.perf_counter() + draw.uniform(0.5, 1.5))
-            while time.perf_counter() < until:
-                flow.sendall(CHUNK)
-            time.sleep(draw.uniform(0.5, 1.5))
+            flow.sendall(CHUNK)
+
+
+def receive(port: int, seconds: float) -> None:
+    """Take all that others send to a port."""
+    with suppress(OSError), socket.create_server(("0.0.0.0", port)) as server:
+        server.settimeout(seconds)
+        flow, _ = server.accept()
+        while flow.recv(len(CHUNK)):
+            pass
 
 
 @contextmanager
@@ -70,5 +76,7 @@ if __name__ == "__main__":
     first, second, length, number = sys.argv[1:]
     if first.isdecimal():
         work(int(first), float(second), float(length), int(number))
+    elif first == "0.0.0.0":
+        receive(int(second), float(length))
     else:
-        send(first, int(second), float(length), int(number))
+        send(first, int(second), float(length))

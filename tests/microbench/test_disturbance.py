@@ -30,6 +30,8 @@ def test_a_quiet_machine_is_not_disturbed() -> None:
     ("seen", "words"),
     [
         ({"waited": 0.021}, ["cores"]),
+        ({"waited": 0.3, "others": 0.03}, ["cores"]),
+        ({"waited": 0.3, "others": 0.01}, []),
         ({"waited": None, "others": 0.06}, ["cores"]),
         ({"others": 0.06}, []),
         ({"stolen": 0.03}, ["stolen"]),

@@ -63,8 +63,8 @@ def _block(steps: dict[str, TrainingStep], world: TorchGroup) -> RepeatedCalls:
         with waits_here() as waits:
             for _ in range(n):
                 for name in turns:
-                    so_far = waits.so_far()
                     world.barrier()
+                    so_far = waits.so_far()
                     row, _ = steps[name].iterate()
                     row[name] = sum(row.values())
                     share = waits.since(so_far)[0] / row[name]
