@@ -10,6 +10,7 @@ from calib.microbench.records.looks import DISTURBANCES, Disturbance, Look
 # shares of the time: an idle Linux takes 0.0 to 0.5% for its own work
 WAITED = 0.02
 OTHERS = 0.05
+LATELY_S = 1.0  # what waiting and others are judged by
 AT_ALL = 0.02  # of the cores, what others use at least where ranks wait for them
 STOLEN = 0.02
 # times the usual time of a reference, over the last LATEST looks: one alone varies by a half where the
@@ -56,10 +57,11 @@ def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
 
     # threads of the ranks wait for one another, too; and a process on the other cores of a rank that is
     # not bound takes nothing from it
-    if last.waited is None:
-        busy = _over(last.others, OTHERS)
+    waited, others = _lately(looks, "waited"), _lately(looks, "others")
+    if waited is None:
+        busy = _over(others, OTHERS)
     else:
-        busy = last.waited > WAITED and (last.others is None or last.others > AT_ALL)
+        busy = waited > WAITED and (others is None or others > AT_ALL)
     found: dict[Disturbance, bool] = {
         "cores": busy,
         "stolen": _over(last.stolen, STOLEN),
@@ -71,6 +73,19 @@ def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
         "gpu": _over(last.gpu_processes, 0),
     }
     return [word for word in DISTURBANCES if found[word]]
+
+
+def _lately(looks: Sequence[Look], share: str) -> float | None:
+    """The mean of a share over the looks of the last LATELY_S: a burst of others may be between two."""
+    known, window_s = list[tuple[float, float]](), 0.0
+    for look in reversed(looks):
+        if window_s >= LATELY_S:
+            break
+        window_s += look.window_s
+        if (value := getattr(look, share)) is not None:
+            known.append((value, look.window_s))
+    whole = sum(seconds for _, seconds in known)
+    return sum(value * seconds for value, seconds in known) / whole if whole > 0 else None
 
 
 def _over(value: float | None, limit: float) -> bool:

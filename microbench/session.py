@@ -266,9 +266,9 @@ class Session:
         bad = [done.case.id for done in worth_again(self.done, self.watch.looks)]
         bad = self.control.broadcast_object(bad)  # hosts have their own clocks
         for number, done in enumerate(of_case[name] for name in bad):
-            left_s = budget_s - (perf_counter() - start)
-            needed_s = done.until - done.attempt.started
-            if not self.control.broadcast_object(left_s > needed_s):
+            mine = [budget_s - (perf_counter() - start), done.until - done.attempt.started]
+            left_s, needed_s = self.control.broadcast_object(mine)
+            if left_s <= needed_s:
                 return
             self._say_case(done.case, number, len(bad), left_s)
             beat()

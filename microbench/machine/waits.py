@@ -9,52 +9,73 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from time import perf_counter
+from typing import NamedTuple
 
 # threads that ran for less so far have no work of ours: they wait for it
 AT_WORK_S = 0.01
-Waited = list[float]  # seconds of each thread so far
+
+
+class Waited(NamedTuple):
+    """Seconds so far: on the wall, that this thread ran, that it waited, that each other one waited."""
+
+    wall: float
+    ran: float
+    own: float
+    others: tuple[float, ...]
 
 
 class Waits:
-    """The waiting of the threads that were at work when it was made.
+    """The waiting of the thread that makes it, and of those that are at work for it then.
 
     Reading costs 2 microseconds a thread; a system that does not count gives NaN.
     """
 
     def __init__(self) -> None:
-        self._files: list[int] = []
+        self._own: list[int] = []  # its file, where the system has one
+        self._others: list[int] = []
         with suppress(OSError):
             for thread in os.listdir("/proc/self/task"):
                 # a thread that ends meanwhile has no file any more
                 with suppress(OSError):
-                    self._open(thread)
+                    self._open(int(thread))
 
-    def _open(self, thread: str) -> None:
+    def _open(self, thread: int) -> None:
         file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
         ran, _ = _counters(file)
-        if ran >= AT_WORK_S or int(thread) == os.getpid():
-            self._files.append(file)
+        if thread == threading.get_native_id():
+            self._own.append(file)
+        elif ran >= AT_WORK_S:
+            self._others.append(file)
         else:
             os.close(file)
 
     def so_far(self) -> Waited:
         """What `since` is to be asked with later."""
-        return [_counters(file)[1] for file in self._files]
+        ran, own = _counters(self._own[0]) if self._own else (math.nan, math.nan)
+        others = tuple(_counters(file)[1] for file in self._others)
+        return Waited(perf_counter(), ran, own, others)
 
     def since(self, before: Waited) -> tuple[float, Waited]:
-        """Seconds that the thread that waited most has waited since (NaN: nobody counts), and now.
+        """Seconds that were lost by waiting since (NaN: nobody counts), and now.
 
-        Of threads that work side by side the one that waits most holds up the others.
+        What this thread waited; and, while it slept, what another one waited, of those that waited most:
+        a thread that spins until there is work loses nothing by waiting.
         """
         now = self.so_far()
-        return max((y - x for x, y in zip(before, now, strict=True)), default=math.nan), now
+        own = now.own - before.own
+        slept = now.wall - before.wall - (now.ran - before.ran) - own
+        others = max((y - x for x, y in zip(before.others, now.others, strict=True)), default=0.0)
+        return own + min(max(slept, 0.0), others), now
 
     def close(self) -> None:
         """Close the files."""
-        while self._files:
-            os.close(self._files.pop())
+        for files in (self._own, self._others):
+            while files:
+                os.close(files.pop())
 
 
 def _counters(file: int) -> tuple[float, float]:

@@ -70,6 +70,17 @@ def test_what_the_ranks_own_messages_cause_all_the_time_is_usual() -> None:
     assert disturbances([*lossy, look(20, **QUIET, resent=300.0)]) == ["network"]
 
 
+def test_waiting_is_judged_by_a_second() -> None:
+    """A burst may lie between two short looks; one that was two seconds ago does not count."""
+
+    def short(waited: float) -> Look:
+        return Look(unix_s=1e9, window_s=0.25, waited=waited, others=waited)
+
+    burst, quiet = short(0.2), short(0.0)
+    assert disturbances([burst, quiet, quiet, quiet]) == ["cores"]
+    assert disturbances([burst, *[quiet] * 4]) == []
+
+
 def test_usual_is_what_undisturbed_looks_say() -> None:
     busy = [look(n, arithmetic_s=9e-3, disturbed=["cores"]) for n in range(50)]
     assert usual([*busy, *USUAL], "arithmetic_s") == 1e-3

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.helpers.disturber import disturbed, usable_cores
 
-from calib.microbench.machine.waits import Waits, waits_here
+from calib.microbench.machine.waits import AT_WORK_S, Waits, waits_here
 
 COUNTED = Path("/proc/self/schedstat").exists()
 counted = pytest.mark.skipif(not COUNTED, reason="this system does not count waiting")
@@ -52,6 +55,42 @@ def test_waiting_is_the_time_in_which_a_busy_thread_did_not_run() -> None:
     assert waited == pytest.approx(idle, abs=0.05 * passed)
 
 
+def busy_thread(stop: threading.Event, begun: threading.Event) -> None:
+    """Hash on the disturbed core, without the interpreter's lock, until told to stop."""
+    os.sched_setaffinity(0, {usable_cores()[0]})
+    text = bytes(2**25)
+    while not stop.is_set():
+        hashlib.sha256(text).digest()
+        if time.thread_time() > 2 * AT_WORK_S:
+            begun.set()
+
+
+@counted
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_what_another_thread_waits_is_lost_while_this_one_sleeps(sleeps: bool) -> None:
+    """A sleeping thread waits for the other one; one that spins does not."""
+    stop, begun = threading.Event(), threading.Event()
+    with disturbed(duty=0.6, seconds=60.0), ThreadPoolExecutor(1) as pool:
+        pool.submit(busy_thread, stop, begun)
+        begun.wait(30.0)
+        with waits_here() as waits:
+            so_far = waits.so_far()
+            if sleeps:
+                time.sleep(SECONDS)
+            else:
+                spin(SECONDS)
+            now = waits.so_far()
+            lost, _ = waits.since(so_far)
+        stop.set()
+    own = now.own - so_far.own
+    other = max(y - x for x, y in zip(so_far.others, now.others, strict=True))
+    assert other > 0
+    if sleeps:
+        assert lost >= 0.9 * min(other, SECONDS)
+    else:  # on a busy machine it waits itself
+        assert lost - own < 0.2 * SECONDS
+
+
 @counted
 def test_it_goes_on_from_where_it_was() -> None:
     with waits_here() as waits:
@@ -79,5 +118,5 @@ def test_a_thread_that_has_ended_counts_nothing(monkeypatch: pytest.MonkeyPatch)
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "pread", gone)
-    waited, _ = waits.since([0.0] * len(so_far))
-    assert waited == 0.0 or math.isnan(waited)
+    waited, _ = waits.since(so_far)
+    assert waited <= 0.0 or math.isnan(waited)
