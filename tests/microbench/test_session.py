@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -30,11 +31,13 @@ from calib.microbench.cases import (
 )
 from calib.microbench.device import Device, DeviceLost
 from calib.microbench.machine.telemetry import snapshot
+from calib.microbench.records.looks import Disturbance, Look
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
 from calib.microbench.rows import case_end
 from calib.microbench.session import Session, case_seed, ordered_cases, run_session
 from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.watch import LEAST_WINDOW_S
 
 
 def plan(*cases: Case, seed: int = 0, budget: float = 0.01) -> Plan:
@@ -517,3 +520,36 @@ def test_a_throttled_case_is_measured_once_more(
     assert end.again == again and len(end.gpu_before) == len(end.mean_power_w) == ranks
     assert all(watts is not None for watts in end.mean_power_w)
     assert {(row.seconds, row.marks) for row in rows} == {(seconds, marks)}
+
+
+def test_what_was_disturbed_is_measured_again_by_all_ranks_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of four cases is; hosts have their own clocks, and ranks must agree all the same."""
+    asked: dict[int, list[tuple[str, float]]] = {0: [], 1: []}
+
+    def seen(looks: Sequence[Look]) -> list[Disturbance]:
+        return ["slow"] if len(looks) == 2 else []
+
+    monkeypatch.setattr("calib.microbench.watch.disturbances", seen)
+    four = plan(*(model_case(f"m{i}", 2) for i in range(4)), budget=200.0)
+
+    def runner(
+        comm: Any, case: InPlaceCase, seed: int, budget_s: float, target: float
+    ) -> Repetitions:
+        asked[comm.rank].append((case.model, budget_s))
+        sleep(LEAST_WINDOW_S * (1.5 + 0.2 * comm.rank))
+        rows = [[1.0, 1.0]] * 9
+        return Repetitions({"forward": rows}, warmup=1, stopped_by="interval", half_width=0.01)
+
+    launch(tmp_path, four, runner, ranks=2)  # type: ignore[arg-type]
+    assert asked[0] == asked[1]
+    order = [name for name, _ in asked[0]]
+    assert len(order) >= 5 and len(set(order)) == 4
+    consolidate(tmp_path)
+    ends = {end.label: end for end in Manifest.read(tmp_path).cases}
+    again = {name for name in order if order.count(name) == 2}
+    assert {label for label, end in ends.items() if end.again} <= {
+        label for label in ends if any(name in label for name in again)
+    }
+    assert all(end.started_unix_s for end in ends.values())
