@@ -12,6 +12,7 @@ from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.training.job import Settings, TrainingJob
 from calib.training.models.specs import spec
+from calib.training.run.record import TrainingRun
 
 VGG, COSMOFLOW = map(spec, ("vgg16-mini", "cosmoflow-mini"))
 
@@ -80,10 +81,11 @@ def test_a_kernel_that_an_execution_lacks_stops_no_other(
     """Of one execution alone, the first failure ends the calibration."""
     done: list[str] = []
 
-    def fake(path: Path, job: TrainingJob, launcher: str) -> None:
+    def fake(path: Path, job: TrainingJob, launcher: str) -> TrainingRun:
         if job.settings.execution == "bfloat16":
             raise MeasurementError("no kernel")
         done.append(path.name)
+        return TrainingRun.model_construct(header=None, iterations=[], end=None)
 
     monkeypatch.setattr(calibration, "train", fake)
     found = points_of([VGG], 4, [1], False, ("bfloat16", "float32"))

@@ -27,7 +27,7 @@ from torch import nn
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.execution import execution_of
-from calib.microbench.device import Device
+from calib.microbench.device import CPU, Device
 from calib.microbench.item_types import weight_type
 from calib.training import clock, runner
 from calib.training.models import ModelEntry
@@ -115,6 +115,8 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 class Numbers:
     """A step of rank `rank` whose i-th iteration takes seconds(i, rank), with loss(i, rank)."""
+
+    device = CPU
 
     def __init__(self, rank: int, seconds: Any, loss: Any) -> None:
         self.clock = self

@@ -294,7 +294,16 @@ def test_the_report_is_written(run: Path, tmp_path: Path) -> None:
     assert "<html" in page.read_text() and (page.parent / "report.json").exists()
 
 
-@pytest.mark.parametrize("disturbed", [["cores"], ["slow"], []])
+def test_threads_that_wait_for_one_another_are_no_disturbance(run: Path) -> None:
+    predicted(run, [point()])
+    [guess] = [of.total.predicted.value for of in scored(run).accuracies]
+    trained(run, point(), guess, waited=[guess / 2] * 8, looks=[look() for _ in range(4)])
+    [of] = report_of([run]).findings.accuracies
+    assert of.waited == 0.0 and of.disturbed == []
+    assert of.at_speed is not None and of.at_speed.measured == of.total.measured
+
+
+@pytest.mark.parametrize("disturbed", [["cores"], ["cores", "slow"]])
 def test_a_disturbed_training_is_not_the_oracles_fault(
     run: Path, disturbed: list[Disturbance]
 ) -> None:
