@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -131,6 +134,13 @@ class TrainingStep:
         self.worker.finish()
         seconds = self.clock.end()
         return seconds, None if loss is None else loss.item()
+
+    def waited_share(self, waited_s: float, seconds: Mapping[str, float]) -> float:
+        """Share of an iteration, of its phases' `seconds`, that waiting for a core took.
+
+        NaN on a GPU, which does not wait for its host's core.
+        """
+        return waited_s / sum(seconds.values()) if self.device.kind == "cpu" else math.nan
 
     def hold_weights(self) -> None:
         """From now on updates change nothing, so that a calibration's timed iterations are all alike."""

@@ -197,7 +197,7 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
                 so_far = waits.so_far()
                 row, _ = step.iterate(apart=True)
                 filled = take_filled()
-                share = waits.since(so_far)[0] / sum(row.values())
+                share = step.waited_share(waits.since(so_far)[0], row)
                 packed = step.clock.parts.get(GRADIENTS, 0.0)
                 row = {**row, COPIES: row["pack"] - packed, "pack": packed}
                 met = [phase for phase in MET if phase in phases]
@@ -238,7 +238,7 @@ def layer_rows(
         for _ in range(phases.warmup + n):
             so_far = waits.so_far()
             whole, _ = step.iterate(apart=True)
-            share = waits.since(so_far)[0] / sum(whole.values())
+            share = step.waited_share(waits.since(so_far)[0], whole)
             rows.append(({name: seconds / uses for name, seconds in t.seconds.items()}, share))
             beat()
     everyone = control.allgather_object(rows)

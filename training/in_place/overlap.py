@@ -66,8 +66,8 @@ def _block(steps: dict[str, TrainingStep], world: TorchGroup) -> RepeatedCalls:
                     world.barrier()
                     so_far = waits.so_far()
                     row, _ = steps[name].iterate()
+                    share = steps[name].waited_share(waits.since(so_far)[0], row)
                     row[name] = sum(row.values())
-                    share = waits.since(so_far)[0] / row[name]
                     for each in (name, *(PHASES if name == BLOCKING else ())):
                         seconds[each].append(row[each])
                         waited[each].append(share * row[each])
