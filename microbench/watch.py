@@ -17,8 +17,9 @@ from calib.microbench.machine.waits import Waits
 from calib.microbench.records.looks import Look
 from calib.microbench.reference import message_s, references_of
 
-# of the time, what looks may take, and what the reference of arithmetic between them
-SHARE, TICKS = 0.012, 0.008
+# of the time, what looks may take, what the reference of arithmetic between them, and what messages: on
+# a network that others fill one may take a second
+SHARE, TICKS, MESSAGES = 0.008, 0.008, 0.004
 LEAST_WINDOW_S = 0.2
 FEWEST_MESSAGES = 3
 LATEST_LOOKS = 300  # by which it is judged what is usual
@@ -61,6 +62,7 @@ class Watch:
         self._host = HostLooks(control)
         self._cost_s = self._tick_s = 0.0
         self._begin()
+        self._messaged_s = self._message_s = 0.0
         start = perf_counter()
         self._references(1)
         self._cost_s = perf_counter() - start
@@ -91,6 +93,9 @@ class Watch:
         mine["foreign"] = None if self.sent else counted.network
         mine["gpu_processes"] = self._device.telemetry(self._ours).get("other_processes")
         mine |= {"waited": self._waited / window_s, **self._references(goes)}
+        before = perf_counter()
+        mine["message_s"] = self._message()
+        apart_s = perf_counter() - before
         worst = _worst(self._control.allgather_object(mine))
         look = Look(unix_s=time(), window_s=window_s, **worst)
         # rank 0 alone has seen the launches before
@@ -99,7 +104,7 @@ class Watch:
         self.looks.append(Look.model_validate(self._control.broadcast_object(told)))
         took = perf_counter() - begun
         self.spent_s += took
-        self._cost_s = took / goes
+        self._cost_s = (took - apart_s) / goes
         self._begin()
         return self.looks[-1]
 
@@ -115,19 +120,27 @@ class Watch:
         return self._waits.since(self._so_far)[0]
 
     def _references(self, goes: int) -> dict[str, float | None]:
-        """The median of each reference over so many goes of all ranks at once. Collective."""
+        """The mean of each reference over so many goes of all ranks at once. Collective."""
         arithmetic, memory = self._ticks, []
         for _ in range(goes):
             self._control.barrier()
             arithmetic.append(self._reference.arithmetic_s())
             memory.append(self._reference.memory_s())
-        # a rank that waits for a core delays a message, too: the shortest of a few shows the network
-        sent = [message_s(self._control) for _ in range(max(goes, FEWEST_MESSAGES))]
-        return {
-            "arithmetic_s": middle_mean(arithmetic),
-            "memory_s": middle_mean(memory),
-            "message_s": min(each for each in sent if each is not None) if sent[0] else None,
-        }
+        return {"arithmetic_s": middle_mean(arithmetic), "memory_s": middle_mean(memory)}
+
+    def _message(self) -> float | None:
+        """The shortest of a few messages, where MESSAGES of the time hold them. Collective.
+
+        A rank that waits for a core delays a message, too: the shortest shows the network.
+        """
+        start = perf_counter()
+        passed_s = start - self._messaged_s
+        if not self._control.broadcast_object(passed_s > self._message_s / MESSAGES):
+            return None
+        sent = [message_s(self._control) for _ in range(FEWEST_MESSAGES)]
+        self._messaged_s = perf_counter()
+        self._message_s = self._messaged_s - start
+        return min(each for each in sent if each is not None) if sent[0] is not None else None
 
 
 def middle_mean(values: Sequence[float]) -> float:

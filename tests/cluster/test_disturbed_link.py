@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 PROGRAM = Path(__file__).with_name("watching.py")
 MEGABITS, PORT = 200, 5321
-QUIET_S, FLOW_S = 8.0, 10.0
+QUIET_S, FLOW_S = 8.0, 20.0
 DRAIN_S = 1.0  # of the queue of a link, and of what waits for it
 FLOW = [sys.executable, "-m", "tests.helpers.disturber"]
 
@@ -68,7 +68,8 @@ def looks_beside(cluster: NamespaceCluster, also_a_core: bool) -> tuple[list[Loo
 @pytest.mark.parametrize("also_a_core", [False, True], ids=["flow", "flow and core"])
 def test_a_flow_of_others_is_seen(cluster: NamespaceCluster, also_a_core: bool) -> None:
     quiet, busy = looks_beside(cluster, also_a_core)
-    assert len(quiet) >= 5 and len(busy) >= 3
+    # beside the flow what ranks tell one another waits, too, so looks are rare
+    assert len(quiet) >= 3 and len(busy) >= 2
     marked = sum(bool({"network", "cores"}.intersection(look.disturbed)) for look in busy)
     assert marked >= 0.95 * len(busy)
     assert sum("network" in look.disturbed for look in quiet) <= 0.05 * len(quiet)

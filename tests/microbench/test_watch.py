@@ -45,7 +45,10 @@ def test_all_ranks_have_the_same_looks() -> None:
 
     first, *others = results(run_ranks(3, program))
     assert len(first) == 2 and all(looks == first for looks in others)
-    assert all(look.message_s and look.arithmetic_s and look.memory_s for look in first)
+    assert all(look.arithmetic_s and look.memory_s for look in first)
+    assert first[0].message_s and first[1].message_s is None, (
+        "messages so often would take too long"
+    )
     assert first[0].unix_s < first[1].unix_s
 
 
