@@ -258,7 +258,7 @@ def _waits(run: TrainingRun) -> list[float] | None:
     Nothing where nobody else was seen on the cores: threads of the ranks wait for one another, too.
     """
     looks = run.end.looks if run.end else []
-    if looks and not any("cores" in look.disturbed for look in looks):
+    if looks and "cores" not in disturbances(looks):
         return [0.0] * len(run.timed)
     found = [max(each.waited) for each in run.timed if each.waited]
     return found if found and len(found) == len(run.timed) else None
