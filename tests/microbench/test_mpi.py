@@ -98,5 +98,6 @@ def test_ranks_take_what_they_use_from_what_the_kernel_counts() -> None:
     used_s = [of[1] for of in found]
     for rank, (ours_s, _, soon) in enumerate(found):
         expected = used_s[1] if rank == 1 else used_s[0] + used_s[2]
-        assert ours_s == pytest.approx(expected, rel=0.1)
+        # others on the core tell ranks apart in time; of the wrong ranks it is half or twice as much
+        assert ours_s == pytest.approx(expected, rel=0.3)
         assert soon is None

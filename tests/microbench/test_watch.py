@@ -17,7 +17,7 @@ from tests.helpers.ranks import results, run_ranks
 from calib.microbench.records.looks import Look
 from calib.microbench.records.manifest import GpuIdentity
 from calib.microbench.reference import Reference, message_s
-from calib.microbench.watch import LEAST_WINDOW_S, SHARE, Watch, _worst
+from calib.microbench.watch import LEAST_WINDOW_S, SHARE, TICKS, Watch, _worst
 
 COUNTED = Path("/proc/self/schedstat").exists()
 
@@ -46,9 +46,7 @@ def test_all_ranks_have_the_same_looks() -> None:
     first, *others = results(run_ranks(3, program))
     assert len(first) == 2 and all(looks == first for looks in others)
     assert all(look.arithmetic_s and look.memory_s for look in first)
-    assert first[0].message_s and first[1].message_s is None, (
-        "messages so often would take too long"
-    )
+    assert first[0].message_s, "the second may come too soon for messages"
     assert first[0].unix_s < first[1].unix_s
 
 
@@ -131,5 +129,5 @@ def test_a_seeded_disturber_is_seen_and_looks_cost_little() -> None:
     said = np.mean(["cores" in look.disturbed for look in quiet])
     assert said <= 0.05 or others > 0.01, "another process disturbed the quiet part"
     # a core that is shared makes the references themselves wait
-    assert cost < 4 * SHARE
+    assert cost < 4 * (SHARE + TICKS)
     assert all(look.window_s >= LEAST_WINDOW_S for look in marked)
