@@ -68,8 +68,9 @@ class Waits:
         now = self.so_far()
         own = now.own - before.own
         slept = now.wall - before.wall - (now.ran - before.ran) - own
+        # a thread that has ended is back at 0
         others = max((y - x for x, y in zip(before.others, now.others, strict=True)), default=0.0)
-        return own + min(max(slept, 0.0), others), now
+        return own + min(max(slept, 0.0), max(others, 0.0)), now
 
     def close(self) -> None:
         """Close the files."""
