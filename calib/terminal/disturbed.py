@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from calib.foundation.words import counted, percent
 from calib.microbench.records.looks import DISTURBANCES, Disturbance
 from calib.microbench.records.manifest import Manifest
-from calib.reports.scoring.pairing import disturbances
+from calib.reports.scoring.pairing import disturbed_by
 from calib.training.run.record import TrainingRun
 
 WORTH_SAYING = 0.02  # of the time; a quiet machine waits a little, too
@@ -35,7 +35,7 @@ def of_training(run: TrainingRun) -> str:
     waited = sum(max(each.waited or [0.0]) for each in timed)
     looks = run.end.looks if run.end else []
     said = []
-    busy = "cores" in disturbances(looks)
+    busy = "cores" in disturbed_by(looks)
     if busy and whole > 0 and waited / whole > WORTH_SAYING:
         said.append(f"a rank waited for a core {percent(waited / whole)} of the time")
     words = (word for look in looks for word in look.disturbed)

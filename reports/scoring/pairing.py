@@ -228,7 +228,7 @@ def _scored(
         memory=memory_accuracy(projection, run),
         sources=projection.sources,
         run_id=run_id(head),
-        disturbed=disturbances(looks),
+        disturbed=disturbed_by(looks),
         waited=None if waits is None else min(1.0, math.fsum(waits) / math.fsum(totals)),
         slowdown=slowdown,
         at_speed=None if at_speed is None else compare(total, at_speed),
@@ -241,7 +241,7 @@ def _sent_share(times: Sequence[tuple[float, dict[str, float]]]) -> float:
     return min(1.0, sent / math.fsum(total for total, _ in times))
 
 
-def disturbances(looks: Sequence[Look]) -> list[Disturbance]:
+def disturbed_by(looks: Sequence[Look]) -> list[Disturbance]:
     """What disturbed at least LEAST_DISTURBED of the time of these looks."""
     seconds = math.fsum(look.window_s for look in looks)
     return [
@@ -258,7 +258,7 @@ def _waits(run: TrainingRun) -> list[float] | None:
     Nothing where nobody else was seen on the cores: threads of the ranks wait for one another, too.
     """
     looks = run.end.looks if run.end else []
-    if looks and "cores" not in disturbances(looks):
+    if looks and "cores" not in disturbed_by(looks):
         return [0.0] * len(run.timed)
     found = [max(each.waited) for each in run.timed if each.waited]
     return found if found and len(found) == len(run.timed) else None

@@ -543,7 +543,8 @@ def test_what_was_disturbed_is_measured_again_by_all_ranks_alike(
         rows = [[1.0, 1.0]] * 9
         return Repetitions({"forward": rows}, warmup=1, stopped_by="interval", half_width=0.01)
 
-    launch(tmp_path, four, runner, ranks=2)  # type: ignore[arg-type]
+    timed: Any = runner
+    launch(tmp_path, four, timed, ranks=2)
     assert asked[0] == asked[1]
     order = [name for name, _ in asked[0]]
     assert order[4:] == [order[0]] and len(set(order)) == 4

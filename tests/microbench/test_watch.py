@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -37,8 +38,8 @@ def test_a_message_goes_between_neighbours(ranks: int) -> None:
 
 
 def test_all_ranks_have_the_same_looks() -> None:
-    def program(comm: object) -> list[Look]:
-        watch = Watch(comm)  # type: ignore[arg-type]
+    def program(comm: Any) -> list[Look]:
+        watch = Watch(comm)
         for _ in range(2):
             watch.look()
         return watch.looks
@@ -57,8 +58,8 @@ def test_a_gpu_runs_its_own_references_and_tells_of_strangers() -> None:
         def telemetry(self, ours: Sequence[int]) -> dict[str, int]:
             return {"other_processes": len({os.getpid(), 4711} - set(ours))}
 
-    def program(comm: object) -> Look:
-        watch = Watch(comm, device=Gpu())  # type: ignore[arg-type]
+    def program(comm: Any) -> Look:
+        watch = Watch(comm, device=Gpu())
         return watch.look()
 
     first, _ = results(run_ranks(2, program))
@@ -67,8 +68,8 @@ def test_a_gpu_runs_its_own_references_and_tells_of_strangers() -> None:
 
 
 def test_what_a_network_carries_is_foreign_only_while_nothing_is_sent() -> None:
-    def program(comm: object) -> tuple[Look, Look]:
-        watch = Watch(comm)  # type: ignore[arg-type]
+    def program(comm: Any) -> tuple[Look, Look]:
+        watch = Watch(comm)
         watch.sent = True
         return watch.look(), watch.look()
 
@@ -100,11 +101,11 @@ def busy(watch: Watch, seconds: float) -> list[Look]:
 def test_a_seeded_disturber_is_seen_and_looks_cost_little() -> None:
     """At 40% of the core: 95% of the looks say so; on the same core without it 5%, if it is quiet."""
 
-    def program(comm: object) -> tuple[list[Look], list[Look], float, float]:
+    def program(comm: Any) -> tuple[list[Look], list[Look], float, float]:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {usable_cores()[0]})
         try:
-            watch = Watch(comm)  # type: ignore[arg-type]
+            watch = Watch(comm)
             busy(watch, 1.0)
             mine, start = psutil.Process().cpu_times(), psutil.cpu_times(percpu=True)
             quiet = busy(watch, 6.0)

@@ -19,7 +19,7 @@ from calib.microbench.records.looks import Disturbance, Look
 from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
 from calib.reports.scoring.pairing import (
-    disturbances,
+    disturbed_by,
     doubts,
     name_of,
     pair,
@@ -511,8 +511,8 @@ def test_waiting_is_taken_from_each_iteration(times: list[tuple[float, float]]) 
 
 def test_a_quarter_of_the_time_counts_as_disturbed() -> None:
     quiet = look(window_s=3.1)
-    assert disturbances([quiet, look("stolen")]) == []
-    assert disturbances([look(window_s=3.0), look("stolen", "slow")]) == ["stolen", "slow"]
-    assert disturbances([]) == []
+    assert disturbed_by([quiet, look("stolen")]) == []
+    assert disturbed_by([look(window_s=3.0), look("stolen", "slow")]) == ["stolen", "slow"]
+    assert disturbed_by([]) == []
     of = pair(projection(1.0), run([1.0] * 8, looks=[look("slow")]))
     assert of.disturbed == ["slow"] and not of.disturbed_by_others
