@@ -23,6 +23,7 @@ from calib.foundation.execution import USUAL, unusual
 from calib.foundation.files import ensure_directory, write_json
 from calib.foundation.names import DeviceName
 from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
+from calib.foundation.words import counted
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
@@ -199,7 +200,8 @@ def calibrate(
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
             say(f"not predicted, so not run: {point.label}: {reason}")
-    with steps.step("train", f"{effort.iterations} timed iterations of each point"):
+    times = f"{counted(effort.turns, 'launch')} of {effort.iterations} timed iterations"
+    with steps.step("train", f"{times} of each point, in turns"):
         settings = Settings(
             backend=backend_on(device, request.libraries),
             iterations=effort.iterations,
@@ -207,7 +209,7 @@ def calibrate(
             variables=request.variables,
         )
         todo = [x for x in points if x not in missing and entry_of(x.model) is not None]
-        failed = _train(run, todo, settings, cluster.fingerprint, launcher)
+        failed = _train(run, todo, effort.turns, settings, cluster.fingerprint, launcher)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)
@@ -274,10 +276,10 @@ class CalibrationPoint(NamedTuple):
         """What is predicted of it."""
         return Asked(self.label, self.model.run_as(self.execution), self.division)
 
-    def path(self, run: Path) -> Path:
-        """The file of its training in a run directory."""
-        of = self.division
-        return training_path(run, self.model.name, of.slug, of.p, unusual(self.execution))
+    def path(self, run: Path, turn: int = 0) -> Path:
+        """The file of one launch of its training in a run directory."""
+        of, later = self.division, f"turn{turn + 1}" if turn else ""
+        return training_path(run, self.model.name, of.slug, of.p, unusual(self.execution), later)
 
 
 def points_of(
@@ -346,25 +348,27 @@ def _predict(
 def _train(
     run: Path,
     points: Sequence[CalibrationPoint],
+    turns: int,
     settings: Settings,
     fingerprint: str,
     launcher: str,
 ) -> dict[str, str]:
-    """Train every point that has no complete run; returns label -> why for those that failed.
+    """Train every point in so many turns, unless that is done; label -> why for those that failed.
 
     Where all points are of one execution, the first failure is raised. Else the others go on: PyTorch
     has not every kernel in every item type.
     """
     failed: dict[str, str] = {}
-    for point in points:
-        path = point.path(run)
-        if _complete(path, settings.iterations):
+    for turn, point in product(range(turns), points):
+        path = point.path(run, turn)
+        if point.label in failed or _complete(path, settings.iterations):
             continue
         job = TrainingJob(
             model=point.model.name,
             division=point.division,
             settings=replace(settings, execution=point.execution, own=point.model.own),
             fingerprint=fingerprint,
+            series=point.path(run).stem,
         )
         try:
             if line := of_training(train(path, job, launcher)):

@@ -141,7 +141,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     collectives = with_shared_slopes(direct)
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
-    overlap, hidden = overlaps(used, seed)
+    overlap, hidden = overlaps(used, in_place, seed, among)
     sparse_cases = {i: case for i, case in cases.items() if isinstance(case, SparseCase)}
     sparse, uncut = partitions(used, sparse_cases, seed, among)
     links, exceeded = network(cluster, collectives)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -27,6 +29,12 @@ class NamedLayer:
     batch: int
     execution: str
     needs_input_grad: bool
+
+
+def iteration_key(layers: Iterable[str], tensors: str, optimizer: str) -> str:
+    """16 hex digits that name the work of a rank: keys of its layers and its weights, and its update."""
+    text = "\n".join([*sorted(layers), tensors, optimizer])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def execution_in(key: str) -> str:

@@ -92,7 +92,7 @@ class Watch:
         mine: dict[str, Any] = {name: getattr(counted, name) for name in COUNTED}
         mine["foreign"] = None if self.sent else counted.network
         mine["gpu_processes"] = self._device.telemetry(self._ours).get("other_processes")
-        mine |= {"waited": self._waited / window_s, **self._references(goes)}
+        mine |= {"waited": min(self._waited / window_s, 1.0), **self._references(goes)}
         before = perf_counter()
         mine["message_s"] = self._message()
         apart_s = perf_counter() - before

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import get_args
 
-from calib.oracle.projection import ErrorSource, SourceClass
+from calib.oracle.projection import ErrorSource, PhaseTime, SourceClass
 
 # (source, seconds below, seconds above): 95% errors
 Error = tuple[str, float, float]
@@ -39,7 +39,7 @@ MEANINGS: dict[SourceClass, str] = {
     HOCKNEY: "the line through the sizes of a collective",
     CONTENTION: "several groups of ranks at once",
     IN_PLACE: "what an iteration adds to its parts, fitted to other models",
-    OVERLAP: "how much of the exchange the backward hides",
+    OVERLAP: "how much of the exchange the backward hides, or iterations measured with overlap",
 }
 CLASSES: tuple[SourceClass, ...] = get_args(SourceClass)
 
@@ -113,3 +113,28 @@ def by_class(errors: Iterable[Error]) -> list[ErrorSource]:
 def class_of(source: str) -> str:
     """The class of an error source."""
     return source.partition(": ")[0]
+
+
+def launch_factor(sources: Iterable[ErrorSource], seconds: float) -> float:
+    """95% of launches are within this factor of many, by the sources of a time > 0, s; 1: not known."""
+    return next((1.0 + of.above_s / seconds for of in sources if of.source == LAUNCH), 1.0)
+
+
+def mean_of_launches(time: PhaseTime, factor: float, n: int) -> PhaseTime:
+    """The time in the mean of `n` launches, of one that was predicted for a single launch.
+
+    `factor` is that of a single launch; what launches differ by is independent (`Cost.in_one_launch`).
+    """
+    less, seconds = 1.0 - 1.0 / n, time.value
+    below, above = seconds - seconds / factor, seconds * factor - seconds
+    down = math.sqrt(max(0.0, (seconds - time.low) ** 2 - less * below**2))
+    up = math.sqrt(max(0.0, (time.high - seconds) ** 2 - less * above**2))
+    return PhaseTime(value=seconds, low=seconds - down, high=seconds + up, basis=time.basis)
+
+
+def sources_of_launches(sources: Iterable[ErrorSource], n: int) -> list[ErrorSource]:
+    """The sources of the mean of `n` launches, of those of a single one."""
+    each = [(of, 1.0 / math.sqrt(n) if of.source == LAUNCH else 1.0) for of in sources]
+    return by_class(
+        (f"{of.source}: {of.mostly}", of.below_s * part, of.above_s * part) for of, part in each
+    )

@@ -133,7 +133,7 @@ def _ceiling_line(ceiling: NoiseCeiling | None) -> str:
     if ceiling is None:
         return "Noise ceiling: unknown, as no work was run twice."
     return (
-        f"Noise ceiling: a run predicts the next one of the same work to {percent(ceiling.mean)} "
+        f"Noise ceiling: a launch predicts the next one of the same work to {percent(ceiling.mean)} "
         f"({counted(ceiling.pairs, 'pair')}, worst {percent(ceiling.worst)})."
     )
 

@@ -16,6 +16,7 @@ from calib.foundation.names import Fingerprint, ModelName
 from calib.foundation.own import Own
 from calib.foundation.quantities import FormatVersion
 from calib.training.plans.division import LayerwiseDivision
+from calib.training.run.lines import Series
 from calib.training.teams import BACKENDS
 
 JOB_FILE = "ranks.job.json"  # beside ranks.log
@@ -77,6 +78,7 @@ class TrainingJob(BaseModel):
     settings: Settings = Field(description="beside model and division")
     fingerprint: Fingerprint = ""
     plan: str = Field(default="", description="sha256 of the searched plan that the division is of")
+    series: Series = ""
 
     def write(self, path: Path) -> None:
         """Write job.json whole or not at all."""

@@ -62,7 +62,8 @@ class Job:
 
     `warmup` counts the iterations before the timed ones, including the first. `spec` has the model's
     layers, where known: they name stages and splits. `fingerprint` is the cluster's, `command` the
-    launch line, `plan` the sha256 of the plan that is followed.
+    launch line, `plan` the sha256 of the plan that is followed, `series` the training that this is one
+    launch of.
     """
 
     about: ModelEntry
@@ -76,6 +77,7 @@ class Job:
     fingerprint: str = ""
     command: str = ""
     plan: str = ""
+    series: str = ""
 
     def __post_init__(self) -> None:
         if self.warmup < 1:
@@ -376,6 +378,7 @@ def header_of(job: Job, teams: Teams, placement: Placement, order: Sequence[int]
         started=utc_now(),
         versions=versions(),
         launch=job.command,
+        series=job.series,
         environment=placement.environment,
         notes=[GRAPH_NOTE] if execution_of(options.execution).cuda_graph else [],
     )

@@ -61,7 +61,7 @@ def command(
     execution: Executions = None,
     libraries: Libraries = None,
     iterations: Annotated[
-        int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
+        int | None, typer.Option(min=6, help="Of each training launch; default 30, quick 20.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,

@@ -23,7 +23,7 @@ from calib.oracle.layout.shards import (
 )
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import Message, layer_flows, messages
-from calib.oracle.layout.workload import FREE, exchanged_weights, workload
+from calib.oracle.layout.workload import exchanged_weights, layer_keys, workload
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.recomputed import run_again
 from calib.oracle.model.spec import tensors_key
@@ -197,13 +197,10 @@ def in_place_case(
     model, items = point.model, point.model.items
     division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
-    places = [place for place, index in enumerate(work.index) if index != FREE]
+    keys = {place: key for place, key in enumerate(layer_keys(model, division)) if key is not None}
+    places = list(keys)
     runs_again = run_again(model, division.boundaries, saving_late(model, division))
     again = [place for place in places if runs_again[place]]
-
-    def keys(of: list[int]) -> tuple[str, ...]:
-        pieces = [work.pieces[work.index[place]] for place in of]
-        return tuple(x.shape.key(batch, model.execution, x.needs_input_grad) for x in pieces)
 
     def ranks(of: list[int]) -> tuple[int, ...]:
         stages = (bisect_right(division.boundaries, place) for place in of)
@@ -218,7 +215,7 @@ def in_place_case(
         execution=model.execution,
         device=device,
         library=library,
-        layer_keys=keys(places),
+        layer_keys=tuple(keys.values()),
         activation_bytes=items.activation_bytes * batch * work.output_items,
         tensors_key=tensors_key(shapes),
         ntensors=len(shapes),
@@ -230,7 +227,7 @@ def in_place_case(
         meetings=_meetings(point),
         summed_bytes=max(map(_summed, messages(model, division)), default=0),
         layer_names=tuple(model.layers[place].name for place in places),
-        again_keys=keys(again),
+        again_keys=tuple(keys[place] for place in again),
         again_bytes=items.activation_bytes
         * batch
         * sum(work.pieces[work.index[place]].shape.output_items for place in again),

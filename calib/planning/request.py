@@ -61,13 +61,16 @@ SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 class Effort:
     """How much a calibration does.
 
-    `extras`: cold buffers, contention, passes apart, sparse exchanges (of CPUs), overlap.
+    Each point is trained in so many `turns`: launches of the ranks, of so many timed `iterations`, with
+    those of the other points between them. `extras`: cold buffers, contention, passes apart, sparse
+    exchanges (of CPUs), overlap.
     """
 
     budget_s: float
     launches: int
     grid_factor: int
     iterations: int
+    turns: int
     extras: bool = True
 
     def rounds_of(self, budget_s: float) -> int:
@@ -76,8 +79,8 @@ class Effort:
         return max(FEWEST_LAUNCHES, most)
 
 
-FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=100)
-QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, extras=False)
+FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=30, turns=3)
+QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, turns=1, extras=False)
 
 
 def seconds_of(text: str, option: str = "") -> float:

@@ -115,8 +115,9 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     if night is not None and not night.finished:
         notes.append(f"{run}: this night has no end: it was stopped or killed, or is still running")
     headers = [item.header for item in runs]
+    trainings = len(paths) - sum(len(of.launch_s) - 1 for of in accuracies)
     entry = _entry(
-        run, night, cluster, parameters, content.digest, len(paths), headers, accuracies, missing
+        run, night, cluster, parameters, content.digest, trainings, headers, accuracies, missing
     )
     watched = [
         Watched(name_of(item), item.header.p, item.end.looks, training=True)
@@ -195,7 +196,7 @@ def _entry(
     cluster: Cluster,
     parameters: Parameters,
     digest: str,
-    files: int,
+    trainings: int,
     headers: Sequence[RunHeader],
     accuracies: list[Accuracy],
     missing: list[Missing],
@@ -214,7 +215,7 @@ def _entry(
         or parameters.provenance.program_version,
         parameters_id=digest[:16],
         versions=cluster.versions,
-        planned=len(night.planned) if night else files,
+        planned=len(night.planned) if night else trainings,
         accuracies=accuracies,
         checks=night.checks if night else [],
         missing=[*missing, *(night.unchecked if night else [])],

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from calib.foundation.words import counted, percent
 from calib.microbench.records.looks import DISTURBANCES, Disturbance
 from calib.microbench.records.manifest import Manifest
-from calib.reports.scoring.pairing import disturbed_by
+from calib.reports.scoring.timed import disturbed_by
 from calib.training.run.record import TrainingRun
 
 WORTH_SAYING = 0.02  # of the time; a quiet machine waits a little, too

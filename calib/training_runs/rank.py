@@ -40,6 +40,7 @@ def run_as_rank(
         fingerprint=machine_of(communicator, job.fingerprint, path),
         command=os.environ.get("CALIB_COMMAND", "direct"),
         plan=job.plan,
+        series=job.series,
     )
     report = partial(emit, to=sys.stderr) if quiet else emit
     train(communicator, what, path, report, settings.hang_s)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from calib.foundation.execution import USUAL, ExecutionName
-from calib.foundation.names import DeviceKind, LibraryName, RankCount
+from calib.foundation.names import DeviceKind, LibraryName, ModelName, RankCount
 from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, Residuals
 from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Record, TimeEstimate
 
@@ -136,6 +136,14 @@ class MemoryReuse(Record):
         )
 
 
+class OverlappedIteration(Record):
+    """An iteration of data parallelism that was measured with its exchange overlapped."""
+
+    key: str = Field(description="what a rank runs: foundation/layer_keys.py, iteration_key")
+    model: ModelName
+    seconds: TimeEstimate = Field(description="of the iteration, s")
+
+
 class Overlap(Record):
     """Eta: data parallelism hides min(eta * exchange, backward) of the exchange.
 
@@ -158,6 +166,9 @@ class Overlap(Record):
     )
     error_factor: Factor = Field(description="95% of iterations lie within / and * this")
     models: list[str] = Field(min_length=1, description="that it was fitted to")
+    iterations: list[OverlappedIteration] = Field(
+        default_factory=list, description="of these models, as they were measured"
+    )
     n: Count = Field(description="iterations")
     residual_quantiles: Residuals = Field(default_factory=list)
 

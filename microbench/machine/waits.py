@@ -20,10 +20,9 @@ AT_WORK_S = 0.01
 
 
 class Waited(NamedTuple):
-    """Seconds so far: on the wall, that this thread ran, that it waited, that each other one waited."""
+    """Seconds so far: on the wall, that this thread waited, that each other one did."""
 
     wall: float
-    ran: float
     own: float
     others: tuple[float, ...]
 
@@ -55,22 +54,20 @@ class Waits:
 
     def so_far(self) -> Waited:
         """What `since` is to be asked with later."""
-        ran, own = _counters(self._own[0]) if self._own else (math.nan, math.nan)
-        others = tuple(_counters(file)[1] for file in self._others)
-        return Waited(perf_counter(), ran, own, others)
+        own = _counters(self._own[0])[1] if self._own else math.nan
+        return Waited(perf_counter(), own, tuple(_counters(file)[1] for file in self._others))
 
     def since(self, before: Waited) -> tuple[float, Waited]:
         """Seconds that were lost by waiting since (NaN: nobody counts), and now.
 
-        What this thread waited; and, while it slept, what another one waited, of those that waited most:
-        a thread that spins until there is work loses nothing by waiting.
+        What this thread waited, and what the one of the others did that waited most: a pool of threads
+        is as late as its last one. In training on two threads either second is one that is lost
+        (docs/results/2026-11-27-disturbed.md).
         """
         now = self.so_far()
-        own = now.own - before.own
-        slept = now.wall - before.wall - (now.ran - before.ran) - own
         # a thread that has ended is back at 0
         others = max((y - x for x, y in zip(before.others, now.others, strict=True)), default=0.0)
-        return own + min(max(slept, 0.0), max(others, 0.0)), now
+        return min(now.own - before.own + max(others, 0.0), now.wall - before.wall), now
 
     def close(self) -> None:
         """Close the files."""

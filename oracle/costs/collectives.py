@@ -178,6 +178,11 @@ class CollectiveCosts:
         anything = Estimate(value=nearest.eta.value, low=0.0, high=1.0)
         return nearest.model_copy(update={"eta": anything})
 
+    def overlapped(self, key: str, p: int) -> Estimate | None:
+        """Seconds of an overlapped iteration of this work on p ranks; None where none was measured."""
+        measured = (each for law in self._overlaps if law.ranks == p for each in law.iterations)
+        return next((each.seconds for each in measured if each.key == key), None)
+
     def knows_overlap(self, p: int) -> bool:
         """Whether p lies within the range of measured overlap."""
         ranks = [law.ranks for law in self._overlaps]

@@ -172,6 +172,13 @@ def workload(model: ModelSpec, division: Division) -> Workload:
     )
 
 
+def layer_keys(model: ModelSpec, division: Division) -> list[str | None]:
+    """The key of each layer of the model as a rank runs it; None of a view."""
+    batch, of = division.local_batch, workload(model, division)
+    keys = [x.shape.key(batch, model.execution, x.needs_input_grad) for x in of.pieces]
+    return [None if place == FREE else keys[place] for place in of.index]
+
+
 @once_per_geometry
 def exchanged_weights(model: ModelSpec, division: Division) -> Tensors:
     """A rank's weights whose gradients are exchanged after the backward, where any are."""

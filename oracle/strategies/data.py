@@ -5,7 +5,8 @@ backward, as in the paper's framework. Two variants (Division):
 
 - overlap: the exchange runs during the backward, which hides min(eta AR, BW) of it. The paper has
   eta = 0; without a measured eta its interval is 0 to 1. If overlapped iterations were measured to be
-  slower, the slowdown is added to the backward. With accumulation BW is that of the last micro-batch;
+  slower, the slowdown is added to the backward. With accumulation BW is that of the last micro-batch.
+  Where this very iteration was measured with overlap, all terms are scaled to it;
 - sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO stage 1): gradients are reduce-scattered, each
   rank updates 1/p of the weights, and the weights are gathered.
 """
@@ -16,10 +17,11 @@ import math
 from dataclasses import replace
 
 from calib.foundation.division import Division
+from calib.foundation.layer_keys import iteration_key
 from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
-from calib.oracle.layout.workload import model_weights, workload
+from calib.oracle.layout.workload import layer_keys, model_weights, workload
 from calib.oracle.memory.naive import replicated_parts
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
@@ -65,7 +67,36 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
             seconds = math.fsum(term.cost.seconds for term in (*last, *exchange, *update))
             terms.append(_slower(seconds, law.slowdown, basis))
         terms.append(hidden)
+        if (whole := _measured_whole(model, division, costs)) is not None:
+            return _as_measured(terms, whole)
     return terms
+
+
+def _measured_whole(model: ModelSpec, division: Division, costs: Costs) -> Estimate | None:
+    """Seconds of the iteration where this very one was measured with its exchange overlapped."""
+    if division.sharded_optimizer or division.accumulation > 1:
+        return None
+    keys = (key for key in layer_keys(model, division) if key is not None)
+    key = iteration_key(keys, model_weights(model).key, costs.optimizer)
+    return costs.network.overlapped(key, division.p)
+
+
+def _as_measured(terms: list[Term], whole: Estimate) -> list[Term]:
+    """The terms, all longer or shorter by as much as makes them the measured iteration.
+
+    Its parts differ from those without overlap by more than what is hidden: DistributedDataParallel
+    keeps gradients in memory of its own, so that malloc gives back other pages, or none.
+    """
+    law = math.fsum(term.cost.seconds for term in terms)
+    factor, note = whole.value / law, f"iterations with overlap were measured: {whole.value:.4g} s"
+
+    def scaled(term: Term) -> Term:
+        seconds = term.cost.seconds * factor
+        down, up = (1 - whole.low / whole.value) * seconds, (whole.high / whole.value - 1) * seconds
+        cost = Cost(seconds, "measured", ((OVERLAP, down, up),), (*term.cost.notes, note))
+        return term._replace(cost=cost, values={**term.values, "measured / law": factor})
+
+    return [scaled(term) for term in terms]
 
 
 def _last_micro_batch(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:

@@ -2,8 +2,9 @@
 
 accuracy = 1 - |predicted - measured| / measured (formulas.md): 1 is right, and a prediction of more
 than twice the measured time is negative. The measured time is the median over the timed iterations,
-with the distribution-free 95% interval of the median; the time of an iteration is that of its
-critical rank (`calib.training.run.record`). Medians do not add: the phases' need not sum to the total's.
+with the distribution-free 95% interval of the median, or the mean of these of several launches; the time
+of an iteration is that of its critical rank (`calib.training.run.record`). Medians do not add: the
+phases' need not sum to the total's. The predicted interval is of as many launches.
 
 Beside the time as it is stands the time at the speed that the machine had when it was calibrated:
 without what a rank waited for a core, over how many times as long the same work took by the references.
@@ -33,6 +34,7 @@ from calib.foundation.quantities import (
     CountOrNone,
     Magnitude,
     Ratio,
+    Seconds,
     WholeBytes,
 )
 from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Record, TimeEstimate
@@ -68,7 +70,7 @@ class MemoryAccuracy(Record):
 
 
 class Accuracy(Divided, Record):
-    """One prediction against one complete training run."""
+    """One prediction against one training, of one launch of the ranks or of several."""
 
     model: ModelName
     exchange: GradientExchange = ""
@@ -77,7 +79,11 @@ class Accuracy(Divided, Record):
     interquartile_spread: Magnitude | None = Field(
         description="(q75 - q25) / median of the measured iterations; null where the median is 0"
     )
-    n: Count = Field(description="timed iterations")
+    launch_s: list[Seconds] = Field(
+        min_length=1,
+        description="median iteration of each launch of the training, s; measured is their mean",
+    )
+    n: Count = Field(description="timed iterations of all launches")
     oversubscribed: Oversubscribed
     complete: bool = Field(description="whether the run reached its end")
     basis: Basis = Field(description="what the prediction rests on: its least sure part")

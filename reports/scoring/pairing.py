@@ -6,15 +6,14 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from calib.fitting.parameters.speed import Speed
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import UNSAID, unusual
-from calib.foundation.records import Estimate
-from calib.foundation.statistics import median, median_interval, quantile
-from calib.microbench.records.looks import DISTURBANCES, Disturbance, Look
 from calib.oracle.projection import PhaseTime, Projection
+from calib.oracle.sources import launch_factor, mean_of_launches, sources_of_launches
 from calib.reports.scoring.accuracy import (
     Accuracy,
     MemoryAccuracy,
@@ -23,31 +22,22 @@ from calib.reports.scoring.accuracy import (
     compare,
     score,
 )
-from calib.reports.words import samples_words
-from calib.training.run.lines import (
-    GRADIENT_RANKS,
-    GRADIENT_TOLERANCE,
-    SHARED_PHASES,
-    TIMED_PHASES,
-    RunHeader,
+from calib.reports.scoring.timed import (
+    Timed,
+    disturbed_by,
+    looks_of,
+    mean_of,
+    mean_of_known,
+    share_waited,
 )
+from calib.reports.words import samples_words
+from calib.training.run.lines import GRADIENT_RANKS, GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader
 from calib.training.run.record import TrainingRun
 
 MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
 LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
 UNKNOWN = "unknown"  # an optimizer, of training/importers/records.py, which a report does not need
-# Of the time of a run, from which a disturbance counts. Under it, the median of all iterations lies in
-# the middle half of the undisturbed ones, at most at their quantile 0.5 / (1 - share) = 0.67.
-LEAST_DISTURBED = 0.25
-NO_TIME = Estimate.exactly(0.0)
 NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
-
-
-def _measure(values: Sequence[float]) -> Estimate:
-    if not any(values):
-        return NO_TIME
-    low, high = median_interval(values)
-    return Estimate(value=median(values), low=low, high=high)
 
 
 def _case(of: Projection | RunHeader) -> tuple[str, Division, str]:
@@ -167,122 +157,79 @@ def _why_not_predicted(head: RunHeader) -> str | None:
     return None
 
 
-def pair(projection: Projection, run: TrainingRun, speed: Speed | None = None) -> Accuracy:
-    """Score a projection against the run of the same model, division and execution.
+def pair(projection: Projection, *launches: TrainingRun, speed: Speed | None = None) -> Accuracy:
+    """Score a projection against the launches of a training of the same model, division and execution.
 
     `speed` is the calibration's, where it measured references.
     Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
-    the run is not to be scored (`why_not_scored`).
+    a launch is not to be scored (`why_not_scored`).
     """
-    if not is_of(projection, run):
-        raise InputError(f"projection of {name_of(projection)} against run of {name_of(run)}")
-    if projection.total is None:
-        raise InputError(
-            f"projection of {name_of(run)} has no time: {'; '.join(projection.limits)}"
-        )
-    reason = why_not_scored(run)
-    if reason is not None:
-        raise MeasurementError(f"run of {name_of(run)} {reason}")
-    return _scored(projection, projection.total, run, speed)
+    for run in launches:
+        if not is_of(projection, run):
+            raise InputError(f"projection of {name_of(projection)} against run of {name_of(run)}")
+        if projection.total is None:
+            raise InputError(
+                f"projection of {name_of(run)} has no time: {'; '.join(projection.limits)}"
+            )
+        reason = why_not_scored(run)
+        if reason is not None:
+            raise MeasurementError(f"run of {name_of(run)} {reason}")
+    return _scored(projection, launches, speed)
 
 
-def _scored(
-    projection: Projection, total: PhaseTime, run: TrainingRun, speed: Speed | None
-) -> Accuracy:
-    """The score of a projection, whose time is `total`, against a run of its case."""
-    head = run.header
-    times = [iteration.times for iteration in run.timed]
-    totals = [seconds for seconds, _ in times]
-    measured = _measure(totals)
-    middle = measured.value
-    spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
+def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | None) -> Accuracy:
+    """The score of a projection, which has a time, against all launches of its case."""
+    assert projection.total is not None
+    runs = sorted(runs, key=lambda run: run.header.started)
+    launches, n = [Timed.of(run, speed) for run in runs], len(runs)
+    heads = [run.header for run in runs]
+    head = heads[0]
+    factor = launch_factor(projection.sources, projection.total.value or math.inf)
+    total = mean_of_launches(projection.total, factor, n)
+    spreads = [spread for launch in launches if (spread := launch.spread) is not None]
+    at_speed = None
+    if any(launch.at_speed for launch in launches):
+        at_speed = compare(total, mean_of(launch.at_speed or launch.total for launch in launches))
 
     def phase(name: str) -> PhaseAccuracy:
-        predicted = projection.phases.get(name, NOTHING)  # one that takes no time may not be there
-        return compare(predicted, _measure([phases[name] for _, phases in times]))
+        # one that takes no time may not be there
+        predicted = mean_of_launches(projection.phases.get(name, NOTHING), factor, n)
+        return compare(predicted, mean_of(launch.phases[name] for launch in launches))
 
-    looks = run.end.looks if run.end else []
-    sent = _sent_share(times)
-    slowdown = speed.slowdown(looks, head.p, sent) if speed is not None and looks else None
-    waits = _waits(run)
-    known = waits is not None or slowdown is not None
-    at_speed = _at_speed(totals, waits or [0.0] * len(totals), slowdown) if known else None
+    differences = [of.gradient_difference for of in heads if of.gradient_difference is not None]
     return Accuracy(
         model=head.model,
         division=head.division,
         exchange=head.exchange,
-        total=compare(total, measured),
+        total=compare(total, mean_of(launch.total for launch in launches)),
         phases={name: phase(name) for name in TIMED_PHASES},
-        interquartile_spread=spread,
-        n=len(times),
+        launch_s=[launch.total.value for launch in launches],
+        interquartile_spread=fmean(spreads) if spreads else None,
+        n=sum(len(launch.totals) for launch in launches),
         oversubscribed=head.oversubscribed,
-        complete=run.complete,
+        complete=all(run.complete for run in runs),
         basis=total.basis,
-        gradient_difference=head.gradient_difference,
+        gradient_difference=max(differences, default=None),
         optimizer=head.optimizer,
         execution=head.execution,
         library=head.library,
         threads_per_rank=head.environment.threads,
         cluster_fingerprint=head.cluster_fingerprint,
         started=head.started,
-        memory=memory_accuracy(projection, run),
-        sources=projection.sources,
+        memory=memory_accuracy(projection, runs),
+        sources=sources_of_launches(projection.sources, n),
         run_id=run_id(head),
-        disturbed=disturbed_by(looks),
-        waited=None if waits is None else min(1.0, math.fsum(waits) / math.fsum(totals)),
-        slowdown=slowdown,
-        at_speed=None if at_speed is None else compare(total, at_speed),
+        disturbed=disturbed_by([look for run in runs for look in looks_of(run)]),
+        waited=share_waited(launches),
+        slowdown=mean_of_known(launch.slowdown for launch in launches),
+        at_speed=at_speed,
     )
 
 
-def _sent_share(times: Sequence[tuple[float, dict[str, float]]]) -> float:
-    """Share of the iterations' time in the phases that are messages."""
-    sent = math.fsum(phases[name] for _, phases in times for name in SHARED_PHASES)
-    return min(1.0, sent / math.fsum(total for total, _ in times))
-
-
-def disturbed_by(looks: Sequence[Look]) -> list[Disturbance]:
-    """What disturbed at least LEAST_DISTURBED of the time of these looks."""
-    seconds = math.fsum(look.window_s for look in looks)
-    return [
-        word
-        for word in DISTURBANCES
-        if (found := [look.window_s for look in looks if word in look.disturbed])
-        and math.fsum(found) >= LEAST_DISTURBED * seconds
-    ]
-
-
-def _waits(run: TrainingRun) -> list[float] | None:
-    """The most that a rank waited for a core, s, in each timed iteration; None where nobody counted.
-
-    Nothing where nobody else was seen on the cores: threads of the ranks wait for one another, too.
-    """
-    looks = run.end.looks if run.end else []
-    if looks and "cores" not in disturbed_by(looks):
-        return [0.0] * len(run.timed)
-    found = [max(each.waited) for each in run.timed if each.waited]
-    return found if found and len(found) == len(run.timed) else None
-
-
-def _at_speed(
-    totals: Sequence[float], waits: Sequence[float], slowdown: Estimate | None
-) -> Estimate:
-    """Seconds of an iteration without waiting, at the speed of the calibration.
-
-    The relative errors of the median and of the slowdown are independent of one another.
-    """
-    alone = _measure([max(0.0, total - wait) for total, wait in zip(totals, waits, strict=True)])
-    if slowdown is None or slowdown.low <= 0 or alone.low <= 0:
-        return alone
-    value = alone.value / slowdown.value
-    down = math.hypot(math.log(alone.value / alone.low), math.log(slowdown.high / slowdown.value))
-    up = math.hypot(math.log(alone.high / alone.value), math.log(slowdown.value / slowdown.low))
-    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
-
-
-def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy | None:
+def memory_accuracy(projection: Projection, runs: Sequence[TrainingRun]) -> MemoryAccuracy | None:
     """Peak bytes of live tensors on the rank with the most, against the predicted peak of a rank."""
-    measured = max(run.end.peak_live_bytes, default=0) if run.end else 0
+    peaks = [peak for run in runs if run.end for peak in run.end.peak_live_bytes]
+    measured = max(peaks, default=0)
     predicted = projection.live_peak_bytes or projection.peak_bytes
     if predicted is None or measured <= 0:
         return None
@@ -329,12 +276,13 @@ def score_runs(
     Returns
     -------
     list of Accuracy
-        In the order of `runs`; a case that ran twice gives two.
+        In the order of `runs`; launches of one series are one training. A case that was trained twice
+        gives two.
     list of Missing
         What was left out, and why.
     """
     predicted = Lookup(projections)
-    scored: list[Accuracy] = []
+    trainings: dict[object, tuple[Projection, list[TrainingRun]]] = {}
     left_out: list[Missing] = []
     machines = {cluster_fingerprint, *same_machine}
     for run in runs:
@@ -355,8 +303,17 @@ def score_runs(
             reason = (
                 f"ran in another environment than was predicted for: {other}" if other else None
             )
-        if reason is None and found is not None and found.total is not None:
-            scored.append(_scored(found, found.total, run, speed))
+        if reason is None and found is not None:
+            trainings.setdefault(_training(run), (found, []))[1].append(run)
         else:
             left_out.append(Missing(what=name_of(run), why=reason or ""))
+    scored = [_scored(projection, launches, speed) for projection, launches in trainings.values()]
     return scored, left_out
+
+
+def _training(run: TrainingRun) -> tuple[object, ...]:
+    """Equal for launches of one training: those of a series that did the same."""
+    head = run.header
+    if not head.series:
+        return (object(),)
+    return head.series, *_case(head), head.optimizer, head.exchange, head.cluster_fingerprint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean, median
 
 from pydantic import Field
@@ -27,12 +27,12 @@ class Worst(Record):
 
 
 class NoiseCeiling(Record):
-    """How well one run predicts the next run of the same work; no oracle can be expected to beat it.
+    """How well one launch predicts the next of the same work; of single launches no oracle is better.
 
-    Each of `pairs` is scored both ways, as the accuracy is relative to the run that is predicted.
+    Each of `pairs` is scored both ways, as the accuracy is relative to the launch that is predicted.
     """
 
-    pairs: int = Field(ge=1, description="runs of the same work and the next one of it")
+    pairs: int = Field(ge=1, description="launches of the same work and the next one of it")
     mean: float = Field(description="of the scores")
     worst: float = Field(description="the lowest of the scores")
 
@@ -117,12 +117,12 @@ class Summary(Record):
 
 
 def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
-    """Score the measured medians of runs of the same work against each other.
+    """Score the measured medians of launches of the same work against each other.
 
-    A pair is a run and the next one of the same work, by the time of start: what a run tells about
-    the one that follows. All pairs would be quadratic in the nights of a year, and would count a
-    slow drift over the year as noise. The same work: `Accuracy.work`; data parallelism on one rank is
-    the serial run. Oversubscribed runs are left out. None where no work was run twice.
+    A pair is a launch and the next one of the same work, by the time of start of the training: what a
+    launch tells about the one that follows. All pairs would be quadratic in the nights of a year, and
+    would count a slow drift over the year as noise. The same work: `Accuracy.work`; data parallelism on
+    one rank is the serial run. Oversubscribed runs are left out. None where no work was run twice.
     """
     runs: dict[object, list[Accuracy]] = {}
     for accuracy in accuracies:
@@ -131,7 +131,7 @@ def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
     scores: list[float] = []
     for of in runs.values():
         of.sort(key=lambda accuracy: accuracy.started)
-        for one, other in pairwise(accuracy.total.measured.value for accuracy in of):
+        for one, other in pairwise(chain.from_iterable(accuracy.launch_s for accuracy in of)):
             both = score(one, other), score(other, one)
             scores += [value for value in both if value is not None]
     if not scores:

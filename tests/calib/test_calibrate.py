@@ -53,6 +53,7 @@ def test_every_execution_has_all_points_and_files_of_its_own(tmp_path: Path) -> 
     found = points_of([VGG], 4, [1, 2], True, names)
     assert found == [point._replace(execution=name) for name in names for point in once]
     files = [point.path(tmp_path).name for point in found]
+    assert found[3].path(tmp_path, 2).name == "vgg16-mini-data-overlapped-p2-turn3.jsonl"
     assert len({*files}) == len(files) == 8
     assert files[3] == "vgg16-mini-data-overlapped-p2.jsonl"
     assert files[7] == "vgg16-mini-data-overlapped-p2-bfloat16+channels_last.jsonl"
@@ -89,9 +90,15 @@ def test_a_kernel_that_an_execution_lacks_stops_no_other(
 
     monkeypatch.setattr(calibration, "train", fake)
     found = points_of([VGG], 4, [1], False, ("bfloat16", "float32"))
-    failed = calibration._train(tmp_path, found, Settings(), "", "local")
+    failed = calibration._train(tmp_path, found, 2, Settings(), "", "local")
     names = ("vgg16-mini serial p=1 bfloat16", "vgg16-mini data p=1 bfloat16")
     assert failed == dict.fromkeys(names, "no kernel")
-    assert done == ["vgg16-mini-serial-p1.jsonl", "vgg16-mini-data-p1.jsonl"]
+    alone, data = "vgg16-mini-serial-p1", "vgg16-mini-data-p1"
+    assert done == [
+        f"{alone}.jsonl",
+        f"{data}.jsonl",
+        f"{alone}-turn2.jsonl",
+        f"{data}-turn2.jsonl",
+    ]
     with pytest.raises(MeasurementError, match="no kernel"):
-        calibration._train(tmp_path, found[:2], Settings(), "", "local")
+        calibration._train(tmp_path, found[:2], 2, Settings(), "", "local")

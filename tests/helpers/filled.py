@@ -7,7 +7,7 @@ from typing import Any
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
-from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.memory import MemoryReuse, Overlap, OverlappedIteration, Partitions
 from calib.fitting.parameters.peaks import Peaks
 from calib.fitting.parameters.provenance import MergedSource, Provenance
 from calib.fitting.parameters.structural import ScaledLayout, StructuralBand, StructuralFit
@@ -248,6 +248,7 @@ def overlap(**changes: Any) -> Overlap:
         "held_out_error": 0.03,
         "error_factor": 1.05,
         "models": MODELS,
+        "iterations": [OverlappedIteration(key="0" * 16, model="net", seconds=near(0.1))],
         "n": 40,
     }
     return Overlap(**(content | changes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -30,8 +31,10 @@ from tests.oracle.shapes import conv, model_of
 
 from calib import oracle
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import OverlappedIteration
 from calib.foundation.division import Division
 from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.layer_keys import iteration_key
 from calib.foundation.layers import LayerShape
 from calib.foundation.records import Estimate
 from calib.oracle.layout.grids import best_grid
@@ -351,6 +354,33 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
         hidden = min(eta * whole, plain.phases["backward"].value)
         assert found.phases["exchange"].value == pytest.approx(whole - hidden)
         assert ("other numbers of ranks only" in " ".join(found.notes)) is (p == 8)
+
+
+def test_an_iteration_that_was_measured_with_overlap_is_predicted_as_it_was() -> None:
+    """Its phases keep their shares; another batch, optimizer or sharding goes by the law."""
+    of = measured_machine()
+    keys = [layer.shape.key(4, "float32", layer.needs_input_grad) for layer in NET.layers]
+    weights = tensors_key(((8, 12), (8,), (3, 8), (3,)))
+    seconds = Estimate(value=2.0, low=1.8, high=2.5)
+    known = OverlappedIteration(
+        key=iteration_key(keys, weights, "momentum"), model="any", seconds=seconds
+    )
+    law = overlap(2, 0.5)
+    plain = of.model_copy(update={"overlap": [law]})
+    measured = of.model_copy(update={"overlap": [law.model_copy(update={"iterations": [known]})]})
+    overlapped = Division("data", 2, 8, overlap=True)
+    by_law, found = project(NET, overlapped, plain), project(NET, overlapped, measured)
+    assert found.total is not None and by_law.total is not None
+    assert found.total.numbers == pytest.approx((2.0, 1.8, 2.5))
+    assert found.total.basis == "measured"
+    assert [of.source for of in found.sources] == ["overlap"]
+    for phase in PHASES:
+        share = by_law.phases[phase].value / by_law.total.value
+        assert found.phases[phase].value == pytest.approx(2.0 * share)
+    for other in (replace(overlapped, batch=16), replace(overlapped, overlap=False)):
+        assert project(NET, other, measured).total == project(NET, other, plain).total
+    sgd = [project(NET, overlapped, each, optimizer="sgd").total for each in (plain, measured)]
+    assert sgd[0] == sgd[1]
 
 
 def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:

@@ -17,13 +17,17 @@ from calib.oracle.projection import SourceClass
 from calib.oracle.sources import (
     CLASSES,
     IN_PLACE,
+    LAUNCH,
     LAYER_LAWS,
     MACHINE,
     MEANINGS,
     OVERLAP,
     SIZE_LAWS,
     by_class,
+    launch_factor,
+    mean_of_launches,
     source_of,
+    sources_of_launches,
 )
 
 SIDES = ("below_s", "above_s")
@@ -98,3 +102,28 @@ def test_sources_of_a_prediction_make_its_interval(division: Division) -> None:
     assert {of.source for of in found.sources} >= {LAYER_LAWS}
     if division.strategy == "data" and division.p == 2:
         assert {of.source for of in found.sources} >= {SIZE_LAWS}
+
+
+@given(st.floats(1e-4, 1e3), st.floats(1.0, 1.9), st.floats(0, 0.2), st.integers(1, 20))
+def test_launches_of_a_mean(seconds: float, factor: float, other: float, n: int) -> None:
+    """As if the cost had been that of n launches to begin with: their error is smaller by sqrt n."""
+    alone = Cost(seconds, "measured", ((MACHINE, other * seconds, other * seconds),))
+    one = alone.in_one_launch(factor)
+    known = launch_factor(by_class(one.errors), seconds)
+    assert known == pytest.approx(factor)
+    below, above = (seconds * off / n**0.5 for off in (1 - 1 / factor, factor - 1))
+    wanted = alone._replace(errors=(*alone.errors, (LAUNCH, below, above)))
+    found = mean_of_launches(one.record(), factor, n)
+    assert found.numbers == pytest.approx(wanted.record().numbers, rel=1e-6)
+    assert found.basis == "measured"
+    sources = sources_of_launches(by_class(one.errors), n)
+    assert [of.source for of in sources] == [of.source for of in by_class(wanted.errors)]
+    for side, off in zip(SIDES, (seconds - wanted.low, wanted.high - seconds), strict=True):
+        assert hypot(*(getattr(of, side) for of in sources)) == pytest.approx(off, rel=1e-6)
+
+
+def test_launches_that_are_not_known_to_differ_change_nothing() -> None:
+    cost = Cost(2.0, "measured", ((MACHINE, 0.5, 0.5),))
+    factor = launch_factor(by_class(cost.errors), 2.0)
+    assert factor == 1.0
+    assert mean_of_launches(cost.record(), factor, 5).numbers == pytest.approx((2.0, 1.5, 2.5))

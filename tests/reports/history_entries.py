@@ -48,6 +48,7 @@ def accuracy(
         "batch_per_rank": 8,
         "total": pair(predicted, measured),
         "phases": parts,
+        "launch_s": [measured],
         "interquartile_spread": 0.01,
         "n": 20,
         "oversubscribed": False,

@@ -52,6 +52,14 @@ GradientExchange = Annotated[
 ]
 
 
+Series = Annotated[
+    str,
+    Field(
+        max_length=300, description="launches of one training share it; empty: a launch by itself"
+    ),
+]
+
+
 class RunHeader(Divided):
     """What ran, where and how."""
 
@@ -99,6 +107,7 @@ class RunHeader(Divided):
     started: UtcTime
     versions: dict[str, str] = Field(default_factory=dict, description="library -> version")
     launch: str = Field(default="", description="the command that started the ranks")
+    series: Series = ""
     gradient_difference: float | None = Field(
         default=None,
         description="largest |exchanged - serial| / max |serial| over the tensors, untimed",

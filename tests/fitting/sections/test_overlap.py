@@ -13,6 +13,7 @@ from tests.reports.records import estimate
 from calib.fitting.parameters.memory import NO_SLOWDOWN, Overlap
 from calib.fitting.sections.composition import compositions
 from calib.fitting.sections.overlap import overlaps
+from calib.foundation.layer_keys import iteration_key
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample
 
@@ -47,8 +48,17 @@ def rows(of: InPlaceCase, eta: float, slower: float = 1.0, launch: int = 0) -> l
 
 
 def test_eta_of_models_with_one() -> None:
-    samples = [row for model in WITHOUT for row in rows(case(model), 0.6)]
-    (found,), notes = overlaps(as_samples(samples))
+    cases = [case(model) for model in WITHOUT]
+    samples = [row for of in cases for row in rows(of, 0.6)]
+    (found,), notes = overlaps(as_samples(samples), {of.id: of for of in cases})
+    whole = {of.model: (of.key, of.seconds.value) for of in found.iterations}
+    assert whole == {
+        of.model: (
+            iteration_key(of.layer_keys, "t", of.optimizer),
+            pytest.approx(sum(without := WITHOUT[of.model]) - min(0.6 * without[1], without[0])),
+        )
+        for of in cases
+    }
     assert notes == []
     assert (found.eta.low, found.eta.value, found.eta.high) == pytest.approx((0.6,) * 3)
     assert found.slowdown == NO_SLOWDOWN

@@ -67,8 +67,8 @@ def busy_thread(stop: threading.Event, begun: threading.Event) -> None:
 
 @counted
 @pytest.mark.parametrize("sleeps", [True, False])
-def test_what_another_thread_waits_is_lost_while_this_one_sleeps(sleeps: bool) -> None:
-    """A sleeping thread waits for the other one; one that spins does not."""
+def test_what_another_thread_waits_is_lost_too(sleeps: bool) -> None:
+    """Whether this one sleeps or spins meanwhile: it waits for the other one in either way."""
     stop, begun = threading.Event(), threading.Event()
     with disturbed(duty=0.6, seconds=60.0), ThreadPoolExecutor(1) as pool:
         pool.submit(busy_thread, stop, begun)
@@ -85,10 +85,8 @@ def test_what_another_thread_waits_is_lost_while_this_one_sleeps(sleeps: bool) -
     own = now.own - so_far.own
     other = max(y - x for x, y in zip(so_far.others, now.others, strict=True))
     assert other > 0
-    if sleeps:
-        assert lost >= 0.9 * min(other, SECONDS)
-    else:  # on a busy machine it waits itself
-        assert lost - own < 0.2 * SECONDS
+    # read a moment earlier
+    assert min(own + other, SECONDS) <= lost + 1e-2 * SECONDS
 
 
 @counted

@@ -16,17 +16,10 @@ from calib.foundation.environment import Environment
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
 from calib.microbench.records.looks import Disturbance, Look
-from calib.oracle.projection import PhaseTime, Projection
+from calib.oracle.projection import ErrorSource, PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
-from calib.reports.scoring.pairing import (
-    disturbed_by,
-    doubts,
-    name_of,
-    pair,
-    run_id,
-    score_runs,
-    why_not_scored,
-)
+from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
+from calib.reports.scoring.timed import disturbed_by
 from calib.training.run.lines import TIMED_PHASES, RunEnd
 from calib.training.run.record import TrainingRun
 
@@ -102,6 +95,43 @@ def test_pair_by_hand() -> None:
     assert of.gradient_difference == 2e-7
     assert of.basis == "interpolated"
     assert of.complete and of.counts
+
+
+def test_launches_of_a_series_are_one_training() -> None:
+    """The mean of their medians, 1.5; each is known to +-0.1, so their mean to 0.1 / sqrt 2."""
+    known = projection(1.2)
+    launch = ErrorSource(source="one launch", below_s=1.2 / 11, above_s=0.12, share=1.0)
+    known = known.model_copy(
+        update={
+            "sources": [launch],
+            "total": PhaseTime(value=1.2, low=1.2 - 1.2 / 11, high=1.32, basis="measured"),
+        }
+    )
+
+    def turn(middle: float, at: int, **header: Any) -> TrainingRun:
+        times = [middle - 0.1, middle + 0.1, *[middle] * 4, middle - 0.1, middle + 0.1]
+        return run(times, started=f"2026-11-03T10:0{at}:00Z", **header)
+
+    later, first = turn(1.7, 2, series="a"), turn(1.3, 1, series="a")
+    scored, left_out = score_runs([known], [later, turn(9.0, 3), first])
+    assert not left_out
+    of, alone = scored
+    assert alone.launch_s == [9.0] and alone.total.predicted == known.total
+    assert of.launch_s == pytest.approx([1.3, 1.7])
+    assert (of.n, of.started, of.run_id) == (16, first.header.started, run_id(first.header))
+    half = 0.1 / math.sqrt(2)
+    assert of.total.measured.numbers == pytest.approx((1.5, 1.5 - half, 1.5 + half))
+    assert of.total.accuracy == pytest.approx(0.8)
+    # what launches differ by counts half, in squares: of a factor of 1.1, all that there is
+    low, high = of.total.predicted.low, of.total.predicted.high
+    assert high == pytest.approx(1.2 + 0.12 / math.sqrt(2))
+    assert low == pytest.approx(1.2 - 1.2 / 11 / math.sqrt(2))
+    assert [(each.source, each.above_s) for each in of.sources] == [
+        ("one launch", pytest.approx(0.12 / math.sqrt(2)))
+    ]
+    other = score_runs([known], [first, turn(1.7, 2, series="a", optimizer="adam")])
+    assert [each.launch_s for each in other[0]] == [[pytest.approx(1.3)]]
+    assert pair(known, first, later) == of
 
 
 def test_times_are_those_of_the_rank_that_arrives_last() -> None:
@@ -462,7 +492,7 @@ def slower(*disturbed: Disturbance) -> list[Look]:
 def test_at_the_speed_of_the_calibration_by_hand() -> None:
     """Iterations of 2.1 s of which rank 0 waited 0.1 s, on a machine that takes twice as long."""
     timed = run([2.1] * 8, waited=[0.1] * 8, looks=slower("cores"))
-    of = pair(projection(1.0), timed, calibrated())
+    of = pair(projection(1.0), timed, speed=calibrated())
     assert (of.total.measured.value, of.total.covered) == (pytest.approx(2.1), False)
     assert of.waited == pytest.approx(0.1 / 2.1) and of.slowdown is not None
     assert of.at_speed is not None and of.at_speed.covered
@@ -472,19 +502,19 @@ def test_at_the_speed_of_the_calibration_by_hand() -> None:
 
 
 def test_what_is_not_known_of_the_speed_changes_nothing() -> None:
-    plain = pair(projection(1.0), run([1.0] * 8), calibrated())
+    plain = pair(projection(1.0), run([1.0] * 8), speed=calibrated())
     assert (plain.waited, plain.slowdown, plain.at_speed) == (None, None, None)
     assert plain.compared(at_speed=True) == plain.total
     waited = pair(projection(1.0), run([1.25] * 8, waited=[0.25] * 8))
     assert waited.at_speed is not None and waited.at_speed.accuracy == pytest.approx(1.0)
-    only = pair(projection(1.0), run([2.0] * 8, looks=slower()), calibrated())
+    only = pair(projection(1.0), run([2.0] * 8, looks=slower()), speed=calibrated())
     assert only.at_speed is not None and only.at_speed.accuracy == pytest.approx(1.0)
     assert not only.disturbed
 
 
 def test_messages_follow_the_references_in_their_own_way() -> None:
     """0.4 of an iteration are messages, on which the processor's speed tells nothing here."""
-    of = pair(projection(1.0), run([1.0] * 8, looks=slower()), calibrated(messages=0.0))
+    of = pair(projection(1.0), run([1.0] * 8, looks=slower()), speed=calibrated(messages=0.0))
     assert of.slowdown is not None and of.slowdown.value == pytest.approx(2**0.6)
 
 
@@ -495,7 +525,7 @@ def test_errors_of_the_median_and_of_the_slowdown_add_in_quadrature() -> None:
     speed = calibrated().model_copy(update={"references": [alone]})
     case = {"strategy": "serial", "p": 1}  # without messages
     timed = run([0.8, *[1.0] * 6, 1.25], looks=slower(), **case)
-    of = pair(projection(1.0, **case), timed, speed)
+    of = pair(projection(1.0, **case), timed, speed=speed)
     assert of.at_speed is not None
     factor = math.exp(math.hypot(math.log(1.25), math.log(1.25)))
     assert of.at_speed.measured.numbers == pytest.approx((0.5, 0.5 / factor, 0.5 * factor))

@@ -97,6 +97,13 @@ def test_a_pair_is_a_run_and_the_next_one() -> None:
     assert of.worst == pytest.approx(0.9)
 
 
+def test_launches_of_one_training_are_pairs() -> None:
+    one = point(1.0, 1.0)
+    of = noise_ceiling([one.model_copy(update={"launch_s": [1.0, 1.25, 1.0]})])
+    assert of is not None and of.pairs == 2
+    assert of.mean == pytest.approx((0.75 + 0.8) / 2) and of.worst == pytest.approx(0.75)
+
+
 def test_phases_by_hand() -> None:
     """Measured: 0.6 forward, 0.4 exchange (tests/reports/records.py); of two points."""
     first = pair(projection(1.0, shares={"forward": 0.9, "exchange": 0.3}), run([1.0] * 8))
