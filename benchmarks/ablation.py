@@ -15,9 +15,9 @@ from pathlib import Path
 from calib.fitting.fit import fit
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.sections.composition import COPIES, EXCHANGE, MET
+from calib.fitting.sections.composition import COPIES, EXCHANGE
 from calib.foundation.errors import CalibError
-from calib.microbench.cases import InPlaceCase
+from calib.microbench.cases import MET, InPlaceCase
 from calib.oracle.costs.machine import Machine
 from calib.predicting.file import projected, spec_of
 from calib.reports.scoring.accuracy import Accuracy

@@ -2,9 +2,8 @@
 
 `python -m benchmarks coverage` simulates; with run directories it leaves launches out of each: the
 median of some launches against that of the others. `among` is one fit of all cases of a kind
-(fitting/launches.py), `alone` a case by itself, `range` the range factors of Lord (two to five
-launches) or the range itself. Scores are interval scores (Gneiting and Raftery, JASA 102, 2007) of
-logs: the width, and 40 times how far off the truth is; less is better.
+(fitting/launches.py), `alone` a case by itself. Scores are interval scores (Gneiting and Raftery, JASA
+102, 2007) of logs: the width, and 40 times how far off the truth is; less is better.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calib.fitting.estimators.base import launch_margin
 from calib.fitting.launches import ALONE, Launch, Spread, cases_of
 from calib.foundation.arrays import Floats
-from calib.foundation.statistics import median
 from calib.microbench.records.samples import read_samples
 
 PENALTY = 2 / 0.05
@@ -92,11 +89,8 @@ def drawn(design: Design, launches: int, dice: np.random.Generator) -> list[Case
 
 
 def intervals(case: Case, spread: Spread, truth: float) -> dict[str, Interval]:
-    """In each of the three ways."""
-    logs = [launch.log_median for launch in case.values()]
-    margin, middle = launch_margin(logs), median(logs)
-    low, high = min(*logs, middle - margin), max(*logs, middle + margin)
-    found = {"range": Interval(low, middle, high, truth)}
+    """In either way."""
+    found = {}
     for name, of in (("alone", ALONE), ("among", spread)):
         center = of.center(case)
         ends = center.log_median - center.margin, center.log_median + center.margin

@@ -200,8 +200,8 @@ def calibrate(
         projections, missing = _predict(run, points)
         for point, reason in missing.items():
             say(f"not predicted, so not run: {point.label}: {reason}")
-    times = f"{counted(effort.turns, 'launch')} of {effort.iterations} timed iterations"
-    with steps.step("train", f"{times} of each point, in turns"):
+    times = f"{counted(effort.turns, 'turn')} of {effort.iterations} timed iterations"
+    with steps.step("train", f"{times} of each point"):
         settings = Settings(
             backend=backend_on(device, request.libraries),
             iterations=effort.iterations,

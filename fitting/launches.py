@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple, Self
@@ -307,28 +307,42 @@ class Launches:
     def factor(self) -> float:
         """95% of launches are within this factor of many, in what cases of them have in common.
 
-        Of models in place, which are nearest to training, or else of layers; 1: not known. Launches of
-        different numbers of ranks are different launches, so each counts.
+        Of models in place, which are nearest to training, or else of layers; 1: not known.
         """
         for wanted in ("in_place", "layer"):
-            most: dict[int, Spread] = {}
-            for kind, spread in self.kinds.items():
-                known = most.get(kind.ranks, ALONE)
-                if kind.kind == wanted and spread.cases > known.cases:
-                    most[kind.ranks] = spread
-            if most:
-                freedom = sum(spread.common_freedom for spread in most.values())
-                squares = sum(spread.common * spread.common_freedom for spread in most.values())
-                return factor_of(quantile_of_t(freedom) * math.sqrt(squares / freedom))
+            variance, freedom = self.common(wanted)
+            if freedom:
+                return factor_of(quantile_of_t(freedom) * math.sqrt(variance))
         return 1.0
 
+    def common(self, kind: str) -> tuple[float, float]:
+        """(variance, freedom) of what launches have in common, by their cases of a kind.
+
+        Launches of different numbers of ranks are different launches, and alike in how they differ, so
+        each counts. No freedom: not known.
+        """
+        most: dict[int, Spread] = {}
+        for of, spread in self.kinds.items():
+            if of.kind == kind and spread.cases > most.get(of.ranks, ALONE).cases:
+                most[of.ranks] = spread
+        freedom = sum(spread.common_freedom for spread in most.values())
+        squares = sum(spread.common * spread.common_freedom for spread in most.values())
+        return (squares / freedom if freedom else 0.0), freedom
+
     def like(self, case: Samples) -> Spread:
-        """That of the kind of these rows of a case."""
+        """That of the kind of these rows of a case; of work of each rank by launches of any ranks.
+
+        What launches have in common is never less than in the kind itself.
+        """
         if not self.kinds:
             return ALONE
         row = case.first
         kind = Kind.of(*(getattr(row, name) for name in Kind._fields))
-        return self.kinds.get(kind, ALONE)
+        spread = self.kinds.get(kind, ALONE)
+        if not (kind.ranks and spread.cases):
+            return spread
+        variance, freedom = self.common(kind.kind)
+        return replace(spread, common=max(spread.common, variance), common_freedom=freedom)
 
 
 NO_OTHERS = Launches({})

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from calib.fitting.waits_in_place import without_waits
 from calib.foundation.arrays import Integers
 from calib.foundation.words import counted, percent
 from calib.microbench.records.manifest import CaseEnd
@@ -31,8 +32,8 @@ def undisturbed(rows: Samples, ends: Iterable[CaseEnd]) -> tuple[Samples, list[s
     cases beside which nobody else was seen on the cores stay as they are. Of the others: of a case in a
     launch with FEWEST_REPETITIONS in which no rank waited, those alone. Else all in which no rank waited
     for more than MOST_WAITED of the time, less what was waited: of work side by side by each rank, where
-    ranks wait for one another by the rank that waited most. Of a case that has none of these, all as
-    they are.
+    ranks wait for one another by the rank that waited most, of iterations in place part by part
+    (waits_in_place.py). Of a case that has none of these, all as they are.
 
     Parameters
     ----------
@@ -74,6 +75,11 @@ def undisturbed(rows: Samples, ends: Iterable[CaseEnd]) -> tuple[Samples, list[s
     own = known[of_row] & alone[of_row]
     by[own] = waits[alone[known].repeat(ranks[known])]
     times = np.where(less[of_row], np.maximum(times - by, 0.0), times)
+    iterations = np.flatnonzero(less & rows.mask("kind", "in_place".__eq__))
+    first = _starts(ranks)
+    for place, net in without_waits(rows.where(np.isin(np.arange(len(rows)), iterations))).items():
+        row = iterations[place]
+        times[first[row] : first[row] + len(net)] = net
     seconds[ranks > 0] = np.where(
         less[ranks > 0], np.maximum.reduceat(times, _starts(ranks[ranks > 0])), seconds[ranks > 0]
     )

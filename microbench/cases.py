@@ -276,6 +276,7 @@ class TensorsCase(CaseBase):
 
 
 EXCHANGED = ("pack", "unpack")  # phases of gradients that are exchanged
+MET = ("halo", "layerwise")  # in which ranks meet while layers run
 
 
 class InPlaceCase(Divided, CaseBase):

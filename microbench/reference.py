@@ -118,7 +118,11 @@ class Reference:
             np.dot(self._left, self._right, out=self._product)
 
     def _seconds(self, work: Callable[[], None]) -> float:
-        """Without what the thread waited for a core, where that is counted."""
+        """The second of two goes, without what the thread waited for a core, where that is counted.
+
+        The first one finds other work in the caches, and it takes as long as that was large.
+        """
+        work()
         before = self._waits.so_far()
         start = perf_counter()
         work()

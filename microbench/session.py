@@ -127,10 +127,13 @@ class Session:
     synchroniser: Synchroniser
     pool: CommunicatorPool
     watch: Watch
+    record: LaunchRecord
     gpu: Device | None = None
     others_s: float = 0.0
     """Of the cases so far, at their fewest repetitions."""
     done: list[Done] = field(default_factory=list)
+    said: int = 0
+    """Looks that parts have."""
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -261,6 +264,7 @@ class Session:
 
         Collective. The rows of the less disturbed attempt are kept.
         """
+        self.said = 0  # a part that is written again does not say any more what it did
         self.watch.look()
         start, of_case = perf_counter(), {done.case.id: done for done in self.done}
         bad = [done.case.id for done in worth_again(self.done, self.watch.looks)]
@@ -302,9 +306,10 @@ class Session:
         return Attempt(result, started, before, after, words)
 
     def keep(self, end: CaseEnd, rows: pa.Table | None = None) -> None:
-        """Write a case that has ended; on rank 0 alone."""
+        """Write a case that has ended, with what was seen since the one before; on rank 0 alone."""
         if self.control.rank == 0:
-            write_part(self.run, end, rows)
+            write_part(self.run, end, rows, self.record.seen(self.watch.looks[self.said :]))
+            self.said = len(self.watch.looks)
 
     def go(self, todo: Sequence[Case], budget_s: float) -> None:
         """Run the cases in order; one that ends early leaves its time to those after it."""
@@ -455,6 +460,7 @@ def run_session(
         synchroniser,
         pool,
         watch,
+        record,
         gpu,
     )
     left_s = 0.0

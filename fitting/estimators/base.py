@@ -21,15 +21,13 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from calib.fitting.estimators.draws import drawn_medians, equal
+from calib.fitting.launches import quantile_of_t
 from calib.fitting.regression import CONFIDENCE
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
 TAILS = (1.0 - CONFIDENCE) / 2.0, 1.0 - (1.0 - CONFIDENCE) / 2.0
 BOOTSTRAPS = 200
-# 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 launches on, the
-# truth lies between the smallest and the largest in 1 - 2 (1/2)^6 = 97% whatever the distribution
-LORD = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -179,9 +177,13 @@ def launch_medians(rows: CheckedRows) -> Floats:
     return result
 
 
-def launch_margin(medians: list[float]) -> float:
-    """Half-width that covers the truth at 95% when launches differ; 0 where their span suffices."""
-    return LORD[len(medians)] * (max(medians) - min(medians)) if len(medians) in LORD else 0.0
+def launch_margin(launches: Floats) -> Floats:
+    """95% half-width [...] of the mean of `launches` [l, ...], by Student's t; 0 of one alone."""
+    n = len(launches)
+    if n < 2:
+        return np.zeros(launches.shape[1:])
+    result: Floats = quantile_of_t(n - 1.0) * launches.std(axis=0, ddof=1) / np.sqrt(n)
+    return result
 
 
 def interval(value: float, draws: ArrayLike, launches: Sequence[float] = ()) -> tuple[float, float]:
@@ -191,19 +193,17 @@ def interval(value: float, draws: ArrayLike, launches: Sequence[float] = ()) -> 
     them (`launch_margin`).
     """
     low, high = np.quantile(np.asarray(draws, dtype=float), TAILS)
-    margin = launch_margin(list(launches))
-    ends = (low, high, value - margin, value + margin, *launches)
+    margin = float(launch_margin(np.array(launches, dtype=float)))
+    ends = low, high, value, value - margin, value + margin
     return max(float(min(ends)), 0.0), float(max(ends))
 
 
 def held_by_launches(
     low: Floats, high: Floats, value: Floats, launches: Floats, least: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """Ends [n], `least` or more, widened to hold what each launch alone says [l, n]."""
-    margin = np.array([launch_margin(column.tolist()) for column in launches.T])
-    low = np.minimum.reduce([low, value - margin, launches.min(axis=0)])
-    high = np.maximum.reduce([high, value + margin, launches.max(axis=0)])
-    return np.maximum(low, least), high
+    """Ends [n], `least` or more, widened by how the launches differ, each of which says [l, n]."""
+    margin = launch_margin(launches)
+    return np.maximum(np.minimum(low, value - margin), least), np.maximum(high, value + margin)
 
 
 def widest(

@@ -33,11 +33,10 @@ from calib.fitting.parameters.file import (
 from calib.fitting.sections.collective_rows import usual
 from calib.fitting.sections.compute import of_slowest_rank, taking_time
 from calib.foundation.execution import execution_of
-from calib.microbench.cases import InPlaceCase
+from calib.microbench.cases import MET, InPlaceCase
 from calib.microbench.records.samples import Samples
 
 BOOTSTRAPS = 100
-MET = ("halo", "layerwise")
 EXCHANGE, COPIES = "exchange", "copies"
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import lsq_linear
 
 from calib.fitting.parameters.speed import (
+    FEWEST_LOOKS,
     REFERENCES,
     Reference,
     References,
@@ -30,8 +32,9 @@ AROUND_S = 5.0
 # cases so near in time are disturbed by the same thing, and drawn together
 TOGETHER_S = 10.0
 FEWEST_TIMES, FEWEST_STRETCHES = 30, 8
-# what other work can follow, by its place in REFERENCES
-FOLLOWED: dict[SpeedOf, tuple[int, ...]] = {"compute": (0, 1), "messages": (0, 1, 2)}
+# What other work can follow, by its place in REFERENCES. A copy takes up to three times as long in one
+# launch as in the next, by where its pages happen to lie: that says nothing of other work.
+FOLLOWED: dict[SpeedOf, tuple[int, ...]] = {"compute": (0,), "messages": (0, 2)}
 # a time that changed by more than this (logarithm) between launches had another reason
 MOST_CHANGE = math.log(2.0)
 DRAWS = 200
@@ -58,7 +61,10 @@ def at_one_speed(
         Of the bootstrap.
     """
     shifts = shifts_of(rows, launches, ends)
-    references = [_references(ranks, looks) for ranks, looks in _by_ranks(launches)]
+    whole = set(rows.where(kind="in_place").distinct("case_id")) if len(rows) else set()
+    references = [
+        _references(ranks, _behind(looks, ends, whole)) for ranks, looks in _by_ranks(launches)
+    ]
     laws = []
     seconds, times = rows["seconds"], rows.flat("rank_seconds")
     of_row = np.repeat(np.arange(len(rows)), rows.lengths("rank_seconds"))
@@ -86,6 +92,26 @@ def _by_ranks(launches: Sequence[LaunchRecord]) -> Iterator[tuple[int, list[Look
         looks = [look for each in launches if each.ranks == ranks for look in each.looks]
         if looks:
             yield ranks, looks
+
+
+def _behind(looks: Sequence[Look], ends: Sequence[CaseEnd], cases: Set[str]) -> Sequence[Look]:
+    """The looks right behind one of these cases; all looks where these are too few to say anything.
+
+    What a reference takes depends on what ran before it (of a copy, by a third), and trainings run whole
+    iterations: their looks are to be held against those behind whole iterations.
+    """
+    stops = sorted(
+        (end.started_unix_s + end.elapsed_s, end.case_id in cases)
+        for end in ends
+        if end.started_unix_s is not None
+    )
+    times = [time for time, _ in stops]
+    found = [
+        look
+        for look in looks
+        if (place := bisect_right(times, look.unix_s)) and stops[place - 1][1]
+    ]
+    return found if len(found) >= FEWEST_LOOKS else looks
 
 
 def _references(ranks: int, looks: Sequence[Look]) -> References:
@@ -118,7 +144,11 @@ class Course:
 
 
 def shifts_of(rows: Samples, launches: Sequence[LaunchRecord], ends: Sequence[CaseEnd]) -> Floats:
-    """Logarithms [rows, references] of the references around each row over the usual; 0 unknown."""
+    """Logarithms [rows, references] of the references around each row; 0 unknown.
+
+    Over those around the same case in other launches: what a reference takes depends on what runs
+    beside and before it, too.
+    """
     courses = {}
     for ranks, looks in _by_ranks(launches):
         logs = np.log([[getattr(look, name) or np.nan for name in REFERENCES] for look in looks])
@@ -145,6 +175,12 @@ def shifts_of(rows: Samples, launches: Sequence[LaunchRecord], ends: Sequence[Ca
         stop = start + stops.get((cases[row], start), 0.0)
         at = min(int(np.searchsorted(moments, start)), len(moments) - 1)
         values[place] = courses[of_launch[float(moments[at])]].between(start, stop)
+    _, case = np.unique([cases[row] for row in first], return_inverse=True)
+    known = ~np.isnan(values)
+    for reference in range(len(REFERENCES)):
+        here, of = known[:, reference], np.where(known, values, 0.0)[:, reference]
+        usual = np.bincount(case, weights=of) / np.maximum(np.bincount(case, weights=here), 1)
+        values[:, reference] -= usual[case]
     found = np.nan_to_num(values)[group]
     return found
 

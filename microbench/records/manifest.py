@@ -133,6 +133,17 @@ class ClockRecord(BaseModel):
     error_s: Seconds = Field(description="half-width of the offset within the launch")
 
 
+class Seen(BaseModel):
+    """Looks of a launch that manifest.json may not have: ranks that die do not finish their launch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    launch: KnownRanks = Field(description="index of the start of the ranks, from 0")
+    ranks: KnownRanks = Field(description="that were started")
+    started: UtcTime
+    looks: list[Look] = Field(description="since the part before")
+
+
 class LaunchRecord(BaseModel):
     """One start of the ranks."""
 
@@ -162,6 +173,10 @@ class LaunchRecord(BaseModel):
     looks: list[Look] = Field(
         default_factory=list, description="how the machine was, in the order of time"
     )
+
+    def seen(self, looks: list[Look]) -> Seen:
+        """Looks of this launch."""
+        return Seen(launch=self.launch, ranks=self.ranks, started=self.started, looks=looks)
 
 
 class ImportedFile(BaseModel):
@@ -208,6 +223,16 @@ class Manifest(BaseModel):
     def looks_of(self, ranks: int) -> list[Look]:
         """What launches of so many ranks saw, in the order of time."""
         return [look for each in self.launches if each.ranks == ranks for look in each.looks]
+
+    def saw(self, seen: Iterable[Seen]) -> None:
+        """Add looks to launches that have not finished; the others have all of theirs."""
+        of = {(each.launch, each.ranks, each.started): each for each in self.launches}
+        for each in seen:
+            launch = of.get((each.launch, each.ranks, each.started))
+            if launch is not None and not launch.finished:
+                there = {look.unix_s for look in launch.looks}
+                more = [look for look in each.looks if look.unix_s not in there]
+                launch.looks = sorted([*launch.looks, *more], key=lambda look: look.unix_s)
 
     def keep(self, ends: Iterable[CaseEnd]) -> None:
         """Add how cases ended; of a case that was begun again, the last end stands."""

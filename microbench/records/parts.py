@@ -19,7 +19,7 @@ from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
 from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.looks import Look, disturbed_between
-from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest
+from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, Seen
 from calib.microbench.records.samples import (
     FORMAT_KEY,
     SAMPLES_FORMAT,
@@ -29,7 +29,7 @@ from calib.microbench.records.samples import (
     write_table,
 )
 
-END_KEY = "calib_case_end"
+END_KEY, LOOKS_KEY = "calib_case_end", "calib_looks"
 # how an end begins that later commands leave as it is: for them, too, the plan's time is spent
 OUT_OF_TIME = "skipped: the time of this launch was spent"
 
@@ -39,12 +39,16 @@ def part_path(run: Path, case_id: str, launch: int) -> Path:
     return run / PARTS_DIRECTORY / f"{launch:02d}-{case_id}.parquet"
 
 
-def write_part(run: Path, end: CaseEnd, table: pa.Table | None = None) -> None:
-    """Keep a case that has ended: its rows (none, if it failed) and how it ended."""
+def write_part(
+    run: Path, end: CaseEnd, table: pa.Table | None = None, seen: Seen | None = None
+) -> None:
+    """Keep a case that has ended: its rows (none, if it failed), how it ended, and what was seen."""
     path = part_path(run, end.case_id, end.launch)
     no_link(path.parent)
     table = schema().empty_table() if table is None else table
     said = {END_KEY: end.model_dump_json()}
+    if seen is not None and seen.looks:
+        said[LOOKS_KEY] = seen.model_dump_json()
     write_table(path, table.replace_schema_metadata({**table.schema.metadata, **said}))
 
 
@@ -55,10 +59,18 @@ def part_paths(run: Path) -> list[Path]:
 
 def read_end(path: Path) -> CaseEnd:
     """How the case of a part ended. Raises FileError where the file does not say."""
+    return _read(path)[0]
 
+
+def _read(path: Path) -> tuple[CaseEnd, Seen | None]:
+    """How the case of a part ended, and what was seen before."""
     try:
         metadata = pq.read_schema(path).metadata or {}
-        return CaseEnd.model_validate_json(metadata[END_KEY.encode()])
+        seen = metadata.get(LOOKS_KEY.encode())
+        return (
+            CaseEnd.model_validate_json(metadata[END_KEY.encode()]),
+            None if seen is None else Seen.model_validate_json(seen),
+        )
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # no UTF-8, no record
         raise FileError(f"{path} does not say how its case ended; remove it") from error
 
@@ -111,8 +123,10 @@ def consolidate(run: Path) -> int:
 def _merge(run: Path, paths: list[Path]) -> int:
     if (run / MANIFEST_FILE).exists():
         manifest = Manifest.read(run)
+        found = list(map(_read, paths))
+        manifest.saw(seen for _, seen in found if seen is not None)
         looks = [look for launch in manifest.launches for look in launch.looks]
-        manifest.keep(_judged(read_end(path), looks) for path in paths)
+        manifest.keep(_judged(end, looks) for end, _ in found)
         manifest.samples_sha256 = ""  # until a whole measurement is done
         manifest.write(run)
     whole = run / SAMPLES_FILE

@@ -31,7 +31,7 @@ MOST_LOOKS = 1500  # of a reference
 
 @dataclass(frozen=True)
 class Watched:
-    """Looks at the machine during one launch of a measurement, or during one training."""
+    """Looks at the machine during one launch, of a measurement or of a training."""
 
     what: str
     ranks: int
@@ -52,9 +52,12 @@ class Slowness:
 def slowness(watched: Sequence[Watched], speed: Speed | None = None) -> list[Slowness]:
     """The references of all looks, beside those of the calibration for as many ranks.
 
-    Where these are not known, beside the median of the looks.
+    Where these are not known, or nothing is known to follow them, beside the median of the looks: what a
+    copy takes depends on what ran before it.
     """
     found = []
+    laws = speed.laws if speed is not None else []
+    followed = {name for law in laws for name in law.exponents}
     for name in REFERENCES:
         for ranks in sorted({of.ranks for of in watched}):
             there = [
@@ -65,7 +68,7 @@ def slowness(watched: Sequence[Watched], speed: Speed | None = None) -> list[Slo
                 if (seconds := getattr(look, name))
             ]
             known = speed.of_ranks(ranks) if speed is not None else None
-            usual = known.seconds.get(name) if known is not None else None
+            usual = known.seconds.get(name) if known is not None and name in followed else None
             if there:
                 base = usual.value if usual else median([seconds for _, _, seconds in there])
                 found += [Slowness(name, of, look, seconds / base) for of, look, seconds in there]
@@ -91,6 +94,7 @@ def machine_speed_figure(watched: Sequence[Watched], found: Sequence[Slowness]) 
                 )
             )
     bands = [of for of in watched if of.training and of.looks]
+    bands.sort(key=lambda of: of.looks[0].unix_s)
     return {
         "data": data,
         "layout": {

@@ -24,10 +24,10 @@ from calib.reports.scoring.accuracy import (
 )
 from calib.reports.scoring.timed import (
     Timed,
+    at_speed,
     disturbed_by,
     looks_of,
     mean_of,
-    mean_of_known,
     share_waited,
 )
 from calib.reports.words import samples_words
@@ -181,15 +181,17 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
     """The score of a projection, which has a time, against all launches of its case."""
     assert projection.total is not None
     runs = sorted(runs, key=lambda run: run.header.started)
-    launches, n = [Timed.of(run, speed) for run in runs], len(runs)
+    launches, n = list(map(Timed.of, runs)), len(runs)
     heads = [run.header for run in runs]
     head = heads[0]
     factor = launch_factor(projection.sources, projection.total.value or math.inf)
     total = mean_of_launches(projection.total, factor, n)
     spreads = [spread for launch in launches if (spread := launch.spread) is not None]
-    at_speed = None
-    if any(launch.at_speed for launch in launches):
-        at_speed = compare(total, mean_of(launch.at_speed or launch.total for launch in launches))
+    looks = [look for run in runs for look in looks_of(run)]
+    slowdown = None
+    if speed is not None and looks:
+        slowdown = speed.slowdown(looks, head.p, fmean(launch.sent for launch in launches))
+    then = at_speed(launches, slowdown)
 
     def phase(name: str) -> PhaseAccuracy:
         # one that takes no time may not be there
@@ -219,10 +221,10 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
         memory=memory_accuracy(projection, runs),
         sources=sources_of_launches(projection.sources, n),
         run_id=run_id(head),
-        disturbed=disturbed_by([look for run in runs for look in looks_of(run)]),
+        disturbed=disturbed_by(looks),
         waited=share_waited(launches),
-        slowdown=mean_of_known(launch.slowdown for launch in launches),
-        at_speed=at_speed,
+        slowdown=slowdown,
+        at_speed=None if then is None else compare(total, then),
     )
 
 

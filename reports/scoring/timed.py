@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from calib.fitting.parameters.speed import Speed
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, quantile
 from calib.microbench.records.looks import DISTURBANCES, Disturbance, Look
@@ -28,37 +27,35 @@ NO_TIME = Estimate.exactly(0.0)
 class Timed:
     """The timed iterations of one launch; s.
 
-    `waited` and `at_speed` are None where nobody counted what ranks waited for a core; `slowdown` where
-    the machine's speed is not known.
+    `waited` and `alone`, the iteration without what was waited for a core, are None where nobody
+    counted that. `sent` is the share of the iterations that is messages.
     """
 
     totals: list[float]
     total: Estimate
     phases: dict[str, Estimate]
+    sent: float
     waited: float | None
-    slowdown: Estimate | None
-    at_speed: Estimate | None
+    alone: Estimate | None
 
     @classmethod
-    def of(cls, run: TrainingRun, speed: Speed | None) -> Timed:
-        """Of the launch of a run that is scored; `speed` is the calibration's, where it is known."""
+    def of(cls, run: TrainingRun) -> Timed:
+        """Of the launch of a run that is scored."""
         times = [iteration.times for iteration in run.timed]
         totals = [seconds for seconds, _ in times]
-        looks = looks_of(run)
-        slowdown = None
-        if speed is not None and looks:
-            slowdown = speed.slowdown(looks, run.header.p, _sent_share(times))
-        waits = _waits(run)
-        known = waits is not None or slowdown is not None
+        waits, alone = _waits(run), None
+        if waits is not None:
+            pairs = zip(totals, waits, strict=True)
+            alone = _measured([max(0.0, total - wait) for total, wait in pairs])
         return cls(
             totals=totals,
             total=_measured(totals),
             phases={
                 name: _measured([phases[name] for _, phases in times]) for name in TIMED_PHASES
             },
+            sent=_sent_share(times),
             waited=None if waits is None else math.fsum(waits),
-            slowdown=slowdown,
-            at_speed=_at_speed(totals, waits or [0.0] * len(totals), slowdown) if known else None,
+            alone=alone,
         )
 
     @property
@@ -82,11 +79,20 @@ def mean_of(launches: Iterable[Estimate]) -> Estimate:
     return Estimate(value=value, low=max(0.0, value - below), high=value + above)
 
 
-def mean_of_known(launches: Iterable[Estimate | None]) -> Estimate | None:
-    """The mean; None unless all are known."""
-    found = list(launches)
-    known = [each for each in found if each is not None]
-    return mean_of(known) if len(known) == len(found) else None
+def at_speed(launches: Sequence[Timed], slowdown: Estimate | None) -> Estimate | None:
+    """Seconds of an iteration without waiting, at the speed of the calibration; None: nothing is known.
+
+    The relative errors of the mean and of the slowdown are independent of one another.
+    """
+    if slowdown is None and all(launch.alone is None for launch in launches):
+        return None
+    alone = mean_of(launch.alone or launch.total for launch in launches)
+    if slowdown is None or slowdown.low <= 0 or alone.low <= 0:
+        return alone
+    value = alone.value / slowdown.value
+    down = math.hypot(math.log(alone.value / alone.low), math.log(slowdown.high / slowdown.value))
+    up = math.hypot(math.log(alone.high / alone.value), math.log(slowdown.value / slowdown.low))
+    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
 def share_waited(launches: Sequence[Timed]) -> float | None:
@@ -131,19 +137,3 @@ def _waits(run: TrainingRun) -> list[float] | None:
         return [0.0] * len(run.timed)
     found = [max(each.waited) for each in run.timed if each.waited]
     return found if found and len(found) == len(run.timed) else None
-
-
-def _at_speed(
-    totals: Sequence[float], waits: Sequence[float], slowdown: Estimate | None
-) -> Estimate:
-    """Seconds of an iteration without waiting, at the speed of the calibration.
-
-    The relative errors of the median and of the slowdown are independent of one another.
-    """
-    alone = _measured([max(0.0, total - wait) for total, wait in zip(totals, waits, strict=True)])
-    if slowdown is None or slowdown.low <= 0 or alone.low <= 0:
-        return alone
-    value = alone.value / slowdown.value
-    down = math.hypot(math.log(alone.value / alone.low), math.log(slowdown.high / slowdown.value))
-    up = math.hypot(math.log(alone.high / alone.value), math.log(slowdown.value / slowdown.low))
-    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))

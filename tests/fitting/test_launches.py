@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -250,6 +251,28 @@ def test_kinds_are_told_apart_and_estimates_use_their_own() -> None:
     assert found != together(one) == together(one, NO_OTHERS)
     assert slowest_rank(layer, among).half_width < 0.1 * found.half_width
     assert estimated(one, one["seconds"], among) == found
+
+
+def test_launches_of_other_numbers_of_ranks_tell_how_launches_differ() -> None:
+    """Of work of each rank; a network has no such, and what a kind itself shows is never lessened."""
+
+    def spreads(of: str, low: float, high: float) -> list[Spread]:
+        rows = launched(0, [1.0], kind=of, library="torch", ranks=2)
+        samples = as_samples(rows)
+        mine = Kind.of(*(getattr(samples.first, name) for name in Kind._fields))
+        few = Spread(common=low**2, common_freedom=1.0, cases=5)
+        many = Spread(common=high**2, common_freedom=5.0, cases=4)
+        alone = Launches({mine: few, mine._replace(ranks=1, active_ranks=1): many})
+        return [few, alone.like(samples)]
+
+    few, found = spreads("in_place", 0.1, 0.2)
+    pooled = (1 * 0.1**2 + 5 * 0.2**2) / 6
+    assert (found.common, found.common_freedom) == (pytest.approx(pooled), 6.0)
+    assert found == replace(few, common=found.common, common_freedom=6.0)
+    few, found = spreads("in_place", 0.3, 0.1)
+    assert (found.common, found.common_freedom) == (pytest.approx(0.09), 6.0)
+    few, found = spreads("collective", 0.1, 0.2)
+    assert found == few
 
 
 def by_launch(rows: Sequence[Sample]) -> list[tuple[int, list[Sample]]]:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
-from calib.microbench.cases import EXCHANGED, InPlaceCase
+from calib.microbench.cases import EXCHANGED, MET, InPlaceCase
 from calib.microbench.control import Control
 from calib.microbench.machine.heap import freed_in_sums, is_shared, largest_freed, own_heap
 from calib.microbench.machine.waits import waits_here
@@ -47,7 +47,6 @@ LAYERS_SHARE = 0.3  # of the case's time
 # an iteration of 2 to 20 ms takes up to twice as long at first, and some 100 ms to settle
 SETTLE_S = 0.15
 COMPUTED = ("forward", "backward")
-MET = ("halo", "layerwise")  # while layers run
 RankRows = dict[str, list[list[float]]]  # operation -> repetition -> rank
 COPIES = "copies"  # what "pack" has before gradients are packed
 

@@ -13,7 +13,6 @@ from scipy.stats import t as student
 from sklearn.exceptions import NotFittedError
 
 from calib.fitting.estimators.base import (
-    LORD,
     Estimator,
     ExtrapolationWarning,
     checked,
@@ -134,8 +133,11 @@ def test_an_interval_holds_the_value_and_the_launches() -> None:
     assert interval(10.0, draws) == pytest.approx((9.05, 10.95))
     assert interval(12.0, draws) == pytest.approx((9.05, 12.0))
     low, high = interval(10.0, draws, [9.0, 10.0, 11.0])
-    margin = LORD[3] * 2.0
+    margin = student.ppf(0.975, 2) * 1.0 / np.sqrt(3)
     assert (low, high) == pytest.approx((10.0 - margin, 10.0 + margin))
+    assert interval(10.0, [10.0] * 9, np.linspace(9.0, 11.0, 40)) == pytest.approx(
+        (10 - 0.1919, 10 + 0.1919), abs=1e-3
+    )
     assert interval(1.0, draws / 10, [0.5, 1.5])[0] == 0.0  # a time is not negative
 
 

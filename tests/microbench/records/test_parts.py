@@ -23,11 +23,13 @@ from tests.helpers.runs import new_manifest
 import calib.microbench.records.parts
 from calib.foundation.errors import FileError
 from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
-from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.looks import Look
+from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest
 from calib.microbench.records.parts import (
     OUT_OF_TIME,
     cases_done,
     consolidate,
+    finish_launch,
     part_path,
     part_paths,
     read_end,
@@ -171,6 +173,33 @@ def test_a_checksum_of_before_does_not_stand_for_rows_of_after(tmp_path: Path) -
     write(tmp_path, "a")
     consolidate(tmp_path)
     assert Manifest.read(tmp_path).samples_sha256 == ""
+
+
+def test_looks_of_ranks_that_died_are_kept(tmp_path: Path) -> None:
+    """Of a launch that has finished, manifest.json has all; another one's looks are in its parts."""
+    begun = {
+        "command": "",
+        "places": [],
+        "oversubscribed": False,
+        "timer": {},
+        "load_average": None,
+    }
+    done, died = (
+        LaunchRecord(launch=n, ranks=2, started=f"2026-11-27T10:0{n}:00Z", **begun) for n in (0, 1)
+    )
+    new_manifest(launches=[done, died]).write(tmp_path)
+    finish_launch(tmp_path, done.model_copy(update={"finished": "2026-11-27T10:01:00Z"}))
+    looks = [Look(unix_s=100.0 + n, window_s=1.0, disturbed=["slow"]) for n in range(4)]
+    end = end_of("a").model_copy(update={"started_unix_s": 99.5, "elapsed_s": 0.4})
+    write_part(tmp_path, end, seen=done.seen(looks[:1]))
+    write_part(tmp_path, end_of("a", 1), seen=died.seen(looks[1:2]))
+    consolidate(tmp_path)
+    # in the order of their files, not of time
+    write_part(tmp_path, end_of("c", 1), seen=died.seen(looks[2:3]))
+    write_part(tmp_path, end_of("b", 1), seen=died.seen(looks[3:]))
+    write_part(tmp_path, end_of("d", 1), seen=died.seen([]))
+    consolidate(tmp_path)
+    assert [launch.looks for launch in Manifest.read(tmp_path).launches] == [[], looks[1:]]
 
 
 def test_cases_done(tmp_path: Path) -> None:
