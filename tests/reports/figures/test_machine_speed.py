@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.reports.records import look
 
-from calib.fitting.parameters.speed import References, Speed
+from calib.fitting.parameters.speed import References, Speed, SpeedLaw
 from calib.foundation.records import Estimate
 from calib.reports.figures.machine_speed import (
     DISTURBED,
@@ -39,12 +39,15 @@ WATCHED = [LAUNCH, TRAINING]
 
 def test_beside_the_calibration() -> None:
     known = References(ranks=2, looks=9, seconds={"arithmetic_s": Estimate.exactly(0.5e-3)})
-    found = slowness(WATCHED, Speed(references=[known]))
+    law = SpeedLaw(of="compute", exponents={"arithmetic_s": Estimate.exactly(0.5)}, n=9)
+    found = slowness(WATCHED, Speed(references=[known], laws=[law]))
     ratios = [of.ratio for of in found if of.reference == "arithmetic_s"]
     assert ratios == pytest.approx([2.0, 2.0, 2.2, 4.0, 3.0])
     [memory] = [of.ratio for of in found if of.reference == "memory_s"]
     assert memory == 1.0  # not calibrated: beside its own median
     assert slowness(WATCHED)[3].ratio == pytest.approx(2.0 / 1.1)
+    # what nothing follows is beside its own median, too
+    assert slowness(WATCHED, Speed(references=[known])) == slowness(WATCHED)
     assert slowness([]) == []
 
 
