@@ -84,6 +84,7 @@ def attributed(t: Floats, waited: Floats, all_of_it: bool = True) -> Floats:
     What no part took longer than mostly is taken off all by their time, unless not `all_of_it`.
     """
     net, known = t, np.nan_to_num(t)
+    all_s = known.sum(axis=1)
     usual = np.nanquantile(t, USUALLY if all_of_it else 0.0, axis=0)
     for _ in range(ROUNDS):
         longer = np.clip(np.nan_to_num(t - usual), 0.0, None)
@@ -91,7 +92,8 @@ def attributed(t: Floats, waited: Floats, all_of_it: bool = True) -> Floats:
         share = np.minimum(1.0, np.divide(waited, whole, out=np.zeros_like(whole), where=whole > 0))
         net = t - longer * share[:, None]
         if all_of_it:
-            rest = (waited - share * whole) / known.sum(axis=1)
-            net = net - known * np.clip(rest, 0.0, 1.0)[:, None]
+            rest = waited - share * whole
+            part = np.divide(rest, all_s, out=np.zeros_like(rest), where=all_s > 0)
+            net = net - known * np.clip(part, 0.0, 1.0)[:, None]
         usual = np.nanmedian(net, axis=0)
     return net

@@ -455,6 +455,8 @@ def _memory(row: CsvRow, law: MemoryReuse) -> Rows:
 def _overlap(row: CsvRow, law: Overlap) -> Rows:
     row = row._replace(operation="data", error=law.error)
     yield from row.fields(law, "eta", "slowdown", "held_out_error", "error_factor")
+    for each in law.iterations:
+        yield row.of("iteration", each.seconds, SECONDS)._replace(name=each.model)
     yield from _residuals(row, law.residual_quantiles)
 
 

@@ -97,7 +97,7 @@ def _by_ranks(launches: Sequence[LaunchRecord]) -> Iterator[tuple[int, list[Look
 def _behind(looks: Sequence[Look], ends: Sequence[CaseEnd], cases: Set[str]) -> Sequence[Look]:
     """The looks right behind one of these cases; all looks where these are too few to say anything.
 
-    What a reference takes depends on what ran before it (of a copy, by a third), and trainings run whole
+    What a reference takes depends on what ran before it (of a copy, by half), and trainings run whole
     iterations: their looks are to be held against those behind whole iterations.
     """
     stops = sorted(
