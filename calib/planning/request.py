@@ -70,7 +70,7 @@ class Effort:
     launches: int
     grid_factor: int
     iterations: int
-    turns: int
+    turns: int = 1
     extras: bool = True
 
     def rounds_of(self, budget_s: float) -> int:
@@ -80,7 +80,7 @@ class Effort:
 
 
 FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=30, turns=3)
-QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, turns=1, extras=False)
+QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, extras=False)
 
 
 def seconds_of(text: str, option: str = "") -> float:
