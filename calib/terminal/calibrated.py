@@ -85,7 +85,7 @@ def _noise(of: Summary) -> ScreenLine:
     return (
         "repeats",
         percent(ceiling.mean),
-        "how well a launch predicts the next of the same work, as far as one can",
+        "how well one launch predicts the next of the same work",
     )
 
 

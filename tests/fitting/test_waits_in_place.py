@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers.rows import as_samples, sample
+from tests.helpers.runs import end
 
 from calib.fitting.undisturbed import undisturbed
 from calib.fitting.waits_in_place import attributed, without_waits
-from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.samples import Sample
 
 PARTS = np.array([10.0, 30.0, 20.0, 0.5])
@@ -110,19 +110,9 @@ def test_iterations_in_place_are_undisturbed_part_by_part() -> None:
     turns = [[8.0, 6.0]] * 3 + [[4.0, 10.0]] * 3
     parts = {name: [[turn[k]] for turn in turns] for k, name in enumerate(("forward", "backward"))}
     given = as_samples(rows(parts, [[4.0]] * 6))
-    end = CaseEnd(
-        case_id="0" * 16,
-        launch=0,
-        label="",
-        purpose="",
-        repetitions=6,
-        half_width=None,
-        stopped_by="budget",
-        elapsed_s=1.0,
-        started_unix_s=sample().started_unix_s,
-        disturbed=["cores"],
-    )
-    found, (note,) = undisturbed(given, [end])
+    started = sample().started_unix_s
+    busy = end("0" * 16, started_unix_s=started, disturbed=["cores"])
+    found, (note,) = undisturbed(given, [busy])
     assert "12 rows less what was waited" in note
     assert found.where(operation="forward")["seconds"] == pytest.approx([4.0] * 6)
     assert found.where(operation="backward")["seconds"] == pytest.approx([6.0] * 6)
