@@ -160,7 +160,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             measured_from=min((launch.started for launch in launches), default="unknown"),
             measured_until=max((ln.finished or ln.started for ln in launches), default="unknown"),
             seed=seed,
-            launches=min(Counter(launch.ranks for launch in launches).values(), default=0),
+            launches=_launches_made(measured),
             environments=one_of_each(launch.environment for launch in launches),
             notes=notes,
         ),
@@ -262,6 +262,16 @@ def _planned(
             "left out"
         )
     return kept, notes
+
+
+def _launches_made(measured: Sequence[MeasuredRun]) -> int:
+    """Of the number of ranks that has the fewest; of one launch, ranks may be started several times."""
+    made = {
+        (number, launch.launch, launch.ranks)
+        for number, run in enumerate(measured)
+        for launch in run.manifest.launches
+    }
+    return min(Counter(ranks for *_, ranks in made).values(), default=0)
 
 
 def _together(measured: Sequence[MeasuredRun]) -> Samples:
