@@ -225,8 +225,8 @@ def _is_made(run: Path, launches: int) -> bool:
     return all(
         (case.id, launch) in done
         for size in plan.sizes
-        for case in plan.cases_for(size)
         for launch in range(min(launches, plan.launches_of(size)))
+        for case in plan.cases_in(size, launch)
     )
 
 

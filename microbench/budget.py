@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from calib.foundation.words import seconds_words
-from calib.microbench.cases import Case, CollectiveCase, Held, Plan, law_of
-from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions
+from calib.microbench.cases import OWN_LAUNCHES, Case, CollectiveCase, Held, Plan, law_of
+from calib.microbench.timing.repeat import FEWEST_REPETITIONS
 
 # a case's share of the time, relative to others: a whole iteration takes long, and corrects every
 # prediction; what no prediction looks up can wait
@@ -62,12 +62,15 @@ def seconds_of_size(plan: Plan, ranks: int) -> float:
 def budget_of(plan: Plan, ranks: int, todo: Sequence[Case]) -> float:
     """Seconds for cases of one launch: their share, by weight, of the launch's part of the budget.
 
-    A launch that is begun again after an interruption has time for what is left, and no more.
+    A launch that is begun again after an interruption has time for what is left, and no more. Cases that
+    only some launches have take the time of the others there.
     """
-    held = plan.held_of(ranks)
-    each = held.seconds if held else seconds_of_size(plan, ranks) / plan.launches
+    held, launches = plan.held_of(ranks), plan.launches_of(ranks)
+    each = held.seconds if held else seconds_of_size(plan, ranks) / launches
     whole = weights_of(plan.cases_for(ranks))
-    return each * weights_of(todo) / whole if whole else 0.0  # no prediction needs this size
+    own = weights_of(case for case in todo if case.has_own_ranks and case.weight is None)
+    mine = weights_of(todo) + own * (launches / min(launches, OWN_LAUNCHES) - 1.0)
+    return each * mine / whole if whole else 0.0  # no prediction needs this size
 
 
 def is_first(case: Case) -> bool:
@@ -87,14 +90,18 @@ def fewest_s(case: Case) -> float:
     return (case.fewest_s or 0.0) if isinstance(case, CollectiveCase) else 0.0
 
 
-def at_its_fewest(result: Repetitions, elapsed_s: float) -> float:
-    """Seconds that a case would have taken at its fewest repetitions."""
-    made = max(map(len, result.ranks.values()), default=0) + BEFORE_REPETITIONS
-    return elapsed_s * min(1.0, FEWEST_CALLS / made)
+def at_its_fewest(repetitions: int, elapsed_s: float) -> float:
+    """Seconds that a case of so many repetitions would have taken at its fewest."""
+    return elapsed_s * min(1.0, FEWEST_CALLS / (repetitions + BEFORE_REPETITIONS))
 
 
 def chosen(
-    plan: Plan, ranks: int, needs: Mapping[str, float], spent_s: float = 0.0, others_s: float = 0.0
+    plan: Plan,
+    ranks: int,
+    needs: Mapping[str, float],
+    spent_s: float = 0.0,
+    others_s: float = 0.0,
+    own_s: float = 0.0,
 ) -> Plan:
     """The plan with what its budget holds of the collectives of a size.
 
@@ -110,6 +117,8 @@ def chosen(
         Seconds of the size's time that are gone.
     others_s
         Seconds that a launch takes for what it never leaves out, at the fewest repetitions.
+    own_s
+        The same of cases with ranks of their own, which OWN_LAUNCHES have.
 
     Returns
     -------
@@ -129,13 +138,18 @@ def chosen(
     total = sum(needs[case.id] for case in known)
     filled_s = time_s * FILLED
     least = min(FEWEST_LAUNCHES, plan.launches)
-    all_s = total + others_s
-    launches = next((n for n in range(plan.launches, least, -1) if n * all_s <= filled_s), least)
-    most_s = filled_s / launches
+
+    def beside(n: int) -> float:
+        """Seconds of a launch, one of n, that collectives do not have."""
+        return others_s + own_s * min(n, OWN_LAUNCHES) / n
+
+    several = range(plan.launches, least, -1)
+    launches = next((n for n in several if n * (total + beside(n)) <= filled_s), least)
+    most_s, beside_s = filled_s / launches, beside(launches)
     share = weights_of(known) / weights_of(plan.cases_for(ranks))
-    free = max(most_s - others_s, most_s * share)
+    free = max(most_s - beside_s, most_s * share)
     first, kept = set[str](), set(needs)
-    if all_s > most_s:
+    if total + beside_s > most_s:
         first, kept = needed_most(known, needs, free, most_s)
 
     def told(case: Case) -> Case:

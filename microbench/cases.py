@@ -39,6 +39,8 @@ from calib.foundation.run_files import PLAN_FILE
 
 MAX_LAUNCHES = 1000
 Launches = Annotated[int, Field(ge=1, le=MAX_LAUNCHES)]
+# in which cases are that have ranks of their own; as many as a training has
+OWN_LAUNCHES = 3
 # fields of a case that are not its work
 NOT_WORK = {"purpose", "tier", "weight", "live_bytes", "fewest_s", "first", "left_out"}
 # rows of iterations of data parallelism whose gradients travel during the backward, or after it
@@ -72,6 +74,11 @@ class CaseBase(BaseModel):
         content = self.model_dump(exclude=NOT_WORK, exclude_defaults=True, mode="json")
         text = type(self).__name__ + json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def has_own_ranks(self) -> bool:
+        """Whether it is timed by ranks that ran nothing before, as those of a training have not."""
+        return False
 
 
 class CollectiveCase(CaseBase):
@@ -333,9 +340,6 @@ class InPlaceCase(Divided, CaseBase):
     meetings: tuple[tuple[str, str, CountOrNone], ...] = Field(
         default=(), description="(phase, operation, how often) ranks meet while layers run"
     )
-    summed_bytes: WholeBytes = Field(
-        default=0, description="the most that a rank receives of a sum at once, B; 0: nothing"
-    )
     copies: tuple[tuple[str, str, CountOrNone, CountOrNone, CountOrNone], ...] = Field(
         default=(), description="(concat or split, key, parts, B, how often) of shards and halos"
     )
@@ -344,6 +348,11 @@ class InPlaceCase(Divided, CaseBase):
     def batch(self) -> int:
         """Samples that a rank runs at once."""
         return self.division.local_batch
+
+    @property
+    def has_own_ranks(self) -> bool:
+        """Yes, but on a GPU, whose memory PyTorch keeps: else it matters what a process did before."""
+        return self.device == "cpu"
 
     @property
     def label(self) -> str:
@@ -455,6 +464,16 @@ class Plan(BaseModel):
         """The cases of one launch size, without duplicates and what the budget does not hold."""
         mine = {case.id: case for case in self.cases if case.ranks == ranks}.values()
         return [case for case in mine if not getattr(case, "left_out", "")]
+
+    def cases_in(self, ranks: int, launch: int) -> list[Case]:
+        """Those of one launch.
+
+        Cases with ranks of their own, whose start takes as long as they do, are in OWN_LAUNCHES, the
+        first ones and the last, and in others where predictions need them.
+        """
+        has_all = launch < OWN_LAUNCHES - 1 or launch == self.launches_of(ranks) - 1
+        cases = self.cases_for(ranks)
+        return [case for case in cases if has_all or case.weight or not case.has_own_ranks]
 
     def as_asked(self) -> Plan:
         """The plan as it was before any launch found out what the budget holds."""

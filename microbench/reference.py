@@ -32,7 +32,7 @@ GPU_COPIED_BYTES = 64 * 2**20
 
 
 def _mapped(nbytes: int) -> Float32s:
-    """Zeros in memory of their own, touched: malloc's thresholds do not hear of them (heap.py)."""
+    """Zeros in memory of their own, touched: malloc's thresholds do not hear of them."""
     items = np.frombuffer(mmap.mmap(-1, nbytes), dtype=np.float32)
     items.fill(0.0)
     return items

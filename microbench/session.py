@@ -1,4 +1,4 @@
-"""One launch of the ranks: runs the cases of its size that have no rows yet.
+"""One start of the ranks: runs the cases of a launch that have no rows yet.
 
 SPMD: every rank calls `run_session` with the same plan. Rank 0 keeps the rows (one part file a
 case), so a crash costs the case it happened in and the next run goes on after it.
@@ -6,9 +6,7 @@ case), so a crash costs the case it happened in and the next run goes on after i
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +26,6 @@ from calib.microbench.budget import (
     budget_of,
     chosen,
     fewest_s,
-    is_first,
     is_left_out,
     seconds_of_size,
     weight_of,
@@ -36,7 +33,6 @@ from calib.microbench.budget import (
 from calib.microbench.cases import (
     Case,
     CollectiveCase,
-    InPlaceCase,
     LayerCase,
     Plan,
     SparseCase,
@@ -60,6 +56,7 @@ from calib.microbench.records.parts import (
     OUT_OF_TIME,
     cases_done,
     changed_manifest,
+    ended_before,
     finish_launch,
     read_ends,
     write_part,
@@ -69,6 +66,14 @@ from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
 from calib.microbench.timing.watchdog import ProgressReport, beat
+from calib.microbench.turns import (
+    case_seed,
+    has_optimizer,
+    is_on_gpu,
+    needs_torch,
+    of_these_ranks,
+    ordered_cases,
+)
 from calib.microbench.watch import Watch
 
 LEFT_OUT = f"{OUT_OF_TIME}; a larger budget measures them"
@@ -81,35 +86,6 @@ RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
 
 Runner = Callable[[Control, Any, int, float, float], Repetitions]
-
-
-def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
-    """The cases of one launch, tier by tier; in each models in place come first, when little is freed.
-
-    What is alike is shuffled by the plan's seed and the launch.
-    """
-    cases = plan.cases_for(ranks)
-    random.Random(f"{plan.seed}-{ranks}-{launch}").shuffle(cases)
-    return sorted(cases, key=_turn)
-
-
-def _turn(case: Case) -> tuple[int, bool]:
-    return 0 if is_first(case) else case.tier, not isinstance(case, InPlaceCase)
-
-
-def case_seed(plan: Plan, case: Case) -> int:
-    """The seed of a case's input data."""
-    return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
-
-
-def needs_torch(case: Case) -> bool:
-    """Whether ranks load PyTorch for a case: all but collectives of MPI on buffers of the host."""
-    return not (isinstance(case, CollectiveCase) and (case.library, case.device) == ("mpi", "cpu"))
-
-
-def is_on_gpu(case: Case) -> bool:
-    """Whether a case has its buffers or kernels on a GPU."""
-    return getattr(case, "device", "cpu") == "cuda"
 
 
 @dataclass
@@ -129,8 +105,12 @@ class Session:
     watch: Watch
     record: LaunchRecord
     gpu: Device | None = None
+    again: str = ""
     others_s: float = 0.0
-    """Of the cases so far, at their fewest repetitions."""
+    own_s: float = 0.0
+    """Of the cases so far, and of those with ranks of their own, at their fewest repetitions."""
+    before: CaseEnd | None = None
+    """How the case ended that is measured once more."""
     done: list[Done] = field(default_factory=list)
     said: int = 0
     """Looks that parts have."""
@@ -171,6 +151,15 @@ class Session:
         timer, clock = device.events or self.timer, self.synchroniser.clock
         return CollectiveSetting(self.control, self.pool, self.placement, timer, clock, device)
 
+    def __post_init__(self) -> None:
+        """Read what other ranks of this launch have measured."""
+        if self.control.rank == 0:
+            of = {case.id: case for case in self.plan.cases_for(self.control.size)}
+            ends = ended_before(self.run, self.launch, of)
+            self.before = next((end for end in ends if end.case_id == self.again), None)
+            own = [end for end in ends if of[end.case_id].has_own_ranks]
+            self.own_s = sum(at_its_fewest(end.repetitions, end.elapsed_s) for end in own)
+
     def must_choose(self) -> bool:
         """Whether nobody has found out yet what the budget holds of this size."""
         cases, held = self.plan.cases_for(self.control.size), self.plan.held_of(self.control.size)
@@ -188,8 +177,7 @@ class Session:
         time_s = seconds_of_size(self.plan, ranks) * FOR_CHOOSING
         # a call that ended the ranks is not made again
         ends = read_ends(self.run) if self.control.rank == 0 else []
-        deadly = [end.case_id for end in ends if end.ended_ranks]
-        deadly = self.control.broadcast_object(deadly)
+        deadly = self.control.broadcast_object([end.case_id for end in ends if end.ended_ranks])
         ruled_out = {law_of(case, *HOW) for case in cases if case.id in deadly}
         needs = expected_s(
             lambda case: needed_s(self._setting(case), case),
@@ -197,9 +185,8 @@ class Session:
             time_s,
             lambda case: self._say_case(case, 0, len(cases), time_s),
         )
-        about = [perf_counter() - begin, self.others_s]
-        spent_s, others_s = self.control.broadcast_object(about)
-        self.plan = chosen(self.plan, ranks, needs, spent_s, others_s)
+        about = perf_counter() - begin, self.others_s, self.own_s
+        self.plan = chosen(self.plan, ranks, needs, *self.control.broadcast_object(about))
         if self.control.rank:
             return
         write_plan(self.run, self.plan)
@@ -237,8 +224,9 @@ class Session:
             self.keep(self._ended(case, time() - begun, f"failed: {error}"))
             return 0.0
         best = min(attempts, key=Attempt.throttling)
-        self.others_s += at_its_fewest(best.result, time() - begun)
-        self._keep(Done(case, best, time()), again=len(attempts) - 1)
+        self.others_s += at_its_fewest(best.result.made, time() - begun)
+        more = len(attempts) - 1 if self.before is None else 1
+        self._keep(Done(case, best, time()), again=more)
         return sum(attempt.result.elapsed_s for attempt in attempts)
 
     def _keep(self, done: Done, again: int) -> None:
@@ -254,7 +242,8 @@ class Session:
             again=again,
             started=attempt.started,
         )
-        if self.control.rank == 0:
+        is_worse = self.before is not None and attempt.waiting() > (self.before.waited or 0.0)
+        if self.control.rank == 0 and not is_worse:
             words = sorted(attempt.marks)
             of, result = self.placement, attempt.result
             self.keep(end, to_table(case, result, of, self.launch, attempt.started, words))
@@ -282,6 +271,14 @@ class Session:
             self.watch.look()
             if self.control.broadcast_object(better and not again.disturbed(self.watch.looks[-1:])):
                 self._keep(again, again=1)
+
+    def tell(self) -> None:
+        """Say of a case with ranks of its own that it was disturbed: others measure it again."""
+        self.watch.look()
+        for of in self.done:
+            if of.disturbed(self.watch.looks):
+                waited = of.attempt.waiting()
+                self._say({"event": "disturbed", "id": of.case.id, "waited": waited})
 
     def _require_gpus(self) -> None:
         """Raise DeviceLost on all ranks where the GPU of one is lost: new ranks go on with the rest."""
@@ -379,6 +376,8 @@ def run_session(
     command: str = "",
     racks: Mapping[str, str] | None = None,
     make: Callable[[str, Control, Device], Communicator] = make_communicator,
+    driven: bool = False,
+    again: str = "",
 ) -> None:
     """Measure the cases of a plan in one launch. Its time is its share of the plan's budget.
 
@@ -404,6 +403,11 @@ def run_session(
         Host -> rack.
     make
         Makes the communicators of a library.
+    driven
+        Whether somebody starts ranks until nothing is left of the launch: then a case that is to have
+        ranks of its own has these, and whether it was disturbed is said.
+    again
+        The id of the only such case, if it is measured once more.
 
     Raises
     ------
@@ -421,10 +425,12 @@ def run_session(
         cases = ordered_cases(plan, communicator.size, launch)
         return [case for case in cases if (case.id, launch) not in finished]
 
-    todo = not_done(plan)
+    left = [case for case in planned if case.id == again] if again else not_done(plan)
+    todo = of_these_ranks(left) if driven else left
+    own = driven and any(case.has_own_ranks for case in todo)
     if any(map(needs_torch, todo)):
         loaded("torch").set_num_threads(placement.environment.threads)
-    if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
+    if not own and any(map(has_optimizer, todo)):
         # torch would load it with the first optimizer, for seconds, in the middle of a case
         loaded("torch._dynamo")
     timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
@@ -462,9 +468,10 @@ def run_session(
         watch,
         record,
         gpu,
+        again,
     )
     left_s = 0.0
-    if session.must_choose():
+    if session.must_choose() and not own:
         # what is never left out comes first: its time is known when the rest is chosen
         always = [c for c in todo if c.tier == 0 and not isinstance(c, CollectiveCase)]
         start, budget_s = perf_counter(), budget_of(plan, communicator.size, always)
@@ -476,7 +483,10 @@ def run_session(
     budget_s = budget_of(session.plan, communicator.size, todo) + left_s
     begun = perf_counter()
     session.go(todo, budget_s * (1.0 - FOR_MENDING))
-    session.mend(budget_s - (perf_counter() - begun))
+    if own:
+        session.tell()
+    else:
+        session.mend(budget_s - (perf_counter() - begun))
     pool.close()
     record.looks = watch.looks
     record.finished = utc_now()
@@ -485,13 +495,5 @@ def run_session(
     record.software = software_of(communicator)
     if communicator.rank == 0:
         finish_launch(run, record)
-        report(
-            {
-                "event": "session",
-                "done": len(todo),
-                "of": len(todo),
-                "launch": launch,
-                "ranks": communicator.size,
-                "elapsed_s": perf_counter() - begin,
-            }
-        )
+        about = {"launch": launch, "ranks": communicator.size, "elapsed_s": perf_counter() - begin}
+        report({"event": "session", "done": len(todo), "of": len(todo), **about})

@@ -313,7 +313,7 @@ class TimedRun:
         """Compare gradients with serial ones. Raises MeasurementError, and then keeps no time.
 
         After the timed iterations: its float64 buffers would change how glibc's malloc gives back
-        memory in them (microbench/session.py), and a plain program makes no such check.
+        memory in them (docs/measuring.md), and a plain program makes no such check.
         """
         try:
             difference, notes = checked_gradients(self._job, teams)

@@ -64,6 +64,7 @@ def command(
     quick: Quick = False,
     hang_seconds: HangSeconds = HANG_SECONDS,
     launch: Annotated[int | None, typer.Option(hidden=True)] = None,
+    again: Annotated[str, typer.Option(hidden=True)] = "",
     as_json: Json = False,
 ) -> None:
     flags = {
@@ -105,7 +106,7 @@ def command(
         )
 
     if as_rank():
-        measure_as_rank(output, launch, None if resume or driven() else request)
+        measure_as_rank(output, launch, None if resume or driven() else request, again)
         return
     rows = measure(
         output, planned(output, None if resume else request(), launcher), launcher, hang_seconds

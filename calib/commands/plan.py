@@ -22,6 +22,7 @@ from calib.microbench.cases import Case, Plan
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
+from calib.microbench.turns import starts_of
 from calib.options import (
     BatchPerRank,
     Budget,
@@ -291,9 +292,11 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
         "first, and where time is short the last tiers are left out."
     )
     short = "; that is too short for all of them" if beside > plan.budget_seconds / 2 else ""
+    launches = range(plan.launches)
+    starts = sum(starts_of(plan.cases_in(size, n)) for size in plan.sizes for n in launches)
     say(
         f"Beside their repetitions, cases take some {beside:.0f} s of it{short}. Starting the ranks "
-        f"{plan.launches * len(plan.sizes)} times comes on top."
+        f"{starts} times comes on top: whole models are timed by ranks of their own."
     )
     for line in drafted.left_out:
         say(f"left out: {line}")

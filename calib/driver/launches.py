@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
@@ -11,10 +12,12 @@ from calib.driver.listen import RankEvent
 from calib.driver.ranks import RanksEnded, run_ranks
 from calib.foundation.errors import MeasurementError
 from calib.foundation.run_files import LOG_FILE
+from calib.microbench.attempts import FOR_MENDING, MENDABLE
 from calib.microbench.budget import budget_of
 from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, read_ends, write_part
 from calib.microbench.rows import case_end
+from calib.microbench.turns import of_these_ranks
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
 
@@ -33,6 +36,8 @@ class Current:
 
     case_id: str = ""
     since: float = 0.0
+    disturbed: dict[str, float] = field(default_factory=dict)
+    """Case with ranks of its own -> share of its time that a rank waited for a core."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,9 @@ class Launches:
         Raises RanksEnded or MeasurementError when the ranks cannot even begin, and Interrupted.
         """
         launches = [(launch, size) for launch in self._numbers for size in self.plan.sizes]
-        with Bar("measure", sum(len(self.plan.cases_for(size)) for _, size in launches)) as bar:
+        with Bar(
+            "measure", sum(len(self.plan.cases_in(size, launch)) for launch, size in launches)
+        ) as bar:
             for index, (launch, size) in enumerate(launches):
                 plan = read_plan(self.run)  # the first launch of a size chooses what it holds
                 if launch < plan.launches_of(size):
@@ -70,7 +77,7 @@ class Launches:
 
     def _todo(self, launch: int, size: int) -> dict[str, Case]:
         done = cases_done(self.run)
-        cases = read_plan(self.run).cases_for(size)
+        cases = read_plan(self.run).cases_in(size, launch)
         return {case.id: case for case in cases if (case.id, launch) not in done}
 
     def _leave_out(self, launch: int, size: int) -> None:
@@ -85,9 +92,9 @@ class Launches:
 
     def _finish(self, launch: int, size: int, bar: Bar, later: Sequence[Pair]) -> None:
         """One launch: start the ranks until each of its cases has rows or has failed."""
-        in_vain = 0
+        in_vain, disturbed = 0, dict[str, float]()
         while todo := self._todo(launch, size):
-            current = Current()
+            current = Current(disturbed=disturbed)
             try:
                 self._start(launch, size, bar, later, current)
             except (RanksEnded, MeasurementError) as error:
@@ -101,12 +108,43 @@ class Launches:
                     continue
                 in_vain = 0
             else:
-                return
+                if len(self._todo(launch, size)) == len(todo):
+                    break
+        self._mend(launch, size, bar, later, disturbed)
+
+    def _mend(
+        self,
+        launch: int,
+        size: int,
+        bar: Bar,
+        later: Sequence[Pair],
+        disturbed: Mapping[str, float],
+    ) -> None:
+        """Time disturbed cases with ranks of their own once more, the worst first, while there is time.
+
+        None where most were disturbed. What fails now leaves what was measured.
+        """
+        plan = read_plan(self.run)
+        own = [case for case in plan.cases_for(size) if case.has_own_ranks]
+        if not disturbed or len(disturbed) > MENDABLE * len(own):
+            return
+        until = monotonic() + FOR_MENDING * budget_of(plan, size, own)
+        for case_id in sorted(disturbed, key=disturbed.__getitem__, reverse=True):
+            if monotonic() < until:
+                with suppress(RanksEnded, MeasurementError):
+                    self._start(launch, size, bar, later, Current(), case_id)
 
     def _start(
-        self, launch: int, size: int, bar: Bar, later: Sequence[Pair], current: Current
+        self,
+        launch: int,
+        size: int,
+        bar: Bar,
+        later: Sequence[Pair],
+        current: Current,
+        again: str = "",
     ) -> None:
         kept, later_s = self._stands(bar, later)
+        later_s += self._after_these(launch, size)
 
         def on_event(event: RankEvent) -> None:
             nonlocal kept, later_s
@@ -118,11 +156,14 @@ class Launches:
                 if event["line"]:
                     say(event["line"])
                 kept, later_s = self._stands(bar, later)
+            elif event["event"] == "disturbed":
+                current.disturbed[event["id"]] = event["waited"]
             elif event["event"] == "failed":
                 reason = event["reason"].removeprefix(f"{event['label']}: ")
                 say(f"failed: {event['label']}, launch {launch + 1}: {reason}")
 
         arguments = ["measure", "-o", str(self.run.absolute()), "--launch", str(launch)]
+        arguments += ["--again", again] if again else []
         going_on = f"finished cases are kept; `calib measure -o {self.run} --resume` goes on"
         run_ranks(
             self.launcher,
@@ -142,14 +183,20 @@ class Launches:
         wanted = {
             (case.id, launch)
             for size in plan.sizes
-            for case in plan.cases_for(size)
             for launch in self._numbers
             if launch < plan.launches_of(size)
+            for case in plan.cases_in(size, launch)
         }
         bar.total = len(wanted)
-        held = [size for launch, size in later if launch < plan.launches_of(size)]
-        later_s = sum(budget_of(plan, size, plan.cases_for(size)) for size in held)
+        held = [pair for pair in later if pair[0] < plan.launches_of(pair[1])]
+        later_s = sum(budget_of(plan, size, plan.cases_in(size, launch)) for launch, size in held)
         return len(wanted & cases_done(self.run)), later_s
+
+    def _after_these(self, launch: int, size: int) -> float:
+        """Seconds of what is left of a launch for other ranks than the next."""
+        plan, todo = read_plan(self.run), list(self._todo(launch, size).values())
+        of = budget_of(plan, size, todo), budget_of(plan, size, of_these_ranks(todo))
+        return max(of[0] - of[1], 0.0)
 
     def _blame(self, case: Case, launch: int, current: Current, error: Exception) -> None:
         """Keep that a case ended the ranks, and why."""

@@ -22,8 +22,9 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done, consolidate, remove_unfinished
 from calib.microbench.records.samples import read_run_table
-from calib.microbench.session import is_on_gpu, run_session
+from calib.microbench.session import run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
+from calib.microbench.turns import is_on_gpu
 from calib.planning.built import require_built
 from calib.planning.plan import plan_for_run
 from calib.planning.request import Request
@@ -119,9 +120,9 @@ def alone(run: Path) -> Iterator[int]:
 
 
 def measure_as_rank(
-    run: Path, launch: int | None, request: Callable[[int], Request] | None
+    run: Path, launch: int | None, request: Callable[[int], Request] | None, again: str = ""
 ) -> None:
-    """SPMD: one launch, by default the first that is not done.
+    """SPMD: one launch, by default the first that is not done; of it a case once more, if `again`.
 
     Rank 0 has the plan; without a driver it makes one from `request`.
     """
@@ -166,15 +167,18 @@ def measure_as_rank(
             emit,
             os.environ.get("CALIB_COMMAND", "direct"),
             racks,
+            driven=driven(),
+            again=again,
         )
 
 
 def next_launch(run: Path, plan: Plan, size: int) -> int:
     """The first launch of `size` ranks that has cases left; the last, where all are done."""
     done = cases_done(run)
-    cases = plan.cases_for(size)
     launches = plan.launches_of(size)
-    unfinished = (n for n in range(launches) if any((c.id, n) not in done for c in cases))
+    unfinished = (
+        n for n in range(launches) if any((c.id, n) not in done for c in plan.cases_in(size, n))
+    )
     return next(unfinished, launches - 1)
 
 

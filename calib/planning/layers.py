@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from calib.fitting.parameters.file import TRAINING_LIBRARIES
-from calib.foundation.collectives import SUMS
 from calib.foundation.execution import execution_of
 from calib.foundation.layers import LayerShape
 from calib.foundation.names import DeviceName, Library
@@ -22,7 +21,7 @@ from calib.oracle.layout.shards import (
     saving_late,
 )
 from calib.oracle.layout.stages import with_boundaries
-from calib.oracle.layout.traffic import Message, layer_flows, messages
+from calib.oracle.layout.traffic import layer_flows, messages
 from calib.oracle.layout.workload import exchanged_weights, layer_keys, workload
 from calib.oracle.memory.live_bytes import live_bytes
 from calib.oracle.model.recomputed import run_again
@@ -225,7 +224,6 @@ def in_place_case(
         else None,
         live_bytes=live_bytes(model, division, optimizer),
         meetings=_meetings(point),
-        summed_bytes=max(map(_summed, messages(model, division)), default=0),
         layer_names=tuple(model.layers[place].name for place in places),
         again_keys=tuple(keys[place] for place in again),
         again_bytes=items.activation_bytes
@@ -237,13 +235,6 @@ def in_place_case(
         copies=_copies(point),
         purpose=f"{point.label}, whole",
     )
-
-
-def _summed(message: Message) -> int:
-    """Bytes of the sum that a rank receives; 0 if nothing is added up."""
-    if message.operation == "reduce_scatter":
-        return message.nbytes // message.group_size
-    return message.nbytes if message.operation in SUMS else 0
 
 
 def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:

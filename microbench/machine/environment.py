@@ -24,7 +24,6 @@ PREFIXES = (
 )
 SPEECH = ("NCCL_DEBUG", "OMP_DISPLAY", "UCX_LOG", "MKL_VERBOSE", "DNNL_VERBOSE", "ONEDNN_VERBOSE")
 MALLOC, TUNABLE = "MALLOC_", "glibc.malloc."
-ADAPTS = "glibc (thresholds adapt)"
 
 
 def environment_here(ranks: int, threads: int, cores: int) -> Environment:
@@ -68,12 +67,7 @@ def allocator(environment: Mapping[str, str]) -> str:
         if name.startswith(MALLOC):
             fixed[name.removeprefix(MALLOC).rstrip("_").lower()] = value
     words = [f"{name}={value}" for name, value in sorted(fixed.items())]
-    return f"glibc ({', '.join(words)})" if words else ADAPTS
-
-
-def adapts(environment: Mapping[str, str]) -> bool:
-    """Whether malloc is glibc's, and nothing in `environment` fixes its thresholds."""
-    return allocator(environment) == ADAPTS
+    return f"glibc ({', '.join(words)})" if words else "glibc (thresholds adapt)"
 
 
 class _Symbol(ctypes.Structure):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,6 +78,12 @@ def _read(path: Path) -> tuple[CaseEnd, Seen | None]:
 def read_ends(run: Path) -> list[CaseEnd]:
     """How the cases of all parts ended."""
     return [read_end(path) for path in part_paths(run)]
+
+
+def ended_before(run: Path, launch: int, case_ids: Collection[str]) -> list[CaseEnd]:
+    """How those of these cases ended in a launch that have."""
+    ends = (end for end in read_ends(run) if end.launch == launch)
+    return [end for end in ends if end.case_id in case_ids]
 
 
 def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:

@@ -82,6 +82,11 @@ class Repetitions:
     calls: int = 1
     resolution_s: float = math.nan
 
+    @property
+    def made(self) -> int:
+        """Repetitions of the operation with the most, those to warm up among them."""
+        return max(map(len, self.ranks.values()), default=0)
+
     def seconds(self, operation: str) -> list[float]:
         """Maximum over ranks of each repetition after the warm-up."""
         return [max(values) for values in self.ranks[operation][self.warmup :]]

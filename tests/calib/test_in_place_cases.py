@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from tests.calib.planning.clusters import cases, cluster
@@ -119,19 +118,6 @@ def test_halos_and_their_parts(vgg: ModelSpec) -> None:
     halves.update(4 * 16 * end.items for end in ends)
     assert {(way, key, parts) for way, key, parts, _, _ in case.copies} == {("concat", "", 2)}
     assert {nbytes: n for *_, nbytes, n in case.copies} == halves
-
-
-def test_what_a_rank_receives_of_sums(vgg: ModelSpec) -> None:
-    """All gradients at once, or a share; filter's sums are of the widest input, channel's of outputs."""
-    whole = 4 * vgg.parameter_items
-    data = division_of(vgg, "data", 2)
-    assert case_of(vgg, division_of(vgg, "serial", 1)).summed_bytes == 0
-    assert case_of(vgg, data).summed_bytes == whole
-    parts = case_of(vgg, replace(data, sharded_optimizer=True)).summed_bytes
-    assert whole <= 2 * parts <= whole + 8
-    filters = case_of(NET, Division("filter", 2, 16))
-    assert filters.summed_bytes == 4 * 16 * 8
-    assert case_of(vgg, division_of(vgg, "pipeline", 2)).summed_bytes == 0
 
 
 def test_stages(vgg: ModelSpec) -> None:

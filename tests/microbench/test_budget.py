@@ -76,6 +76,29 @@ def test_budget_is_shared_by_weight() -> None:
     assert budget_of(mixed, 2, []) == 0.0
 
 
+def test_models_have_their_time_in_the_launches_that_they_are_in() -> None:
+    """Three of six, unless predictions need them; together all launches have the budget."""
+    model = model_case("m", 2)
+    mixed = Plan(
+        cases=(model, *(collective("p2p", 8 << n) for n in range(4))),
+        budget_seconds=100.0,
+        launches=6,
+    )
+    seconds = [budget_of(mixed, 2, mixed.cases_in(2, n)) for n in range(6)]
+    assert sum(seconds) == pytest.approx(100.0) and seconds[0] > seconds[2] == seconds[4]
+    having = [n for n in range(6) if model in mixed.cases_in(2, n)]
+    assert having == [0, 1, 5]
+    few = mixed.model_copy(update={"launches": 3})
+    assert all(model in few.cases_in(2, n) for n in range(3))
+    on_a_gpu = model.model_copy(update={"device": "cuda"})
+    needed = model.model_copy(update={"weight": 2.0})
+    for case in (on_a_gpu, needed):
+        of = mixed.model_copy(update={"cases": (case, *mixed.cases[1:])})
+        assert all(of.cases_in(2, n) == of.cases_for(2) for n in range(6))
+        each = [budget_of(of, 2, of.cases_in(2, n)) for n in range(6)]
+        assert each == pytest.approx([100 / 6] * 6)
+
+
 def test_weights_by_kind_and_tier() -> None:
     whole = model_case("m", 1)
     message = CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8)
@@ -113,6 +136,16 @@ def test_launches_are_fewer_before_sizes_are() -> None:
     assert found.launches_of(2) == 3 and found.cases_for(2) == list(found.cases)
     assert budget_of(found, 2, found.cases_for(2)) == pytest.approx(plan.budget_seconds / 3)
     assert found.sizes == [2] and found.as_asked() == plan
+
+
+def test_models_count_in_three_launches() -> None:
+    """Six launches of all but them and three of them are held; what always runs counts in all."""
+    plan = slow_plan((6 * TOTAL_S + 3 * 5.0) * 1.0001 / FILLED)
+    held = [
+        chosen(plan, 2, needs_of(plan), **beside).launches_of(2)
+        for beside in ({"own_s": 5.0}, {"others_s": 2.6}, {"own_s": 5.2})
+    ]
+    assert held == [6, 5, 5]
 
 
 @pytest.mark.parametrize("budget_s", [10.0, 20.0, 30.0, 50.0])

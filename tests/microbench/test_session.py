@@ -35,8 +35,9 @@ from calib.microbench.records.looks import Disturbance, Look
 from calib.microbench.records.manifest import CaseEnd, GpuIdentity, Manifest
 from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
 from calib.microbench.rows import case_end
-from calib.microbench.session import Session, case_seed, ordered_cases, run_session
+from calib.microbench.session import Session, run_session
 from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.turns import case_seed, ordered_cases, starts_of
 from calib.microbench.watch import Watch
 
 
@@ -76,6 +77,7 @@ def launch(
     number: int = 0,
     ranks: int = 1,
     make: Any = ThreadCommunicator,
+    **more: Any,
 ) -> list[dict[str, Any]]:
     """One launch in a run directory, as the front door starts it; rank 0's events."""
     events: list[dict[str, Any]] = []
@@ -94,6 +96,7 @@ def launch(
             events.append,
             "a command",
             make=lambda library, control, device: comm,
+            **more,
         )
 
     results(run_ranks(ranks, program, make))
@@ -117,7 +120,7 @@ def test_models_come_first() -> None:
     others = [
         CollectiveCase(operation="allreduce", nbytes=n, ranks=2, group_size=2) for n in (8, 64)
     ]
-    for number in range(3):
+    for number in range(2):
         order = ordered_cases(plan(*others, *models), 2, number)
         assert {case.id for case in order[: len(models)]} == {case.id for case in models}
 
@@ -271,8 +274,11 @@ def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
     assert [e["label"] for e in events if e["event"] == "failed"] == [cases[0].label]
 
 
-def test_the_first_launch_says_what_collectives_take(tmp_path: Path) -> None:
+def test_the_first_launch_says_what_collectives_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But of one that ended the ranks, which is not called again; a later launch goes by plan.json."""
+    monkeypatch.setattr("calib.microbench.watch.disturbances", lambda looks: [])
     cases = [
         CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=64),
         CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64),
@@ -553,3 +559,52 @@ def test_what_was_disturbed_is_measured_again_by_all_ranks_alike(
     assert [end.again for end in ends if end.label.startswith(order[0])] == [1]
     assert sum(end.again for end in ends) == 1
     assert all(end.started_unix_s for end in ends)
+
+
+def test_a_model_has_ranks_of_its_own(tmp_path: Path) -> None:
+    """Where a driver starts ranks for the rest; on a GPU, or without a driver, it has not."""
+    sent = CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64)
+    mixed = plan(model_case("m0", 2), sent, model_case("m1", 2), budget=60.0)
+    assert starts_of(mixed.cases) == 3 and starts_of(mixed.cases[::2]) == 2
+    on_gpus = [model_case(name, 2).model_copy(update={"device": "cuda"}) for name in ("m0", "m1")]
+    assert starts_of([sent, *on_gpus]) == starts_of([sent]) == 1
+    ran, chosen = list[str](), list[bool]()
+    for _ in range(3):
+        events = launch(tmp_path, mixed, runner := Runner(), ranks=2, driven=True)
+        ran.append(" ".join(runner.ran))
+        chosen.append(any(event["event"] == "chosen" for event in events))
+    assert sorted(ran) == ["", "m0", "m1"] and ran[2] == "" and chosen == [False, False, True]
+    assert {row.case_id for row in rows_in(tmp_path)} == {case.id for case in mixed.cases}
+    launch(tmp_path / "alone", mixed, runner := Runner(), ranks=2)
+    assert sorted(runner.ran) == ["m0", "m1"]
+
+
+@pytest.mark.parametrize(("waited", "again"), [(0.25, 1), (0.75, 0)])
+def test_a_disturbed_model_is_timed_once_more_by_other_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waited: float, again: int
+) -> None:
+    """They keep what waited less; the first ranks only say that it was disturbed."""
+    monkeypatch.setattr("calib.microbench.watch.disturbances", lambda looks: ["slow"])
+    shares = [0.5, waited]
+
+    def act(case: InPlaceCase) -> Repetitions:
+        share = shares.pop(0)
+        sleep(0.05)  # within the window of the look behind it
+        return Repetitions(
+            {"forward": [[1.0 + share]] * 9},
+            waited={"forward": [[share * (1.0 + share)]] * 9},
+            warmup=1,
+            stopped_by="interval",
+            half_width=0.01,
+        )
+
+    one = plan(model_case("m", 1), budget=60.0)
+    (first,) = one.cases
+    events = launch(tmp_path, one, Runner(act), driven=True)
+    told = [event for event in events if event["event"] == "disturbed"]
+    assert told == [{"event": "disturbed", "id": first.id, "waited": 0.5}]
+    launch(tmp_path, one, Runner(act), driven=True, again=first.id)
+    (end,) = read_ends(tmp_path)
+    kept = waited if again else 0.5
+    assert (end.again, end.waited) == (again, kept) and not shares
+    assert {row.seconds for row in rows_in(tmp_path)} == {1.0 + kept}

@@ -19,7 +19,6 @@ from calib.foundation.division import Division
 from calib.foundation.execution import execution_of
 from calib.microbench.cases import EXCHANGED, MET, InPlaceCase
 from calib.microbench.control import Control
-from calib.microbench.machine.heap import freed_in_sums, is_shared, largest_freed, own_heap
 from calib.microbench.machine.waits import waits_here
 from calib.microbench.memory import optimizer_tensors
 from calib.microbench.tensors import update
@@ -72,13 +71,7 @@ def measure_in_place(
         return measure_overlap(control, case, seed, budget_s, target)
     teams = short_teams(control, case) if make is None else make(control, case.division)
     try:
-        alone = is_shared(case.device)
-        # all ranks rehearse, whatever malloc they have
-        freed = _rehearse(_step_of(case, seed, teams), case) if alone else (0, 0)
-        with own_heap(alone) as adapt:
-            step = _step_of(case, seed, teams)
-            _adapting(step.optimizer, adapt, *freed)
-            return _measure(control, case, step, budget_s, target)
+        return _measure(control, case, _step_of(case, seed, teams), budget_s, target)
     finally:
         teams.close()
 
@@ -89,36 +82,6 @@ def _step_of(case: InPlaceCase, seed: int, teams: Teams) -> TrainingStep:
     step = TrainingStep(about, case.division, seed % 2**31, teams, options)
     step.hold_weights()  # gradients are wrong without the exchange
     return step
-
-
-def _rehearse(step: TrainingStep, case: InPlaceCase) -> tuple[int, int]:
-    """Bytes of the largest block that an iteration frees before its update, and with it.
-
-    Its messages of one item are added up in less memory than training's.
-    """
-    sums = freed_in_sums(case.library, case.summed_bytes)
-    before = largest_freed(lambda: step.worker.compute(step.inputs, step.targets))
-    whole = largest_freed(lambda: step.iterate(apart=True))
-    step.close()
-    take_filled()
-    beat()
-    return max(sums, before), max(sums, before, whole)
-
-
-def _adapting(
-    optimizer: torch.optim.Optimizer, adapt: Callable[[int], None], before: int, whole: int
-) -> None:
-    """Adapt the heap as the first iteration does: before it makes the optimizer's state, and behind."""
-
-    def first(*_: Any) -> None:
-        adapt(before)
-        begins.remove()
-
-    def then(*_: Any) -> None:
-        adapt(whole)
-        ends.remove()
-
-    begins, ends = optimizer.register_step_pre_hook(first), optimizer.register_step_post_hook(then)
 
 
 def _measure(

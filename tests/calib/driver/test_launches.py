@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.helpers.divided import model_case
 
 from calib.driver.launches import NOT_NEEDED, Launches
 from calib.driver.ranks import RanksEnded
 from calib.foundation.errors import MeasurementError
-from calib.microbench.cases import CollectiveCase, Plan, write_plan
+from calib.microbench.cases import Case, CollectiveCase, Plan, write_plan
 from calib.microbench.records.manifest import CaseEnd
 from calib.microbench.records.parts import cases_done, read_ends
 
@@ -22,7 +23,8 @@ CASES = tuple(
 LOCK = sys.__stderr__.fileno()  # any open file descriptor
 LAUNCHES = 2
 
-# called as `python fake.py N python -m calib measure -o RUN --launch LAUNCH`; `calls` counts starts
+# called as `python fake.py N python -m calib measure -o RUN --launch LAUNCH [--again ID]`; `calls`
+# counts starts
 HEAD = """
 import json, os, sys
 from pathlib import Path
@@ -30,7 +32,8 @@ from calib.microbench.cases import read_plan
 from calib.microbench.records.parts import cases_done, write_part
 from calib.microbench.rows import case_end
 from tests.helpers.rows import sample, table_of
-run, launch = Path(sys.argv[-3]), int(sys.argv[-1])
+said = dict(zip(sys.argv[6::2], sys.argv[7::2]))
+run, launch, again = Path(said["-o"]), int(said["--launch"]), said.get("--again", "")
 counter = run / "calls"
 calls = int(counter.read_text()) if counter.exists() else 0
 counter.write_text(str(calls + 1))
@@ -50,8 +53,10 @@ for case in todo:
 """
 
 
-def launches(run: Path, body: str, number: int = LAUNCHES) -> Launches:
-    plan = Plan(cases=CASES, launches=number, budget_seconds=9.0)
+def launches(
+    run: Path, body: str, number: int = LAUNCHES, cases: tuple[Case, ...] = CASES
+) -> Launches:
+    plan = Plan(cases=cases, launches=number, budget_seconds=900.0)
     (run / "plan.json").write_text(plan.model_dump_json())
     script = run / "fake.py"
     script.write_text(HEAD + body)
@@ -209,3 +214,37 @@ for case in todo:
     assert [stopped(tmp_path)[24, launch] for launch in range(3)] == ["failed: wrong sum"] * 3
     lines = [line for line in capsys.readouterr().err.splitlines() if "wrong sum" in line]
     assert lines == [f"failed: {CASES[2].label}, launch {n}: wrong sum" for n in (1, 2, 3)]
+
+
+def test_ranks_are_started_until_nothing_is_left(tmp_path: Path) -> None:
+    """Some stop behind a case, as a model has ranks of its own."""
+    launches(tmp_path, "todo = todo[:1]" + GO_ON).go()
+    assert set(stopped(tmp_path).values()) == {"interval"} and len(ends(tmp_path)) == 6
+    assert starts(tmp_path) == 6
+
+
+@pytest.mark.parametrize(("disturbed", "again"), [(2, ["m1", "m0"]), (3, [])])
+def test_disturbed_models_are_timed_once_more(
+    tmp_path: Path, disturbed: int, again: list[str]
+) -> None:
+    """The worst first, at the end; none where most were. What fails then leaves what was measured."""
+    body = f"""
+for case in todo[:1]:
+    begin(case)
+    measured(case)
+    if int(case.model[1:]) < {disturbed}:
+        event(event="disturbed", id=case.id, waited=int(case.model[1:]) / 10)
+if again:
+    assert not todo
+    with open(run / "again", "a") as file:
+        print(again, file=file)
+    sys.exit(1)
+"""
+    four = tuple(model_case(f"m{n}", 2) for n in range(4))
+    launches(tmp_path, body, 1, four).go()
+    names = {case.id: case.model for case in four}
+    kept = tmp_path / "again"
+    found = kept.read_text().split() if kept.exists() else []
+    assert [names[case_id] for case_id in found] == again
+    assert starts(tmp_path) == 4 + len(again)
+    assert {end.stopped_by for end in read_ends(tmp_path)} == {"interval"}
