@@ -48,7 +48,7 @@ OVERLAPPED, BLOCKING = "overlapped", "blocking"
 
 
 class CaseBase(BaseModel):
-    """Common to all cases. `tier` orders a launch (microbench/session.py)."""
+    """Common to all cases. `tier` orders a launch (microbench/turns.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

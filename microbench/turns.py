@@ -11,7 +11,7 @@ from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, Plan
 
 
 def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
-    """The cases of one launch, tier by tier; in each models in place come first, when little is freed.
+    """The cases of one launch, tier by tier; in each, models in place come first.
 
     What is alike is shuffled by the plan's seed and the launch.
     """
