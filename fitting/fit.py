@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from calib.fitting.launches import Launches
+from calib.fitting.launches import Launches, launch_factors
 from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.provenance import Provenance
@@ -167,7 +167,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         **device,
         ranks_per_node=cluster.ranks_per_node,
         **links._asdict(),
-        launch_factor=among.factor,
+        launch_factors=launch_factors(used, among),
         collectives=collectives,
         structural=structural,
         contention=contention,

@@ -36,6 +36,7 @@ from calib.microbench.records.samples import OF_EACH_RANK, Samples
 WILD = 2.5
 FEWEST = 3  # cases of a kind
 LAUNCHES_TO_JUDGE_ONE = 6  # that a case must have to show by itself that one of them was disturbed
+PASSES = {"forward", "backward", "update"}  # of a model in place
 ROUNDS = 10  # of fitting launches and cases in turn; after five nothing moves
 TREND = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # quantiles at which a trend may begin
 NORMAL_MAD = 1.4826  # standard deviation of normal errors over their median absolute deviation
@@ -303,18 +304,6 @@ class Launches:
         """From all rows that may feed a parameter."""
         return cls({kind: Spread.fitted(of) for kind, of in cases_of(samples).items()})
 
-    @property
-    def factor(self) -> float:
-        """95% of launches are within this factor of many, in what cases of them have in common.
-
-        Of models in place, which are nearest to training, or else of layers; 1: not known.
-        """
-        for wanted in ("in_place", "layer"):
-            variance, freedom = self.common(wanted)
-            if freedom:
-                return factor_of(quantile_of_t(freedom) * math.sqrt(variance))
-        return 1.0
-
     def common(self, kind: str) -> tuple[float, float]:
         """(variance, freedom) of what launches have in common, by their cases of a kind.
 
@@ -354,13 +343,73 @@ def cases_of(samples: Samples) -> dict[Kind, list[dict[int, Launch]]]:
     groups = samples.groups(*Kind._fields, "case_id", "operation", "key", "nbytes")
     for key in sorted(groups):  # sums must not depend on the order of rows
         kind, rows = Kind.of(*key[: len(Kind._fields)]), groups[key]
-        seconds = rows["seconds"]
-        if kind.kind in OF_EACH_RANK:
-            times = rows.rank_seconds
-            seconds = times[:, int(np.argmax(np.median(times, axis=0)))]
-        if (medians := launch_medians(rows, seconds)) is not None:
+        each = kind.kind in OF_EACH_RANK
+        medians = slowest_medians(rows) if each else launch_medians(rows, rows["seconds"])
+        if medians is not None:
             cases[kind].append(medians)
     return dict(sorted(cases.items()))
+
+
+def launch_factors(samples: Samples, among: Launches) -> dict[int, float]:
+    """Number of ranks -> the factor of many launches that 95% of single ones are within.
+
+    By the passes of whole models in place: of a training that is what its launch has in common with
+    others, and what is its own. Where no model was in place twice, what layers have in common.
+    """
+    found = {}
+    work = samples.where(samples.mask("kind", OF_EACH_RANK.__contains__))
+    for (ranks,), rows in sorted(work.groups("ranks").items()):
+        cases = [case for case in _whole_passes(rows.where(kind="in_place")) if len(case) > 1]
+        margin = _margin_of_one(cases)
+        if not cases:
+            variance, freedom = among.common("layer")
+            margin = quantile_of_t(freedom) * math.sqrt(variance) if freedom else 0.0
+        if margin:
+            found[int(ranks)] = factor_of(margin)
+    return found
+
+
+def _margin_of_one(cases: Sequence[Mapping[int, Launch]]) -> float:
+    """95% of the log of what a case takes in one launch, about its mean; all cases have several.
+
+    Too few cases do not tell what is their own: their launches count once.
+    """
+    spread = Spread.fitted(cases)
+    squares = 0.0
+    for case in cases:
+        y = np.array([of.log_median - spread.effects.get(n, 0.0) for n, of in case.items()])
+        squares += float(((y - y.mean()) ** 2).sum())
+    freedom = float(sum(len(case) - 1 for case in cases))
+    if not freedom:
+        return 0.0
+    if spread.cases:
+        freedom *= 1.0 - 1.0 / len(cases)
+    known = freedom if spread.cases else max(len(case) - 1 for case in cases)
+    own = quantile_of_t(known) * math.sqrt(squares / freedom)
+    return math.hypot(own, quantile_of_t(spread.common_freedom) * math.sqrt(spread.common))
+
+
+def _whole_passes(samples: Samples) -> list[dict[int, Launch]]:
+    """What the passes of each model in place took together, in each launch that timed them all."""
+    cases = []
+    for _, rows in sorted(samples.groups("case_id").items()):
+        passes = [
+            medians
+            for (operation,), of in sorted(rows.groups("operation").items())
+            if operation in PASSES and (medians := slowest_medians(of)) is not None
+        ]
+        common = set.intersection(*map(set, passes)) if passes else set[int]()
+        cases.append({number: _sum([of[number] for of in passes]) for number in sorted(common)})
+    return cases
+
+
+def _sum(parts: Sequence[Launch]) -> Launch:
+    """The log of a sum of medians; their variances, each by its share, add up."""
+    seconds = np.exp([part.log_median for part in parts])
+    variances = np.array([part.variance for part in parts])
+    return Launch(
+        float(np.log(seconds.sum())), float((variances * (seconds / seconds.sum()) ** 2).sum())
+    )
 
 
 def launch_medians(rows: Samples, seconds: Floats) -> dict[int, Launch] | None:
@@ -369,6 +418,12 @@ def launch_medians(rows: Samples, seconds: Floats) -> dict[int, Launch] | None:
     if any(median(values) <= 0 for values in launches.values()):
         return None
     return {number: log_median(values) for number, values in launches.items()}
+
+
+def slowest_medians(rows: Samples) -> dict[int, Launch] | None:
+    """The same of the rank that mostly took longest."""
+    times = rows.rank_seconds
+    return launch_medians(rows, times[:, int(np.argmax(np.median(times, axis=0)))])
 
 
 def in_order(rows: Samples, seconds: Floats) -> dict[int, list[float]]:

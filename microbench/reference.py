@@ -7,7 +7,9 @@ it. What waits for a core is not in these times: waits.py counts that.
 from __future__ import annotations
 
 import mmap
+import sys
 from collections.abc import Callable
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +28,8 @@ PRODUCTS = 50
 # beyond the second cache of today's cores, and little beside what a rank has
 COPIED_BYTES = 8 * 2**20
 MESSAGE_BYTES = 64 * 2**10
+# of each thread in a short operation: the fewest that torch gives to a thread of its own; and how many
+THREAD_ITEMS, SHORT_OPERATIONS = 32768, 50
 # half a millisecond on a GPU of 2022, and too much for its caches
 GPU_EDGE, GPU_PRODUCTS = 1024, 8
 GPU_COPIED_BYTES = 64 * 2**20
@@ -46,6 +50,9 @@ class References(Protocol):
 
     def memory_s(self) -> float:
         """Seconds of a copy in its memory."""
+
+    def threads_s(self) -> float | None:
+        """Seconds of a short operation in all threads of a rank; None of one."""
 
 
 def references_of(device: Device) -> References:
@@ -80,6 +87,9 @@ class GpuReference:
         target = source.clone()
         return self._seconds(lambda: target.copy_(source))
 
+    def threads_s(self) -> None:
+        """None: a GPU's kernels have no threads of the host."""
+
     def _random(self, *shape: int) -> torch.Tensor:
         import torch
 
@@ -102,6 +112,7 @@ class Reference:
         self._product = np.empty_like(self._left)
         self._source, self._target = _mapped(COPIED_BYTES), _mapped(COPIED_BYTES)
         self._waits = Waits()
+        self._in_threads = _in_threads()
         for warm in (self.arithmetic_s, self.memory_s):
             warm()
 
@@ -112,6 +123,21 @@ class Reference:
     def memory_s(self) -> float:
         """Seconds of a copy of COPIED_BYTES; a millisecond."""
         return self._seconds(lambda: np.copyto(self._target, self._source))
+
+    def threads_s(self) -> float | None:
+        """Median of SHORT_OPERATIONS in all of torch's threads, after as many; None of one thread.
+
+        How far apart the threads' cores are changes where a hypervisor moves them, for minutes: two
+        threads then meet in 3 us or in 6, and a product in one thread takes as long as before.
+        """
+        if self._in_threads is None:
+            return None
+        seconds = list[float]()
+        for _ in range(2 * SHORT_OPERATIONS):
+            start = perf_counter()
+            self._in_threads()
+            seconds.append(perf_counter() - start)
+        return median(seconds[SHORT_OPERATIONS:])
 
     def _multiply(self) -> None:
         for _ in range(PRODUCTS):
@@ -129,6 +155,18 @@ class Reference:
         seconds = perf_counter() - start
         waited, _ = self._waits.since(before)
         return seconds - waited if 0.0 < waited < seconds else seconds
+
+
+def _in_threads() -> Callable[[], object] | None:
+    """A short operation that torch divides among all threads of this rank, where it has several.
+
+    A rank that has not loaded torch computes nothing in threads.
+    """
+    loaded = sys.modules.get("torch")
+    if loaded is None or (threads := loaded.get_num_threads()) < 2:
+        return None
+    values: torch.Tensor = loaded.from_numpy(_mapped(4 * threads * THREAD_ITEMS))
+    return values.relu_
 
 
 def message_s(control: Control) -> float | None:

@@ -121,12 +121,15 @@ class Watch:
 
     def _references(self, goes: int) -> dict[str, float | None]:
         """The mean of each reference over so many goes of all ranks at once. Collective."""
-        arithmetic, memory = self._ticks, []
+        arithmetic, memory, threads = self._ticks, list[float](), list[float]()
         for _ in range(goes):
             self._control.barrier()
             arithmetic.append(self._reference.arithmetic_s())
             memory.append(self._reference.memory_s())
-        return {"arithmetic_s": middle_mean(arithmetic), "memory_s": middle_mean(memory)}
+            if (seconds := self._reference.threads_s()) is not None:
+                threads.append(seconds)
+        of = {"arithmetic_s": arithmetic, "memory_s": memory, "threads_s": threads}
+        return {name: middle_mean(times) if times else None for name, times in of.items()}
 
     def _message(self) -> float | None:
         """The shortest of a few messages, where MESSAGES of the time hold them. Collective.

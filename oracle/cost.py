@@ -16,7 +16,7 @@ from typing import NamedTuple
 from calib.foundation.quantities import LEAST_SECONDS
 from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
-from calib.oracle.sources import LAUNCH, MACHINE
+from calib.oracle.sources import LAUNCH, MACHINE, SPEED
 
 TIMED_ONCE = (
     "some times come from a single run, which has no error estimate: the interval leaves it out"
@@ -51,12 +51,16 @@ class Cost(NamedTuple):
         errors = tuple([(s, d * factor, u * factor) for s, d, u in self.errors])
         return Cost(self.seconds * factor, self.basis, errors, self.notes)
 
-    def in_one_launch(self, factor: float) -> Cost:
-        """This cost in one launch, when 95% of them are within `factor` of many."""
-        if factor <= 1 or self.seconds <= 0:
+    def in_one_launch(self, factor: float, speed: float = 1.0) -> Cost:
+        """This cost in one launch, when 95% of them are within `factor` of many, and of its `speed`."""
+        if self.seconds <= 0:
             return self
-        down, up = self.seconds - self.seconds / factor, self.seconds * factor - self.seconds
-        return self._replace(errors=(*self.errors, (LAUNCH, down, up)))
+        more = tuple(
+            (of, self.seconds - self.seconds / by, self.seconds * by - self.seconds)
+            for of, by in ((LAUNCH, factor), (SPEED, speed))
+            if by > 1
+        )
+        return self._replace(errors=(*self.errors, *more))
 
     def at_best(self, basis: Basis) -> Cost:
         """This cost with a basis no surer than `basis`."""

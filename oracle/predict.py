@@ -102,13 +102,14 @@ def iteration(
     chosen = strategy_named(division.strategy)
     division = fitted(model, division)
     terms, _ = _terms(chosen, model, division, machine, "measured", optimizer)
-    return total(_phases(terms, machine).values())
+    return total(_phases(terms, machine, division.p).values())
 
 
-def _phases(terms: list[Term], machine: Machine) -> dict[Phase, Cost]:
-    """The cost of every phase, in one launch of the ranks."""
-    factor = machine.parameters.launch_factor
-    return {name: cost.in_one_launch(factor) for name, cost in by_phase(terms).items()}
+def _phases(terms: list[Term], machine: Machine, p: int) -> dict[Phase, Cost]:
+    """The cost of every phase, in one launch of `p` ranks."""
+    parameters = machine.parameters
+    factors = parameters.launch_factor(p), parameters.speed.variation(p)
+    return {name: cost.in_one_launch(*factors) for name, cost in by_phase(terms).items()}
 
 
 def _possible(
@@ -124,7 +125,7 @@ def _possible(
     """Predict a division that the model and the rank count allow."""
     chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
-    parameters, phases = machine.parameters, _phases(terms, machine)
+    parameters, phases = machine.parameters, _phases(terms, machine, division.p)
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
     widens = machine.parameters.device_kind == "cpu"  # MPI (training/teams.py)

@@ -36,6 +36,7 @@ PHASES: tuple[Phase, ...] = (
 SourceClass = Literal[
     "measured times",
     "one launch",
+    "speed",
     "layers not measured",
     "passes not measured",
     "sizes not measured",

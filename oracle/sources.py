@@ -20,6 +20,8 @@ Error = tuple[str, float, float]
 MACHINE: SourceClass = "measured times"
 # one launch of the ranks, which a training is, against the many that its times were measured in
 LAUNCH: SourceClass = "one launch"
+# of the machine while that launch runs, as its references say it changes: known when it is trained
+SPEED: SourceClass = "speed"
 LAYER_LAWS: SourceClass = "layers not measured"
 PASS_LAWS: SourceClass = "passes not measured"
 SIZE_LAWS: SourceClass = "sizes not measured"
@@ -32,6 +34,7 @@ OVERLAP: SourceClass = "overlap"
 MEANINGS: dict[SourceClass, str] = {
     MACHINE: "how well the medians of the measured cases are known",
     LAUNCH: "a training is one launch of the ranks, and launches differ",
+    SPEED: "the machine is faster in some minutes than in others",
     LAYER_LAWS: "layers or batches that were not measured, by the laws of their kinds",
     PASS_LAWS: "passes over lists of tensors that were not measured",
     SIZE_LAWS: "sizes of collectives between or beyond the measured ones",
@@ -115,15 +118,16 @@ def class_of(source: str) -> str:
     return source.partition(": ")[0]
 
 
-def launch_factor(sources: Iterable[ErrorSource], seconds: float) -> float:
-    """95% of launches are within this factor of many, by the sources of a time > 0, s; 1: not known."""
-    return next((1.0 + of.above_s / seconds for of in sources if of.source == LAUNCH), 1.0)
+def factor_by(of: SourceClass, sources: Iterable[ErrorSource], seconds: float) -> float:
+    """95% of launches are within this factor of many, by a source of a time > 0, s; 1: not known."""
+    return next((1.0 + each.above_s / seconds for each in sources if each.source == of), 1.0)
 
 
-def mean_of_launches(time: PhaseTime, factor: float, n: int) -> PhaseTime:
+def mean_of_launches(time: PhaseTime, factor: float, n: float) -> PhaseTime:
     """The time in the mean of `n` launches, of one that was predicted for a single launch.
 
-    `factor` is that of a single launch; what launches differ by is independent (`Cost.in_one_launch`).
+    `factor` is that of a single launch by one source; what launches differ by is independent
+    (`Cost.in_one_launch`). Of infinitely many nothing is left of it.
     """
     less, seconds = 1.0 - 1.0 / n, time.value
     below, above = seconds - seconds / factor, seconds * factor - seconds
@@ -134,7 +138,8 @@ def mean_of_launches(time: PhaseTime, factor: float, n: int) -> PhaseTime:
 
 def sources_of_launches(sources: Iterable[ErrorSource], n: int) -> list[ErrorSource]:
     """The sources of the mean of `n` launches, of those of a single one."""
-    each = [(of, 1.0 / math.sqrt(n) if of.source == LAUNCH else 1.0) for of in sources]
+    of_each = (LAUNCH, SPEED)
+    each = [(of, 1.0 / math.sqrt(n) if of.source in of_each else 1.0) for of in sources]
     return by_class(
         (f"{of.source}: {of.mostly}", of.below_s * part, of.above_s * part) for of, part in each
     )

@@ -98,6 +98,7 @@ LINES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("stolen", "cores, taken by the hypervisor", percent),
     ("arithmetic_s", "reference: arithmetic", seconds_words),
     ("memory_s", "reference: copy of memory", seconds_words),
+    ("threads_s", "reference: in all threads", seconds_words),
     ("running", "threads that could run, with this one", _whole),
     ("switches", "involuntary context switches", _rate),
     ("faults", "pages read from a disk", _rate),

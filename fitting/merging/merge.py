@@ -136,11 +136,18 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     parameters = Parameters(
         format_version=FORMAT_VERSION,
         provenance=source,
-        launch_factor=max(each.parameters.launch_factor for each in files),
+        launch_factors=_launch_factors(files),
         **machine,
         **content,
     )
     return Merged(parameters, counts, notes)
+
+
+def _launch_factors(files: Sequence[Signed]) -> dict[int, float]:
+    """Number of ranks -> the largest factor."""
+    found = [each.parameters.launch_factors for each in files]
+    known = sorted({ranks for each in found for ranks in each})
+    return {ranks: max(each.get(ranks, 1.0) for each in found) for ranks in known}
 
 
 def clusters_of(parameters: Parameters) -> list[str]:

@@ -26,7 +26,7 @@ from calib.fitting.parameters.signature import (
     read_value,
     with_signature,
 )
-from calib.fitting.parameters.speed import Speed
+from calib.fitting.parameters.speed import Speed, nearest
 from calib.fitting.parameters.structural import StructuralFit
 from calib.foundation.environment import SEVERAL, Environment, environment_on
 from calib.foundation.errors import FileError, InputError
@@ -300,10 +300,10 @@ class Parameters(Record):
         description="that all nodes have together, as declared, in links of a node; 0 unknown, or "
         "no such",
     )
-    launch_factor: Factor = Field(
-        default=1.0,
-        description="95% of launches of the ranks are within this factor of many, all their times "
-        "together; 1 unknown",
+    launch_factors: dict[Ranks, Factor] = Field(
+        default_factory=dict,
+        description="number of ranks -> 95% of its launches are within this factor of many, all their "
+        "times together, beyond what the references say; empty unknown",
     )
     collectives: list[CollectiveFit] = Field(
         default_factory=list, description="laws of one operation on one p and layout"
@@ -339,6 +339,10 @@ class Parameters(Record):
     speed: Speed = Field(
         default_factory=Speed, description="of the machine, by work that is always the same"
     )
+
+    def launch_factor(self, ranks: int) -> float:
+        """95% of launches of so many ranks, or of the nearest number, are within it; 1: not known."""
+        return nearest(self.launch_factors, ranks, 1.0)
 
     @property
     def capacity(self) -> Capacity:

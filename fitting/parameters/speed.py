@@ -8,19 +8,19 @@ which always do the same work, tell by how much; how far a layer or a message fo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
-from calib.foundation.quantities import CountOrNone, Ranks
+from calib.foundation.quantities import CountOrNone, Factor, Ranks
 from calib.foundation.records import Estimate, Record, TimeEstimate
 from calib.foundation.statistics import effective_number
 from calib.microbench.records.looks import Look
 
-Reference = Literal["arithmetic_s", "memory_s", "message_s"]
-REFERENCES: tuple[Reference, ...] = ("arithmetic_s", "memory_s", "message_s")
+Reference = Literal["arithmetic_s", "memory_s", "threads_s", "message_s"]
+REFERENCES: tuple[Reference, ...] = get_args(Reference)
 SpeedOf = Literal["compute", "messages"]
 Z = 1.96
 FEWEST_LOOKS = 3
@@ -32,6 +32,11 @@ class References(Record):
     ranks: Ranks = Field(description="of the launches")
     looks: CountOrNone = Field(description="how many looks they are the means of")
     seconds: dict[Reference, TimeEstimate] = Field(description="reference -> s")
+    variation: Factor = Field(
+        default=1.0,
+        description="95% of undisturbed stretches of 10 s are within this factor of all, in what "
+        "compute follows of the references; 1 unknown",
+    )
 
 
 class SpeedLaw(Record):
@@ -59,6 +64,11 @@ class Speed(Record):
     def of_ranks(self, ranks: int) -> References | None:
         """The references of launches of so many ranks."""
         return next((each for each in self.references if each.ranks == ranks), None)
+
+    def variation(self, ranks: int) -> float:
+        """By which factor the machine's speed changes; of ranks not measured that of the nearest."""
+        factors = {each.ranks: each.variation for each in self.references}
+        return nearest(factors, ranks, 1.0)
 
     def slowdown(self, looks: Sequence[Look], ranks: int, sent: float = 0.0) -> Estimate | None:
         """How many times as long the same work takes as when it was calibrated.
@@ -100,6 +110,12 @@ class Speed(Record):
             variance += (followed * error) ** 2
         half = Z * math.sqrt(variance)
         return Estimate.around(math.exp(value), math.exp(value - half), math.exp(value + half))
+
+
+def nearest(known: Mapping[int, float], ranks: int, without: float) -> float:
+    """What is known of the number of ranks nearest in ratio, of two the smaller; `without` any."""
+    of = min(known, key=lambda each: (abs(math.log(each / ranks)), each), default=None)
+    return without if of is None else known[of]
 
 
 def _shift(of: References, looks: Sequence[Look], name: Reference) -> tuple[float, float] | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -32,9 +34,12 @@ AROUND_S = 5.0
 # cases so near in time are disturbed by the same thing, and drawn together
 TOGETHER_S = 10.0
 FEWEST_TIMES, FEWEST_STRETCHES = 30, 8
-# What other work can follow, by its place in REFERENCES. A copy takes up to three times as long in one
+# What other work can follow. A copy takes up to three times as long in one
 # launch as in the next, by where its pages happen to lie: that says nothing of other work.
-FOLLOWED: dict[SpeedOf, tuple[int, ...]] = {"compute": (0,), "messages": (0, 2)}
+FOLLOWED: dict[SpeedOf, tuple[Reference, ...]] = {
+    "compute": ("arithmetic_s", "threads_s"),
+    "messages": ("arithmetic_s", "message_s"),
+}
 # a time that changed by more than this (logarithm) between launches had another reason
 MOST_CHANGE = math.log(2.0)
 DRAWS = 200
@@ -82,7 +87,7 @@ def at_one_speed(
         factors = np.ones(len(rows))
         factors[which] = np.exp(shifts[which] @ exponents)
         seconds, times = seconds / factors, times / factors[of_row]
-    speed = Speed(references=references, laws=laws)
+    speed = Speed(references=list(_varying(references, laws, launches)), laws=laws)
     return (rows.with_times(times, seconds) if laws else rows), speed
 
 
@@ -125,6 +130,30 @@ def _references(ranks: int, looks: Sequence[Look]) -> References:
             low, value, high = (math.exp(middle + sign * half) for sign in (-1, 0, 1))
             seconds[name] = Estimate.around(value, low, high)
     return References(ranks=ranks, looks=len(looks), seconds=seconds)
+
+
+def _varying(
+    references: Sequence[References], laws: Sequence[SpeedLaw], launches: Sequence[LaunchRecord]
+) -> Iterator[References]:
+    """The references with the factor that holds 95% of undisturbed stretches of TOGETHER_S.
+
+    A training is about as long, and its speed that of one of them.
+    """
+    exponents = next((law.exponents for law in laws if law.of == "compute"), {})
+    looks_of = dict(_by_ranks(launches))
+    for each in references:
+        stretches: dict[float, list[float]] = defaultdict(list)
+        for look in looks_of[each.ranks] if exponents else ():
+            if not look.disturbed:
+                logs = [
+                    exponent.value * math.log(seconds)
+                    for name, exponent in exponents.items()
+                    if (seconds := getattr(look, name))
+                ]
+                stretches[look.unix_s // TOGETHER_S].append(math.fsum(logs))
+        means = list(map(fmean, stretches.values()))
+        factor = math.exp(Z * stdev(means)) if len(means) >= FEWEST_STRETCHES else 1.0
+        yield each.model_copy(update={"variation": factor})
 
 
 @dataclass(frozen=True)
@@ -194,7 +223,8 @@ def _law(of: SpeedOf, rows: Samples, which: Integers, shifts: Floats, seed: int)
     if len(y) < FEWEST_TIMES or len(labels) < FEWEST_STRETCHES:
         return None
     generator = np.random.default_rng(seed)
-    used = [place for place in FOLLOWED[of] if np.ptp(x[:, place]) > 0]
+    followed = map(REFERENCES.index, FOLLOWED[of])
+    used = [place for place in followed if np.ptp(x[:, place]) > 0]
     while used:
         value = _bounded(x[:, used], y)
         drawn = []

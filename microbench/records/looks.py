@@ -37,6 +37,10 @@ class Look(Record):
     memory_s: Seconds | None = Field(
         default=None, description="of the reference that copies memory, without waiting for a core"
     )
+    threads_s: Seconds | None = Field(
+        default=None,
+        description="of the reference that is a short operation in all threads of a rank; null of one",
+    )
     message_s: Seconds | None = Field(
         default=None, description="of the reference that is a message around all ranks"
     )

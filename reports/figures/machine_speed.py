@@ -17,11 +17,13 @@ from calib.reports.scoring.accuracy import by_others
 NAMES: dict[Reference, str] = {
     "arithmetic_s": "arithmetic",
     "memory_s": "memory",
+    "threads_s": "threads",
     "message_s": "messages",
 }
 SYMBOLS: dict[Reference, str] = {
     "arithmetic_s": "square",
     "memory_s": "triangle-up",
+    "threads_s": "diamond",
     "message_s": "circle",
 }
 QUIET, SLOW, DISTURBED = "#2f74c0", "#c76a14", "#d0483e"

@@ -12,8 +12,8 @@ from calib.fitting.parameters.speed import Speed
 from calib.foundation.division import Division
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.execution import UNSAID, unusual
-from calib.oracle.projection import PhaseTime, Projection
-from calib.oracle.sources import launch_factor, mean_of_launches, sources_of_launches
+from calib.oracle.projection import PhaseTime, Projection, SourceClass
+from calib.oracle.sources import LAUNCH, SPEED, factor_by, mean_of_launches, sources_of_launches
 from calib.reports.scoring.accuracy import (
     Accuracy,
     MemoryAccuracy,
@@ -184,18 +184,27 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
     launches, n = list(map(Timed.of, runs)), len(runs)
     heads = [run.header for run in runs]
     head = heads[0]
-    factor = launch_factor(projection.sources, projection.total.value or math.inf)
-    total = mean_of_launches(projection.total, factor, n)
+    predicted_s = projection.total.value or math.inf
+    factors = [(of, factor_by(of, projection.sources, predicted_s)) for of in (LAUNCH, SPEED)]
+
+    def over_all(time: PhaseTime, known: SourceClass | None = None) -> PhaseTime:
+        """In the mean of the launches, of which one source is known and no error."""
+        for source, factor in factors:
+            time = mean_of_launches(time, factor, math.inf if source == known else n)
+        return time
+
+    total = over_all(projection.total)
     spreads = [spread for launch in launches if (spread := launch.spread) is not None]
     looks = [look for run in runs for look in looks_of(run)]
     slowdown = None
     if speed is not None and looks:
         slowdown = speed.slowdown(looks, head.p, fmean(launch.sent for launch in launches))
     then = at_speed(launches, slowdown)
+    asked = over_all(projection.total, None if slowdown is None else SPEED)
 
     def phase(name: str) -> PhaseAccuracy:
         # one that takes no time may not be there
-        predicted = mean_of_launches(projection.phases.get(name, NOTHING), factor, n)
+        predicted = over_all(projection.phases.get(name, NOTHING))
         return compare(predicted, mean_of(launch.phases[name] for launch in launches))
 
     differences = [of.gradient_difference for of in heads if of.gradient_difference is not None]
@@ -224,7 +233,7 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
         disturbed=disturbed_by(looks),
         waited=share_waited(launches),
         slowdown=slowdown,
-        at_speed=None if then is None else compare(total, then),
+        at_speed=None if then is None else compare(asked, then),
     )
 
 

@@ -17,7 +17,7 @@ from tests.helpers.rows import rows_in
 from tests.training.launching import TIMEOUT_S, environment
 
 from calib.foundation.run_files import PARTS_DIRECTORY
-from calib.microbench.cases import Case, CollectiveCase, Plan
+from calib.microbench.cases import Case, CollectiveCase, Held, Plan
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done
 
@@ -30,12 +30,16 @@ def allreduce(nbytes: int) -> Case:
 
 
 def begun(cwd: Path, cases: list[Case], launches: int = 1, budget_seconds: float = 4.0) -> Path:
-    """A run directory with a plan whose cases use up their time: no median is ever so sure."""
+    """A run directory with a plan whose cases use up their time: no median is ever so sure.
+
+    What the budget holds is chosen already: on a loaded machine that would not be all of them.
+    """
     run = cwd / "run"
     run.mkdir()
     plan = Plan(
         cases=tuple(cases),
         launches=launches,
+        held=(Held(ranks=2, launches=launches, seconds=budget_seconds / launches),),
         budget_seconds=budget_seconds,
         seed=3,
         target_half_width=1e-9,

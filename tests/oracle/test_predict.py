@@ -257,7 +257,7 @@ def test_serial_on_two_is_an_answer_not_an_error() -> None:
 def test_a_training_is_one_launch() -> None:
     """Of launches within 1.25 of many: in all phases alike, and beside other errors in quadrature."""
     calm = measured_machine()
-    one = each(NET, "data", 2, 4, calm.model_copy(update={"launch_factor": 1.25}))
+    one = each(NET, "data", 2, 4, calm.model_copy(update={"launch_factors": {2: 1.25}}))
     many = each(NET, "data", 2, 4, calm)
     assert one.total is not None and many.total is not None
     assert one.total.value == many.total.value
@@ -268,6 +268,13 @@ def test_a_training_is_one_launch() -> None:
         assert (cost.low, cost.high) == pytest.approx((before.value - down, before.value + up))
     up = hypot(many.total.high - many.total.value, 0.25 * many.total.value)
     assert one.total.high == pytest.approx(one.total.value + up)
+
+
+def test_how_launches_of_the_nearest_number_of_ranks_differ() -> None:
+    known = measured_machine().model_copy(update={"launch_factors": {1: 1.5, 2: 1.2, 8: 1.1}})
+    found = {p: known.launch_factor(p) for p in (1, 2, 3, 4, 5, 1000)}
+    assert found == {1: 1.5, 2: 1.2, 3: 1.2, 4: 1.2, 5: 1.1, 1000: 1.1}
+    assert measured_machine().launch_factor(4) == 1.0
 
 
 def test_an_epoch_is_so_many_iterations() -> None:

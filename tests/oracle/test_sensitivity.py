@@ -71,7 +71,7 @@ def test_times_told_apart_are_the_same_iteration_with_the_same_interval(division
         for name in names
         for p in (2, 4)
     ]
-    parameters = measured_machine(collectives=fits, launch_factor=1.05)
+    parameters = measured_machine(collectives=fits, launch_factors={2: 1.05})
     of = sensitivity(NET, division, apart(parameters), {})
     found = project(NET, division, parameters)
     assert found.total is not None

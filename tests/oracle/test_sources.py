@@ -24,7 +24,7 @@ from calib.oracle.sources import (
     OVERLAP,
     SIZE_LAWS,
     by_class,
-    launch_factor,
+    factor_by,
     mean_of_launches,
     source_of,
     sources_of_launches,
@@ -109,7 +109,7 @@ def test_launches_of_a_mean(seconds: float, factor: float, other: float, n: int)
     """As if the cost had been that of n launches to begin with: their error is smaller by sqrt n."""
     alone = Cost(seconds, "measured", ((MACHINE, other * seconds, other * seconds),))
     one = alone.in_one_launch(factor)
-    known = launch_factor(by_class(one.errors), seconds)
+    known = factor_by(LAUNCH, by_class(one.errors), seconds)
     assert known == pytest.approx(factor)
     below, above = (seconds * off / n**0.5 for off in (1 - 1 / factor, factor - 1))
     wanted = alone._replace(errors=(*alone.errors, (LAUNCH, below, above)))
@@ -124,6 +124,6 @@ def test_launches_of_a_mean(seconds: float, factor: float, other: float, n: int)
 
 def test_launches_that_are_not_known_to_differ_change_nothing() -> None:
     cost = Cost(2.0, "measured", ((MACHINE, 0.5, 0.5),))
-    factor = launch_factor(by_class(cost.errors), 2.0)
+    factor = factor_by(LAUNCH, by_class(cost.errors), 2.0)
     assert factor == 1.0
     assert mean_of_launches(cost.record(), factor, 5).numbers == pytest.approx((2.0, 1.5, 2.5))

@@ -62,9 +62,9 @@ def test_parts_of_two_files() -> None:
 
 
 def test_of_launches_that_differ_the_most_is_taken() -> None:
-    one = a_file("a", collectives=[f.collective(2)], launch_factor=1.1)
-    two = a_file("b", layers=[f.layer()], launch_factor=1.3)
-    assert merge([one, two]).parameters.launch_factor == 1.3
+    one = a_file("a", collectives=[f.collective(2)], launch_factors={1: 1.1, 2: 1.2})
+    two = a_file("b", layers=[f.layer()], launch_factors={2: 1.1, 4: 1.3})
+    assert merge([one, two]).parameters.launch_factors == {1: 1.1, 2: 1.2, 4: 1.3}
 
 
 def test_the_same_law_is_taken_once() -> None:

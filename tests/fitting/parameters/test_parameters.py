@@ -177,7 +177,7 @@ SECTIONS = {key for key, value in VALID.items() if isinstance(value, list)}
 # may not be known
 OPTIONAL = {
     *("device_kind", "nodes", "nodes_per_rack", "links_per_node"),
-    *("link_bandwidth", "rack_links", "shared_links", "launch_factor", "speed"),
+    *("link_bandwidth", "rack_links", "shared_links", "launch_factors", "speed"),
 }
 
 
