@@ -403,7 +403,7 @@ class Parameters(Record):
 
     def signed(self) -> dict[str, Any]:
         """The content of the file, with its signature."""
-        return with_signature(self.model_dump())
+        return with_signature(self.model_dump(mode="json"))
 
     def write(self, path: Path) -> None:
         """Write parameters.json whole or not at all; the same content gives the same bytes."""

@@ -25,6 +25,7 @@ from calib.fitting.launches import (
     centers,
     factor_of,
     inverse_trigamma,
+    launch_factors,
     log_median,
 )
 from calib.foundation.arrays import Floats
@@ -199,22 +200,50 @@ def test_missing_launches_are_no_bias() -> None:
         assert spread.center(case).log_median == pytest.approx(mean, abs=0.02)
 
 
-def test_the_factor_of_a_launch() -> None:
-    """t with the freedom of both numbers of ranks, times their pooled deviation; models first."""
+def factor_of_models(*models: Sequence[tuple[float, float]], ranks: int = 1) -> dict[int, float]:
+    """Of models whose forward and backward pass take so long in each launch, in s."""
+    rows = []
+    for number, passes in enumerate(models):
+        for operation, at in zip(("forward", "backward"), zip(*passes, strict=True), strict=True):
+            about = {"kind": "in_place", "library": "torch", "ranks": ranks, "key": operation}
+            rows += launched(number, at, operation=operation, **about)
+    samples = as_samples(rows)
+    return launch_factors(samples, Launches.of(samples))
 
-    def kind(of: str, ranks: int, common: float, freedom: float, cases: int = 9) -> Launches:
-        spread = Spread(common=common**2, common_freedom=freedom, cases=cases)
-        return Launches({Kind(of, "torch", "node", ranks, ranks): spread})
 
-    assert NO_OTHERS.factor == 1.0
-    layers = kind("layer", 1, 0.3, 2.0).kinds
-    models = kind("in_place", 1, 0.1, 5.0).kinds | kind("in_place", 2, 0.2, 4.0).kinds
-    pooled = math.sqrt((5 * 0.01 + 4 * 0.04) / 9)
-    expected = math.exp(student.ppf(0.975, 9) * pooled)
-    assert Launches({**layers, **models}).factor == pytest.approx(expected)
-    other = {Kind("in_place", "torch_mpi", "node", 2, 2): Spread(common=1.0, cases=3)}
-    assert Launches({**models, **other}).factor == pytest.approx(expected), "the same launches"
-    assert Launches(layers).factor == pytest.approx(factor_of(student.ppf(0.975, 2) * 0.3))
+def test_launches_of_one_model_differ_as_its_passes_do_together() -> None:
+    """Student's t of the logarithms of 3, 4 and 5 s: a pass more and another less cancel out."""
+    of = np.std(np.log([3.0, 4.0, 5.0]), ddof=1) * student.ppf(0.975, 2)
+    found = factor_of_models([(1.0, 2.0), (3.0, 1.0), (1.0, 4.0)])
+    assert found == {1: pytest.approx(factor_of(of))}
+    assert factor_of_models([(1.0, 2.0), (2.0, 1.0), (1.5, 1.5)], ranks=4) == {}
+    assert factor_of_models([(1.0, 2.0)]) == {}, "one launch does not differ"
+
+
+@pytest.mark.parametrize(("own", "common"), [(0.05, 0.0), (0.02, 0.04)])
+def test_another_launch_is_within_the_factor(own: float, common: float) -> None:
+    """Three models in three launches, and a fourth launch of each, about what they all take."""
+    dice = np.random.default_rng(3)
+    held = list[float]()
+    for _ in range(60):
+        y = drawn(dice, 4, own, common, 3)
+        passes = [[(x, 2.0 * x) for x in np.exp(of[:3])] for of in y]
+        held += (np.abs(y[:, 3]) < math.log(factor_of_models(*passes)[1])).tolist()
+    assert 0.9 < np.mean(held) <= 1.0
+
+
+def test_without_models_in_place_launches_differ_as_those_of_layers_do() -> None:
+    dice = np.random.default_rng(4)
+    y = np.exp(drawn(dice, 3, 0.01, 0.1, 9))
+    rows = [
+        row for k, at in enumerate(y) for row in launched(k, at.tolist(), kind="layer", ranks=1)
+    ]
+    among = Launches.of(as_samples(rows))
+    variance, freedom = among.common("layer")
+    expected = factor_of(student.ppf(0.975, freedom) * math.sqrt(variance))
+    assert freedom == 2 and expected > 1.05
+    assert launch_factors(as_samples(rows), among) == {1: pytest.approx(expected)}
+    assert launch_factors(as_samples(launched(0, [1.0, 2.0])), NO_OTHERS) == {}, "a collective"
 
 
 def launched(case: int, at: Sequence[float], **fields: object) -> list[Sample]:

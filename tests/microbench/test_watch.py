@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 from tests.helpers.devices import NamedGpu
 from tests.helpers.disturber import disturbed, usable_cores
 from tests.helpers.ranks import results, run_ranks
@@ -28,6 +29,20 @@ def test_references_take_time_and_what_they_compute_is_right() -> None:
     assert reference.arithmetic_s() > 0 and reference.memory_s() > 0
     product = reference._left.astype(float) @ reference._right.astype(float)
     assert np.allclose(reference._product, product, atol=1e-4)
+
+
+def test_a_short_operation_of_several_threads() -> None:
+    """Of one thread it would say what arithmetic says."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert Reference().threads_s() is None
+        torch.set_num_threads(2)
+        assert Reference().threads_s() > 0
+        ((look,),) = results(run_ranks(1, lambda comm: [Watch(comm).look()]))
+    finally:
+        torch.set_num_threads(threads)
+    assert look.threads_s and look.arithmetic_s
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -64,7 +79,7 @@ def test_a_gpu_runs_its_own_references_and_tells_of_strangers() -> None:
 
     first, _ = results(run_ranks(2, program))
     assert first.gpu_processes == 1 and first.disturbed[-1:] == ["gpu"]
-    assert first.arithmetic_s and first.memory_s
+    assert first.arithmetic_s and first.memory_s and first.threads_s is None
 
 
 def test_what_a_network_carries_is_foreign_only_while_nothing_is_sent() -> None:

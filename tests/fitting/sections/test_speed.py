@@ -35,23 +35,26 @@ def launch(number: int, looks: list[Look]) -> LaunchRecord:
 
 
 def measured(
-    seed: int, arithmetic: float = ARITHMETIC, memory: float = MEMORY, noise: float = 0.02
+    seed: int,
+    arithmetic: float = ARITHMETIC,
+    memory: float = MEMORY,
+    noise: float = 0.02,
+    threads: float = 0.0,
 ) -> tuple[Samples, list[LaunchRecord], list[CaseEnd], np.ndarray]:
     """Cases in six launches on a machine whose speed wanders; and the times without that."""
     draw = np.random.default_rng(seed)
     rows, launches, ends = [], [], []
     true = draw.uniform(1e-3, 1e-1, CASES)
-    state = np.zeros(2)
+    state = np.zeros(3)
     for number in range(LAUNCHES):
         looks = []
         for place, case in enumerate(draw.permutation(CASES)):
             at = 1.7e9 + 1000.0 * number + EVERY_S * place
-            state = 0.9 * state + draw.normal(0, 0.1, 2)
-            seen = np.exp(state + draw.normal(0, 0.03, 2)) * [5e-4, 2e-3]
-            looks.append(
-                Look(unix_s=at + 1.5, window_s=EVERY_S, arithmetic_s=seen[0], memory_s=seen[1])
-            )
-            slower = math.exp(arithmetic * state[0] + memory * state[1])
+            state = 0.9 * state + draw.normal(0, 0.1, 3)
+            seen = np.exp(state + draw.normal(0, 0.03, 3)) * [5e-4, 2e-3, 3e-6]
+            references = dict(zip(("arithmetic_s", "memory_s", "threads_s"), seen, strict=True))
+            looks.append(Look(unix_s=at + 1.5, window_s=EVERY_S, **references))
+            slower = math.exp(float(np.dot(state, [arithmetic, memory, threads])))
             for repetition in range(3):
                 seconds = float(true[case] * slower * math.exp(draw.normal(0, noise)))
                 rows.append(
@@ -101,6 +104,33 @@ def test_exponents_that_data_were_drawn_from_are_found(seed: int) -> None:
     assert list(law.exponents) == ["arithmetic_s"]
     assert scatter(found, true) < 0.7 * scatter(rows, true)
     assert found.rank_seconds[:, 0] == pytest.approx(found["seconds"])
+
+
+def test_ranks_of_several_threads_follow_how_these_meet() -> None:
+    rows, launches, ends, true = measured(6, arithmetic=0.0, memory=0.0, threads=0.6)
+    found, speed = at_one_speed(rows, launches, ends, 0)
+    (law,) = speed.laws
+    assert list(law.exponents) == ["threads_s"]
+    assert law.exponent("threads_s") == pytest.approx(0.6, abs=0.15)
+    assert scatter(found, true) < 0.7 * scatter(rows, true)
+
+
+def test_a_stretch_of_time_is_within_the_variation() -> None:
+    """A training has the speed of one: here 0.3 of the logarithm of the reference."""
+    rows, launches, ends, _ = measured(1, memory=0.0)
+    _, speed = at_one_speed(rows, launches, ends, 0)
+    exponent = speed.laws[0].exponent("arithmetic_s")
+    stretches: dict[int, list[float]] = {}
+    for look in (look for each in launches for look in each.looks):
+        stretches.setdefault(int(look.unix_s / 10), []).append(math.log(look.arithmetic_s or 1.0))
+    off = exponent * np.array([np.mean(logs) for logs in stretches.values()])
+    off -= off.mean()
+    assert 0.9 < np.mean(np.abs(off) < math.log(speed.variation(1))) < 1.0
+    assert speed.variation(8) == speed.variation(1), "of the nearest number of ranks"
+    assert Speed().variation(1) == 1.0
+    seen = [look.model_copy(update={"disturbed": ["cores"]}) for look in launches[0].looks]
+    others = [each.model_copy(update={"looks": seen}) for each in launches]
+    assert at_one_speed(rows, others, ends, 0)[1].variation(1) == 1.0, "others did that"
 
 
 def test_what_a_reference_takes_beside_a_case_is_not_the_speed_of_the_machine() -> None:

@@ -512,6 +512,23 @@ def test_what_is_not_known_of_the_speed_changes_nothing() -> None:
     assert not only.disturbed
 
 
+def test_a_known_speed_is_no_error() -> None:
+    """Plainly half of it is left of two launches, in squares; at speed nothing."""
+    speed = ErrorSource(source="speed", below_s=0.2, above_s=0.25, share=1.0)
+    total = PhaseTime(value=1.0, low=0.8, high=1.25, basis="measured")
+    known = projection(1.0).model_copy(update={"sources": [speed], "total": total})
+    runs = [
+        run([2.0] * 8, looks=slower(), series="a", started=f"2026-11-03T10:0{k}:00Z")
+        for k in (0, 1)
+    ]
+    of = pair(known, *runs, speed=calibrated())
+    assert of.total.predicted.high == pytest.approx(1.0 + 0.25 / math.sqrt(2))
+    assert of.at_speed is not None
+    assert of.at_speed.predicted.numbers == pytest.approx((1.0, 1.0, 1.0))
+    waited = pair(known, run([1.0] * 8, waited=[0.1] * 8))
+    assert waited.at_speed is not None and waited.at_speed.predicted.high == pytest.approx(1.25)
+
+
 def test_messages_follow_the_references_in_their_own_way() -> None:
     """0.4 of an iteration are messages, on which the processor's speed tells nothing here."""
     of = pair(projection(1.0), run([1.0] * 8, looks=slower()), speed=calibrated(messages=0.0))
