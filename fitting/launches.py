@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple, Self
@@ -304,34 +304,10 @@ class Launches:
         """From all rows that may feed a parameter."""
         return cls({kind: Spread.fitted(of) for kind, of in cases_of(samples).items()})
 
-    def common(self, kind: str) -> tuple[float, float]:
-        """(variance, freedom) of what launches have in common, by their cases of a kind.
-
-        Launches of different numbers of ranks are different launches, and alike in how they differ, so
-        each counts. No freedom: not known.
-        """
-        most: dict[int, Spread] = {}
-        for of, spread in self.kinds.items():
-            if of.kind == kind and spread.cases > most.get(of.ranks, ALONE).cases:
-                most[of.ranks] = spread
-        freedom = sum(spread.common_freedom for spread in most.values())
-        squares = sum(spread.common * spread.common_freedom for spread in most.values())
-        return (squares / freedom if freedom else 0.0), freedom
-
     def like(self, case: Samples) -> Spread:
-        """That of the kind of these rows of a case; of work of each rank by launches of any ranks.
-
-        What launches have in common is never less than in the kind itself.
-        """
-        if not self.kinds:
-            return ALONE
-        row = case.first
-        kind = Kind.of(*(getattr(row, name) for name in Kind._fields))
-        spread = self.kinds.get(kind, ALONE)
-        if not (kind.ranks and spread.cases):
-            return spread
-        variance, freedom = self.common(kind.kind)
-        return replace(spread, common=max(spread.common, variance), common_freedom=freedom)
+        """That of the kind of these rows of a case, alone."""
+        kind = Kind.of(*(getattr(case.first, name) for name in Kind._fields))
+        return self.kinds.get(kind, ALONE)
 
 
 NO_OTHERS = Launches({})
@@ -362,8 +338,10 @@ def launch_factors(samples: Samples, among: Launches) -> dict[int, float]:
         cases = [case for case in _whole_passes(rows.where(kind="in_place")) if len(case) > 1]
         margin = _margin_of_one(cases)
         if not cases:
-            variance, freedom = among.common("layer")
-            margin = quantile_of_t(freedom) * math.sqrt(variance) if freedom else 0.0
+            kinds = among.kinds.items()
+            of_layers = [of for kind, of in kinds if (kind.kind, kind.ranks) == ("layer", ranks)]
+            spread = max(of_layers, key=lambda of: of.cases, default=ALONE)
+            margin = quantile_of_t(spread.common_freedom) * math.sqrt(spread.common)
         if margin:
             found[int(ranks)] = factor_of(margin)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,9 +238,9 @@ def test_without_models_in_place_launches_differ_as_those_of_layers_do() -> None
         row for k, at in enumerate(y) for row in launched(k, at.tolist(), kind="layer", ranks=1)
     ]
     among = Launches.of(as_samples(rows))
-    variance, freedom = among.common("layer")
-    expected = factor_of(student.ppf(0.975, freedom) * math.sqrt(variance))
-    assert freedom == 2 and expected > 1.05
+    (spread,) = among.kinds.values()
+    expected = factor_of(student.ppf(0.975, 2) * math.sqrt(spread.common))
+    assert expected > 1.05
     assert launch_factors(as_samples(rows), among) == {1: pytest.approx(expected)}
     assert launch_factors(as_samples(launched(0, [1.0, 2.0])), NO_OTHERS) == {}, "a collective"
 
@@ -282,26 +281,14 @@ def test_kinds_are_told_apart_and_estimates_use_their_own() -> None:
     assert estimated(one, one["seconds"], among) == found
 
 
-def test_launches_of_other_numbers_of_ranks_tell_how_launches_differ() -> None:
-    """Of work of each rank; a network has no such, and what a kind itself shows is never lessened."""
-
-    def spreads(of: str, low: float, high: float) -> list[Spread]:
-        rows = launched(0, [1.0], kind=of, library="torch", ranks=2)
-        samples = as_samples(rows)
-        mine = Kind.of(*(getattr(samples.first, name) for name in Kind._fields))
-        few = Spread(common=low**2, common_freedom=1.0, cases=5)
-        many = Spread(common=high**2, common_freedom=5.0, cases=4)
-        alone = Launches({mine: few, mine._replace(ranks=1, active_ranks=1): many})
-        return [few, alone.like(samples)]
-
-    few, found = spreads("in_place", 0.1, 0.2)
-    pooled = (1 * 0.1**2 + 5 * 0.2**2) / 6
-    assert (found.common, found.common_freedom) == (pytest.approx(pooled), 6.0)
-    assert found == replace(few, common=found.common, common_freedom=6.0)
-    few, found = spreads("in_place", 0.3, 0.1)
-    assert (found.common, found.common_freedom) == (pytest.approx(0.09), 6.0)
-    few, found = spreads("collective", 0.1, 0.2)
-    assert found == few
+def test_launches_of_other_numbers_of_ranks_tell_nothing() -> None:
+    """One rank with two threads comes in two kinds of minutes, two ranks with one do not."""
+    one, two = (Spread(common=common**2, cases=5) for common in (0.2, 0.1))
+    samples = as_samples(launched(0, [1.0], kind="in_place", library="torch", ranks=2))
+    mine = Kind.of(*(getattr(samples.first, name) for name in Kind._fields))
+    among = Launches({mine: two, mine._replace(ranks=1, active_ranks=1): one})
+    assert among.like(samples) == two
+    assert Launches({mine._replace(ranks=1): one}).like(samples) == ALONE
 
 
 def by_launch(rows: Sequence[Sample]) -> list[tuple[int, list[Sample]]]:
