@@ -7,7 +7,6 @@ it. What waits for a core is not in these times: waits.py counts that.
 from __future__ import annotations
 
 import mmap
-import sys
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -18,7 +17,7 @@ import numpy as np
 from calib.foundation.arrays import Float32s
 from calib.microbench.control import Control
 from calib.microbench.device import Device
-from calib.microbench.machine.waits import Waits
+from calib.microbench.machine.waits import Waits, threads_here
 
 if TYPE_CHECKING:
     import torch
@@ -162,11 +161,12 @@ def _in_threads() -> Callable[[], object] | None:
 
     A rank that has not loaded torch computes nothing in threads.
     """
-    loaded = sys.modules.get("torch")
-    if loaded is None or (threads := loaded.get_num_threads()) < 2:
+    threads = threads_here()
+    if threads < 2:
         return None
-    values: torch.Tensor = loaded.from_numpy(_mapped(4 * threads * THREAD_ITEMS))
-    return values.relu_
+    import torch
+
+    return torch.from_numpy(_mapped(4 * threads * THREAD_ITEMS)).relu_
 
 
 def message_s(control: Control) -> float | None:

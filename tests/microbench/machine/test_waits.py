@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from tests.helpers.disturber import disturbed, usable_cores
 
 from calib.microbench.machine.waits import AT_WORK_S, Waits, waits_here
@@ -65,10 +66,37 @@ def busy_thread(stop: threading.Event, begun: threading.Event) -> None:
             begun.set()
 
 
+@contextmanager
+def computing_in(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @counted
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_what_another_thread_waits_is_lost_too(sleeps: bool) -> None:
     """Whether this one sleeps or spins meanwhile: it waits for the other one in either way."""
+    with computing_in(2):
+        own, other, lost = waited_beside_a_busy_thread(sleeps)
+    assert other > 0
+    # read a moment earlier
+    assert min(own + other, SECONDS) <= lost + 1e-2 * SECONDS
+
+
+@counted
+def test_a_thread_beside_the_only_one_that_computes_loses_nothing() -> None:
+    """It sends what that one has computed, and has the core when that one does not."""
+    with computing_in(1):
+        own, other, lost = waited_beside_a_busy_thread(sleeps=False)
+    assert other == 0 and lost == pytest.approx(own, abs=1e-2 * SECONDS)
+
+
+def waited_beside_a_busy_thread(sleeps: bool) -> tuple[float, float, float]:
+    """Seconds that this thread waited, that the other one is known to have, and that are lost."""
     stop, begun = threading.Event(), threading.Event()
     with disturbed(duty=0.6, seconds=60.0), ThreadPoolExecutor(1) as pool:
         pool.submit(busy_thread, stop, begun)
@@ -82,11 +110,8 @@ def test_what_another_thread_waits_is_lost_too(sleeps: bool) -> None:
             now = waits.so_far()
             lost, _ = waits.since(so_far)
         stop.set()
-    own = now.own - so_far.own
-    other = max(y - x for x, y in zip(so_far.others, now.others, strict=True))
-    assert other > 0
-    # read a moment earlier
-    assert min(own + other, SECONDS) <= lost + 1e-2 * SECONDS
+    others = [y - x for x, y in zip(so_far.others, now.others, strict=True)]
+    return now.own - so_far.own, max(others, default=0.0), lost
 
 
 @counted
@@ -101,7 +126,10 @@ def test_it_goes_on_from_where_it_was() -> None:
 
 
 def test_a_system_that_does_not_count_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "listdir", lambda path: [])
+    def missing(*_: object) -> int:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", missing)
     waits = Waits()
     waited, _ = waits.since(waits.so_far())
     assert math.isnan(waited)
