@@ -34,8 +34,8 @@ AROUND_S = 5.0
 # cases so near in time are disturbed by the same thing, and drawn together
 TOGETHER_S = 10.0
 FEWEST_TIMES, FEWEST_STRETCHES = 30, 8
-# What other work can follow. A copy takes up to three times as long in one
-# launch as in the next, by where its pages happen to lie: that says nothing of other work.
+# What other work can follow. A copy takes up to three times as long in one launch as in the next, by
+# where its pages happen to lie: that says nothing of other work.
 FOLLOWED: dict[SpeedOf, tuple[Reference, ...]] = {
     "compute": ("arithmetic_s", "threads_s"),
     "messages": ("arithmetic_s", "message_s"),
@@ -142,15 +142,14 @@ def _varying(
     exponents = next((law.exponents for law in laws if law.of == "compute"), {})
     looks_of = dict(_by_ranks(launches))
     for each in references:
+        # a rank of one thread does not have the reference of several
+        followed = {name: of.value for name, of in exponents.items() if name in each.seconds}
         stretches: dict[float, list[float]] = defaultdict(list)
-        for look in looks_of[each.ranks] if exponents else ():
-            if not look.disturbed:
-                logs = [
-                    exponent.value * math.log(seconds)
-                    for name, exponent in exponents.items()
-                    if (seconds := getattr(look, name))
-                ]
-                stretches[look.unix_s // TOGETHER_S].append(math.fsum(logs))
+        for look in looks_of[each.ranks] if followed else ():
+            known = [getattr(look, name) for name in followed]
+            if all(known) and not look.disturbed:
+                slower = float(np.dot(list(followed.values()), np.log(known)))
+                stretches[look.unix_s // TOGETHER_S].append(slower)
         means = list(map(fmean, stretches.values()))
         factor = math.exp(Z * stdev(means)) if len(means) >= FEWEST_STRETCHES else 1.0
         yield each.model_copy(update={"variation": factor})
