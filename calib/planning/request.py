@@ -79,7 +79,7 @@ class Effort:
         return max(FEWEST_LAUNCHES, most)
 
 
-FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=30, turns=3)
+FULL = Effort(budget_s=210.0, launches=6, grid_factor=2, iterations=30, turns=3)
 QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, extras=False)
 
 

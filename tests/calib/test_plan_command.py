@@ -17,7 +17,7 @@ from calib.foundation.division import STRATEGIES
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.planning.plan import draft, specs_of
-from calib.planning.request import Request, Sparse
+from calib.planning.request import FULL, Request, Sparse
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(verb.command)
@@ -99,7 +99,7 @@ def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPa
     assert len(numbers) == len(rows) > 20
     cases, seconds = map(sum, zip(*numbers, strict=True))
     assert cases == int(title[0])
-    assert seconds == pytest.approx(240.0, abs=0.05 * len(rows))
+    assert seconds == pytest.approx(FULL.budget_s, abs=0.05 * len(rows))
     assert "exactly the sizes that the strategies send" in stdout
     assert "allreduce, 2 at once, 2 apart" in stdout
     assert "duplicates dropped" in stderr

@@ -576,7 +576,7 @@ def test_a_model_has_ranks_of_its_own(tmp_path: Path) -> None:
     assert sorted(ran) == ["", "m0", "m1"] and ran[2] == "" and chosen == [False, False, True]
     assert {row.case_id for row in rows_in(tmp_path)} == {case.id for case in mixed.cases}
     launch(tmp_path / "alone", mixed, runner := Runner(), ranks=2)
-    assert sorted(runner.ran) == ["m0", "m1"]
+    assert set(runner.ran) == {"m0", "m1"}, "one that was disturbed twice"
 
 
 @pytest.mark.parametrize(("waited", "again"), [(0.25, 1), (0.75, 0)])
