@@ -64,7 +64,7 @@ def test_words_of_a_round() -> None:
     assert words([]) == "no point could be predicted"
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(240.0, 6), (1200.0, 30), (60.0, 2), (1e6, 1000)])
+@pytest.mark.parametrize(("seconds", "rounds"), [(210.0, 6), (1050.0, 30), (60.0, 2), (1e6, 1000)])
 def test_a_larger_budget_is_more_rounds_not_longer_ones(seconds: float, rounds: int) -> None:
     assert FULL.rounds_of(seconds) == rounds
     assert QUICK.rounds_of(QUICK.budget_s) == QUICK.launches
