@@ -342,7 +342,7 @@ class Parameters(Record):
 
     def launch_factor(self, ranks: int) -> float:
         """95% of launches of so many ranks, or of the nearest number, are within it; 1: not known."""
-        return nearest(self.launch_factors, ranks, 1.0)
+        return nearest(self.launch_factors, ranks)
 
     @property
     def capacity(self) -> Capacity:

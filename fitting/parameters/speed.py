@@ -68,7 +68,7 @@ class Speed(Record):
     def variation(self, ranks: int) -> float:
         """By which factor the machine's speed changes; of ranks not measured that of the nearest."""
         factors = {each.ranks: each.variation for each in self.references}
-        return nearest(factors, ranks, 1.0)
+        return nearest(factors, ranks)
 
     def slowdown(self, looks: Sequence[Look], ranks: int, sent: float = 0.0) -> Estimate | None:
         """How many times as long the same work takes as when it was calibrated.
@@ -112,10 +112,10 @@ class Speed(Record):
         return Estimate.around(math.exp(value), math.exp(value - half), math.exp(value + half))
 
 
-def nearest(known: Mapping[int, float], ranks: int, without: float) -> float:
-    """What is known of the number of ranks nearest in ratio, of two the smaller; `without` any."""
+def nearest(known: Mapping[int, float], ranks: int) -> float:
+    """The factor of the number of ranks nearest in ratio, of two the smaller; 1 where none is known."""
     of = min(known, key=lambda each: (abs(math.log(each / ranks)), each), default=None)
-    return without if of is None else known[of]
+    return 1.0 if of is None else known[of]
 
 
 def _shift(of: References, looks: Sequence[Look], name: Reference) -> tuple[float, float] | None:

@@ -200,7 +200,7 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
     if speed is not None and looks:
         slowdown = speed.slowdown(looks, head.p, fmean(launch.sent for launch in launches))
     then = at_speed(launches, slowdown)
-    asked = over_all(projection.total, None if slowdown is None else SPEED)
+    undisturbed = over_all(projection.total, None if slowdown is None else SPEED)
 
     def phase(name: str) -> PhaseAccuracy:
         # one that takes no time may not be there
@@ -233,7 +233,7 @@ def _scored(projection: Projection, runs: Sequence[TrainingRun], speed: Speed | 
         disturbed=disturbed_by(looks),
         waited=share_waited(launches),
         slowdown=slowdown,
-        at_speed=None if then is None else compare(asked, then),
+        at_speed=None if then is None else compare(undisturbed, then),
     )
 
 
