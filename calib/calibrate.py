@@ -12,10 +12,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from calib.checked import checked, cost_lines, costs_of
 from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.probe import probe
 from calib.driver.ranks import RanksEnded
 from calib.fitting.fit import fit_runs
+from calib.fitting.outliers.check import ClusterCheck
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import CALIBRATED, Division
 from calib.foundation.errors import FileError, InputError, MeasurementError, MissingParameter
@@ -38,6 +40,7 @@ from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
 from calib.precision import Asked, measure_within
 from calib.predicting.file import write_predictions
+from calib.reports.tables.cluster_check import culprit_lines, verdict
 from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
@@ -183,7 +186,7 @@ def calibrate(
         run = ensure_directory(output)
         write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         cluster = _probed(run / CLUSTER_FILE, launcher, ranks, name)
-        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; results go to {run}")
+        alike = _compared(run, cluster, launcher, ranks, device)
     with steps.step(
         "measure", f"{effort.budget_s:.0f} s and start-ups, on {', '.join(map(str, sizes))} ranks"
     ):
@@ -216,7 +219,15 @@ def calibrate(
         link_latest(run)
     if not quiet:
         seconds, first = sum(steps.seconds.values()), request.executions[0]
-        show_end(made.findings, run, seconds, models[0], ranks, first)
+        show_end(
+            made.findings,
+            run,
+            seconds,
+            models[0],
+            ranks,
+            first,
+            _of_cluster(alike, points, parameters),
+        )
     return {
         "run": str(run),
         "parameters": str(run / PARAMETERS_FILE),
@@ -224,10 +235,39 @@ def calibrate(
         "seconds": steps.seconds,
         "rows": rows,
         "failed": failed,
+        "cluster_check": alike and alike.model_dump(mode="json"),
         "precision": known,
         "projections": [projection.model_dump() for projection in projections],
         **as_dict(made.findings),
     }
+
+
+def _compared(
+    run: Path, cluster: Cluster, launcher: str, ranks: int, device: DeviceName
+) -> ClusterCheck | None:
+    """Who of several nodes or GPUs is not like the others; None where there are no others."""
+    say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; results go to {run}")
+    if cluster.nodes == 1 and (device == "cpu" or ranks == 1):
+        return None
+    alike = checked(run, launcher, ranks, device)
+    for line in (verdict(alike), *culprit_lines(alike)):
+        say(line)
+    return alike
+
+
+def _of_cluster(
+    alike: ClusterCheck | None, points: Sequence[CalibrationPoint], parameters: Parameters
+) -> list[str]:
+    """Who is not like the others, and what it costs data parallelism on all ranks."""
+    if alike is None:
+        return []
+    lines = [verdict(alike), *culprit_lines(alike)]
+    most = max(point.division.p for point in points)
+    data = [x for x in points if x.division.strategy == "data" and x.division.p == most]
+    if alike.culprits and data:
+        of = data[0].model.run_as(data[0].execution), data[0].division
+        lines += cost_lines(costs_of(alike, *of, parameters, included=True), *of)
+    return lines
 
 
 def _require_trainable(specs: Collection[ModelSpec]) -> None:

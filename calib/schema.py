@@ -50,6 +50,14 @@ ENTRIES = (
         "calib.microbench.records.cluster:CLUSTER_FORMAT",
     ),
     SchemaEntry(
+        "cluster-check",
+        "cluster_check.json",
+        "what of a cluster is not like the others, and what was timed",
+        "calib.fitting.outliers.check:ClusterCheck",
+        "calib.fitting.outliers.check:CHECK_FORMAT",
+        written=True,
+    ),
+    SchemaEntry(
         "request", "plan.toml", "what is to be measured, as JSON", "calib.planning.request:Request"
     ),
     SchemaEntry(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from calib.fitting.launches import Launches, launch_factors
 from calib.fitting.measured_run import MeasuredRun, read_run
+from calib.fitting.outliers.logs import without_outliers
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.provenance import Provenance
 from calib.fitting.sections.collective_rows import unpacked_note
@@ -115,6 +116,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     ends = [end for run in measured for end in run.manifest.cases]
     used, mended = undisturbed(used, ends)
     notes += mended
+    used, unlike = without_outliers(used, whole(measured).racks)
+    notes += unlike
     if not len(used):
         raise InputError(
             "no rows to fit: "

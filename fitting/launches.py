@@ -336,7 +336,7 @@ def launch_factors(samples: Samples, among: Launches) -> dict[int, float]:
     work = samples.where(samples.mask("kind", OF_EACH_RANK.__contains__))
     for (ranks,), rows in sorted(work.groups("ranks").items()):
         cases = [case for case in _whole_passes(rows.where(kind="in_place")) if len(case) > 1]
-        margin = _margin_of_one(cases)
+        margin = margin_of_one(cases)
         if not cases:
             kinds = among.kinds.items()
             of_layers = [of for kind, of in kinds if (kind.kind, kind.ranks) == ("layer", ranks)]
@@ -347,7 +347,7 @@ def launch_factors(samples: Samples, among: Launches) -> dict[int, float]:
     return found
 
 
-def _margin_of_one(cases: Sequence[Mapping[int, Launch]]) -> float:
+def margin_of_one(cases: Sequence[Mapping[int, Launch]]) -> float:
     """95% of the log of what a case takes in one launch, about its mean; all cases have several.
 
     Too few cases do not tell what is their own: their launches count once.

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from calib.advice import advised
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.words import counted
 from calib.microbench.importers import logs_in, no_row, read_file
 from calib.microbench.importers.lines.reading import NoLogError
-from calib.microbench.importers.said import Flags
+from calib.microbench.importers.said import NO_FLAGS, Flags
 from calib.microbench.importers.table import Imported
 from calib.microbench.records.manifest import ImportedFile
 from calib.terminal.printing import say
@@ -45,6 +46,27 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     if repeated:
         twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
         raise InputError(f"the same log is given twice: {', '.join(twice)}")
+    return found
+
+
+def read_runs(files: list[Path]) -> list[Imported]:
+    """All logs among files and directories, also those of runs that failed and have no rows.
+
+    Raises FileError for a file that cannot be read, and where there is no log.
+    """
+    found, others = [], 0
+    paths = [path for file in files for path in (logs_in(file) if file.is_dir() else [file])]
+    for path in paths:
+        try:
+            found.append(read_file(path, NO_FLAGS)[1])
+        except NoLogError:
+            if path in files:
+                raise
+            others += 1
+    if others:
+        say(f"left out, no logs: {counted(others, 'file')}")
+    if not found:
+        raise FileError("no file is a log that this program reads")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 
@@ -30,15 +31,24 @@ ScreenLine = tuple[str, str, str]  # what, how much, of what
 
 
 def show(
-    findings: Findings, run: Path, seconds: float, model: str, ranks: int, execution: str = USUAL
+    findings: Findings,
+    run: Path,
+    seconds: float,
+    model: str,
+    ranks: int,
+    execution: str = USUAL,
+    cluster: Sequence[str] = (),
 ) -> None:
     """Accuracy, worst point, noise, cause; what to do next, and where the page is.
 
-    `ranks` is the most that was measured, `model` and `execution` one that was.
+    `ranks` is the most that was measured, `model` and `execution` one that was; `cluster` says who of
+    several nodes is not like the others.
     """
     lines = [f"Calibrated in {clock_words(seconds)}", ""]
     for what, value, about in numbers(findings):
         lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
+    if cluster:
+        lines += ["", *_labelled("cluster", cluster)]
     lines += ["", *_labelled("verdict", _verdict(findings))]
     lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks, execution))]
     lines += _labelled("page", [str(run / REPORT_HTML)])
@@ -119,6 +129,6 @@ def _verdict(findings: Findings) -> list[str]:
     return [words, *(shorten(plain(line), ROOM, placeholder=" ...") for line in [*reasons, *more])]
 
 
-def _labelled(label: str, lines: list[str]) -> list[str]:
+def _labelled(label: str, lines: Sequence[str]) -> list[str]:
     """The lines under one label."""
     return [f"  {label if number == 0 else '':<10}{line}" for number, line in enumerate(lines)]

@@ -115,6 +115,11 @@ class CollectiveFit(CollectiveLaw):
     pieces_error_factor: Factor | None = Field(
         default=None, description="95% of the sizes lie within the pieces / and * this"
     )
+    launch_factor: Factor = Field(
+        default=1.0,
+        description="95% of single launches lie within the median of many / and * this; of logs each "
+        "run is one, by its own hosts. 1: there was one launch, which does not say",
+    )
     left_out_error: Ratio | None = Field(
         default=None,
         description="mean relative error of a size that is left out, from its neighbours",

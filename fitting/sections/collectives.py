@@ -11,7 +11,7 @@ from calib.fitting.estimate import together
 from calib.fitting.estimators.collectives.ends import end_estimates
 from calib.fitting.estimators.collectives.neighbours import between_neighbours
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.launches import NO_OTHERS, Launches
+from calib.fitting.launches import NO_OTHERS, Launches, factor_of, launch_medians, margin_of_one
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.size_law import falls
 from calib.fitting.regression import error_factor
@@ -102,8 +102,15 @@ def _fit(key: Direct, rows: Samples, seed: int, points: list[CollectivePoint]) -
         runner_up=_runner_up(law),
         outliers_nbytes=law.outliers_.astype(int).tolist(),
         n=len(rows),
+        launch_factor=_launch_factor(rows),
         points=points,
     )
+
+
+def _launch_factor(rows: Samples) -> float:
+    """How far single launches are from the median of all, of each size, together."""
+    of_sizes = [launch_medians(of, of["seconds"]) for of in rows.groups("nbytes").values()]
+    return factor_of(margin_of_one([of for of in of_sizes if of is not None and len(of) > 1]))
 
 
 def _points(

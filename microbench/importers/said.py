@@ -51,6 +51,7 @@ class Flags:
     time_unit: str = ""
 
 
+NO_FLAGS = Flags()
 # how a fault begins that a flag would mend
 UNSAID = {
     "operation": "the operation is not given",

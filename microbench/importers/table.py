@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ class Block:
     `active_ranks` the ranks of one node. Arrays have one item per row: `run` numbers the runs of the
     file, `variant` indexes `variants`, `nbytes` is the whole buffer m of formulas.md, `seconds` and
     `skew` are per call. `line` is where the first run's table begins, `key` what makes it another
-    operation, "" of none.
+    operation, "" of none. `places` are those of the ranks (records/peers.py), where the file says.
     """
 
     operation: str
@@ -58,6 +59,7 @@ class Block:
     mean_over_ranks: bool = False
     line: int = 0
     key: str = ""
+    places: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -78,6 +80,14 @@ class Block:
         return ",".join([IMPORTED, MEAN_OVER_RANKS] if self.mean_over_ranks else [IMPORTED])
 
 
+class FailedRun(NamedTuple):
+    """A run that gave no time, or broke off, and where its ranks were to run."""
+
+    operation: str
+    places: tuple[str, ...]
+    reason: str
+
+
 @dataclass
 class Imported:
     """What one importer found in one file. `gpus`: host -> names of its GPUs, where the file says."""
@@ -89,6 +99,7 @@ class Imported:
     faults: Faults = field(default_factory=Faults)
     notes: list[str] = field(default_factory=list)
     gpus: dict[str, list[str]] = field(default_factory=dict)
+    failed: list[FailedRun] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -107,6 +118,7 @@ def merged(parts: Sequence[Imported]) -> Imported:
         whole.faults.dropped += part.faults.dropped
         whole.notes += [note for note in part.notes if note not in whole.notes]
         whole.gpus |= part.gpus
+        whole.failed += part.failed
     whole.blocks.sort(key=lambda block: block.line)
     return whole
 
@@ -218,6 +230,7 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
             nodes=block.nodes,
             mode=modes.take(variant),
             marks=block.marks,
+            places=",".join(block.places),
         )
 
 

@@ -149,6 +149,13 @@ class Sample:
             "had; empty: not counted"
         ),
     ] = field(default_factory=list)
+    places: Annotated[
+        str,
+        Field(
+            description="where the ranks of the group ran, in their order, comma-separated: HOST or "
+            "HOST/DEVICE; empty: not known, or where the launch ran"
+        ),
+    ] = ""
     marks: Annotated[
         str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
     ] = ""

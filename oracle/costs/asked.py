@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, cast, get_args
 
 from calib.fitting.parameters.algorithms import GroupShape
@@ -32,6 +33,7 @@ class CollectiveTime(NamedTuple):
     """One operation of m = `nbytes` (the whole buffer) by one group alone.
 
     `algorithm` is what the library seems to use, by the structural law; "" where there is none.
+    `launch_factor` is how far single launches lie from the many that `cost` is of.
     """
 
     operation: str
@@ -41,6 +43,19 @@ class CollectiveTime(NamedTuple):
     nbytes: int
     cost: Cost
     algorithm: str
+    launch_factor: float = 1.0
+
+    @property
+    def of_one_launch(self) -> Estimate:
+        """What one launch alone takes, s, as a log is of one: launches differ, and so do hosts."""
+        cost, value = self.cost, self.cost.seconds
+        if value <= 0 or cost.low <= 0:
+            return self.seconds
+        own = math.log(self.launch_factor)
+        low, high = (
+            math.exp(math.hypot(own, math.log(x))) for x in (value / cost.low, cost.high / value)
+        )
+        return Estimate(value=value, low=value / low, high=value * high)
 
     @property
     def seconds(self) -> Estimate:
@@ -129,7 +144,8 @@ class Collectives:
             cost = _scattered(cost, fit)
         sender = costs.sender_of(operation)
         algorithm = law.algorithm(shape.ranks, nbytes) if law is not None else ""
-        return CollectiveTime(operation, *sender[:2], shape, nbytes, cost, algorithm)
+        factor = fit.launch_factor if fit is not None else 1.0
+        return CollectiveTime(operation, *sender[:2], shape, nbytes, cost, algorithm, factor)
 
     @once
     def _costs(self, ranks_per_node: int) -> CollectiveCosts:

@@ -45,7 +45,7 @@ def _series(rows: Sequence[CollectiveRow], colour: str) -> list[Figure]:
     first = rows[0].expected
     name = f"{first.shape.words}, {first.library}"
     sizes = [row.expected.nbytes for row in rows]
-    times = [row.expected.seconds for row in rows]
+    times = [row.interval for row in rows]
     lows = [time.low if time.low > 0 else 0.05 * time.value for time in times]
     about: Figure = {"x": sizes, "mode": "lines", "type": "scatter", "legendgroup": name}
     edge: Figure = {**about, "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
@@ -101,7 +101,7 @@ def _rate(bytes_per_s: float | None) -> float | None:
 
 def _words(row: CollectiveRow) -> str:
     """`4 MiB: expected 1.2 ms [1.1 ms, 1.4 ms], extrapolated; measured 1.5 ms, slower`."""
-    of, time = row.expected, row.expected.seconds
+    of, time = row.expected, row.interval
     low, value, high = (seconds_words(x) for x in (time.low, time.value, time.high))
     how = f", {of.algorithm}" if of.algorithm else ""
     beside = (

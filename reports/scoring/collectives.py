@@ -45,8 +45,19 @@ class CollectiveRow(NamedTuple):
         """Where the measured median lies: inside the expected 95% interval, above or below it."""
         if self.measured is None:
             return None
-        cost, seconds = self.expected.cost, self.measured.value
-        return "slower" if seconds > cost.high else "faster" if seconds < cost.low else "inside"
+        expected, seconds = self.interval, self.measured.value
+        return (
+            "slower"
+            if seconds > expected.high
+            else "faster"
+            if seconds < expected.low
+            else "inside"
+        )
+
+    @property
+    def interval(self) -> Estimate:
+        """What is expected, s; of what was measured with how far a single launch may be off."""
+        return self.expected.seconds if self.measured is None else self.expected.of_one_launch
 
 
 def place_words(operation: str, shape: GroupShape) -> str:
@@ -80,7 +91,7 @@ def summary_of(rows: Sequence[CollectiveRow]) -> str:
     expected, measured = worst.expected, worst.measured
     assert measured is not None
     low, value, high = (
-        seconds_words(x) for x in (expected.cost.low, expected.cost.seconds, expected.cost.high)
+        seconds_words(x) for x in (worst.interval.low, worst.interval.value, worst.interval.high)
     )
     off = f" ({signed_percent(worst.off)})" if worst.off is not None else ""
     return (
@@ -93,8 +104,8 @@ def summary_of(rows: Sequence[CollectiveRow]) -> str:
 
 def _reach(rows: Sequence[CollectiveRow]) -> float:
     """How far intervals go up, as a factor of what is expected: of the middle one."""
-    costs = [row.expected.cost for row in rows]
-    return median(cost.high / cost.seconds if cost.seconds > 0 else math.inf for cost in costs)
+    found = [row.interval for row in rows]
+    return median(of.high / of.value if of.value > 0 else math.inf for of in found)
 
 
 def _are(n: int) -> str:

@@ -61,7 +61,7 @@ def _against(row: CollectiveRow) -> dict[str, str]:
     measured, off = row.measured, row.off
     assert measured is not None
     return {
-        "expected us": us(row.expected.seconds),
+        "expected us": us(row.interval),
         "measured us": number(measured.value * 1e6),
         "off": NONE if off is None else signed_percent(off),
         "interval": {"inside": "inside", "slower": "SLOWER", "faster": "faster"}[row.verdict or ""],

@@ -35,7 +35,7 @@ def row_of(row: CollectiveRow) -> list[Cell]:
     """The values of COLUMNS; None where there is none."""
     of, measured = row.expected, row.measured
     return [
-        *(of.operation, of.library, of.device, *of.shape, of.nbytes, *of.seconds.numbers),
+        *(of.operation, of.library, of.device, *of.shape, of.nbytes, *row.interval.numbers),
         *(of.algbw, of.busbw, of.cost.basis, of.algorithm),
         *((None,) * 3 if measured is None else measured.numbers),
         *(row.measured_busbw, row.off, row.verdict),

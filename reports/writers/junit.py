@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
+from calib.fitting.outliers.check import ClusterCheck
 from calib.foundation.text import plain
 from calib.foundation.words import number, percent, signed_percent
 from calib.reports.drift.records import Drift, Step
@@ -23,6 +24,7 @@ from calib.reports.figures.history_lines import what_drifted
 from calib.reports.findings import Findings
 from calib.reports.history.records import PastNight
 from calib.reports.scoring.accuracy import Accuracy, Missing, occurring
+from calib.reports.tables.cluster_check import symptom_words, verdict
 from calib.reports.words import case_words, ms_words
 
 # all that XML 1.0 does not allow (its production 2, Char)
@@ -51,6 +53,33 @@ def junit_text(findings: Findings, least_accuracy: float) -> str:
     if findings.drift is not None:
         nights = findings.past.nights if findings.past is not None else ()
         root.append(_drift_suite(findings.drift, nights))
+    return _document(root)
+
+
+def cluster_junit(check: ClusterCheck, costs: Sequence[str] = ()) -> str:
+    """A check of a cluster: a testcase for each host, and one for each rail, switch or pair at fault."""
+    of_hosts: dict[str, list[str]] = {host: [] for time in check.peers.times for host in time.hosts}
+    others = []
+    for culprit in check.culprits:
+        text = "; ".join(map(symptom_words, culprit.symptoms))
+        if culprit.kind in ("node", "device"):
+            of_hosts[culprit.hosts[0]].append(f"{culprit.kind} {culprit.name}: {text}")
+        else:
+            others.append((f"{culprit.kind} {culprit.name}", [text]))
+    cases = []
+    for name, found in [*((f"node {host}", of) for host, of in sorted(of_hosts.items())), *others]:
+        case = _case(name, f"{NAME}.cluster")
+        if found:
+            text = allowed("; ".join(found))
+            ET.SubElement(case, "failure", message=text, type="slower").text = text
+        cases.append(case)
+    root = ET.Element("testsuites", name=NAME)
+    root.append(_suite("cluster", cases, {"verdict": verdict(check), "costs": "; ".join(costs)}))
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
+    """The XML text, with the counts of all suites."""
     for count in ("tests", "failures", "errors", "skipped"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
     ET.indent(root)

@@ -149,8 +149,8 @@ class NamespaceCluster:
             choose = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
             _command("ip", "netns", "exec", name, "sh", "-c", choose)
 
-    def set_rate(self, megabits: float) -> None:
-        """Limit both directions of every link to so many 1e6 bits of Ethernet frames a second."""
+    def set_rate(self, megabits: float, hosts: Sequence[str] = HOSTS) -> None:
+        """Limit both directions of hosts' links to so many 1e6 bits of Ethernet frames a second."""
         burst = max(SMALLEST_BURST, round(megabits * 1e6 / 8 * BURST_SECONDS))
         limit = [
             "root",
@@ -162,7 +162,7 @@ class NamespaceCluster:
             "latency",
             f"{QUEUE_SECONDS * 1e3:.0f}ms",
         ]
-        for host in HOSTS:
+        for host in hosts:
             _command("tc", "-n", self.switch, "qdisc", "replace", "dev", host, *limit)
             _command("tc", "-n", self.prefix + host, "qdisc", "replace", "dev", "eth0", *limit)
 

@@ -10,7 +10,7 @@ from calib.foundation.arrays import Integers, Mask
 from calib.microbench.importers.lines.reading import Faults, Numbers, within
 from calib.microbench.importers.nccl.operations import MEAN, OperationKind, fits_redop, fits_root
 from calib.microbench.importers.nccl.rows import Half, half_of, types_of
-from calib.microbench.importers.nccl.tables import AlikeRuns
+from calib.microbench.importers.nccl.tables import AlikeRuns, places_of
 from calib.microbench.importers.table import Block, TableVariant
 
 
@@ -65,6 +65,7 @@ def blocks_of(table: AlikeRuns, kind: OperationKind, faults: Faults) -> list[Blo
             line=table.line,
             mean_over_ranks=table.said.average == MEAN,
             key=table.key,
+            places=places_of(table.said.ranks),
         )
     ]
 

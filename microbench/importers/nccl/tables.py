@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,17 +15,26 @@ from calib.microbench.importers.nccl.rows import RunRows, better_half, half_of, 
 from calib.microbench.importers.said import NOT_SAID, SaidPlaces
 
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
+UNKNOWN_HOST = "unknown"  # lines of one process do not name it
 UNKNOWN_UNIT = "?"  # versions of 2016 to 2018 print ms and do not say so
+PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.\d)?", re.IGNORECASE)
+PCI_DOMAIN = "0000:"  # the usual one
 RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
 
 
 class Where(NamedTuple):
-    """A line of the list of devices."""
+    """A line of the list of devices; `device` is the GPU's PCI address, or its number."""
 
     rank: int
     group: int
     host: str
     gpu: str
+    device: str = ""
+
+    @property
+    def place(self) -> str:
+        """As in records/peers.py: HOST/DEVICE, or HOST."""
+        return f"{self.host}/{self.device}" if self.device else self.host
 
 
 @dataclass(frozen=True)
@@ -123,9 +133,26 @@ def once(ranks: Sequence[Where]) -> list[Where]:
     return list({(where.group, where.rank): where for where in reversed(ranks)}.values())
 
 
+def places_of(ranks: Sequence[Where]) -> tuple[str, ...]:
+    """Where the ranks of the only group ran; () where lines are lost, or there are several groups."""
+    listed = sorted(once(ranks))
+    whole = [where.rank for where in listed] == list(range(len(listed)))
+    alone = len({where.group for where in listed}) == 1
+    named = all(where.host != UNKNOWN_HOST for where in listed)
+    return tuple(where.place for where in listed) if whole and alone and named else ()
+
+
 def gpus_of(ranks: Sequence[Where]) -> dict[str, list[str]]:
     """Host -> the names of its GPUs, in the order of the list."""
     found: dict[str, list[str]] = {}
     for where in reversed(once(ranks)):
         found.setdefault(where.host, []).append(where.gpu or "unknown")
     return found
+
+
+def device_word(number: str, brackets: str) -> str:
+    """What tells a GPU from others of its host: its PCI address, without the usual domain.
+
+    Its number where the brackets hold less than an address: [0x1b], or [0x00] of every GPU.
+    """
+    return brackets.removeprefix(PCI_DOMAIN) if PCI.fullmatch(brackets) else number

@@ -18,9 +18,17 @@ from calib.microbench.importers.nccl.layout import BLANKS, CHOICE, RENAMED, Colu
 from calib.microbench.importers.nccl.operations import DTYPES, MEAN, PROGRAMS, average_of
 from calib.microbench.importers.nccl.rows import WIDTH, RunRows
 from calib.microbench.importers.nccl.runs import import_table, likeness, version_of
-from calib.microbench.importers.nccl.tables import UNKNOWN_UNIT, AlikeRuns, Context, Where
+from calib.microbench.importers.nccl.tables import (
+    UNKNOWN_HOST,
+    UNKNOWN_UNIT,
+    AlikeRuns,
+    Context,
+    Where,
+    device_word,
+    places_of,
+)
 from calib.microbench.importers.said import NOT_SAID, Flags, launch_line, remark
-from calib.microbench.importers.table import Imported
+from calib.microbench.importers.table import FailedRun, Imported
 
 NAME = "nccl-tests"
 DESCRIPTION = "nccl-tests and rccl-tests, text output"
@@ -35,7 +43,7 @@ ROOT = re.compile(r"-?\d+$")
 STAMP = re.compile(r"\d{4}-\d\d-\d\d$|\d\d:\d\d:\d\d$")
 RANK = re.compile(
     r"#?\s*Rank\s+(\d{1,7})\s+(?:Group\s+(\d{1,7})\s+)?(?:(?:Pid\s+\d+ )?on\s+(\S+)|uses) device"
-    r"\s+\d+(?:\s+\[[^\]]*\])?\s*(.*)"
+    r"\s+(\d+)(?:\s+\[([^\]]*)\])?\s*(.*)"
 )
 VERSION = re.compile(r"(nccl|rccl)-tests version (\S+)(?:.*?\b[nr]ccl-library=(\d+))?")
 RCCL = re.compile(r"\brccl-tests: Version (\S+)")  # up to 2025
@@ -264,7 +272,11 @@ class _TextReader:
         """What a line says of the next run, or of the one that ends."""
         if "Rank" in line and (match := RANK.search(line)):
             where = Where(
-                int(match[1]), int(match[2] or 0), match[3] or "unknown", match[4].strip()
+                int(match[1]),
+                int(match[2] or 0),
+                match[3] or UNKNOWN_HOST,
+                match[6].strip(),
+                device_word(match[4], match[5] or ""),
             )
             self._next()
             self.ranks.append(where)
@@ -375,8 +387,17 @@ class _TextReader:
         if self.run is not None or not self.taken:
             self._warned()
             self.faults.add(number, text)
+            self._gave_up(text)
         self._close(failed=True)
         self.taken, self.begun = True, 0
+
+    def _gave_up(self, reason: str) -> None:
+        """Keep where a run was to run that gives no time, or breaks off."""
+        said = self.run[0] if self.run is not None else None
+        ranks = said.ranks if said is not None else tuple(self.ranks)
+        operation = said.operation if said is not None else self.said.get("operation", "")
+        if places := places_of(ranks):
+            self.result.failed.append(FailedRun(operation, places, reason))
 
     def _warned(self) -> None:
         """NCCL's own error line of a run that gave no rows."""
@@ -388,7 +409,9 @@ class _TextReader:
         """The log ends before the table of a run that said its settings."""
         if self.begun:
             self._warned()
-            self.faults.add(self.begun, "the log ends before the table of this run")
+            text = "the log ends before the table of this run"
+            self.faults.add(self.begun, text)
+            self._gave_up(text)
 
     def _close(self, failed: bool = False) -> None:
         """A run ends."""
@@ -397,13 +420,15 @@ class _TextReader:
         if self.run is None:
             return
         said, line = self.run
-        self.run = None
         if self.table is None:
             if not failed:
                 self._warned()
                 what = f" of {said.operation}" if said.operation else ""
                 self.faults.add(line, f"the run{what} has no rows")
+                self._gave_up("the run has no rows")
+            self.run = None
             return
+        self.run = None
         self.warning = None
         if not self.ended and not failed:
             remark(self.result.notes, "a run ends without its last lines: the log may be cut")
