@@ -68,7 +68,9 @@ def symptom_words(of: Symptom) -> str:
     name = work_words(of.what)
     units = f"{of.slow} of {of.units}" if of.units > 1 else ""
     if of.slowdown is None or of.seconds is None or of.usual is None:
-        reason = shorten(of.reason.removeprefix("the run failed, "), MOST_REASON, placeholder=" ...")
+        reason = shorten(
+            of.reason.removeprefix("the run failed, "), MOST_REASON, placeholder=" ..."
+        )
         return ", ".join(filter(None, (f"{name} fails", units and f"{units} fail", reason)))
     mine, unit = rate_of(of, of.seconds)
     usual, _ = rate_of(of, of.usual)
