@@ -148,6 +148,8 @@ def _put(found: ClusterCheck, costs: Sequence[str], exclude: bool, as_json: bool
         print_table(levels_table(found))
     for line in (verdict(found), *culprit_lines(found), *costs):
         say(line)
+    if any(culprit.disturbed for culprit in found.culprits):
+        say("`calib doctor --watch 60s` on a disturbed host says who disturbs it")
     for note in found.notes:
         say(f"note: {note}")
     if found.excluded and not exclude:

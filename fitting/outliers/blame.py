@@ -67,15 +67,16 @@ def blame(
         mine = takes_part[kind, name] & left
         found.append(Culprit(kind, name, tuple(sorted(mine & bad)), len(mine)))
         left, bad = left - mine, bad - mine
-    own: CulpritKind = "pair" if scope == "pair" else "node" if scope == "node" else "device"
-    return found + [Culprit(own, name_of(unit, own), (unit,), 1) for unit in sorted(bad)]
+    return found + [Culprit(*_by_itself(scope, unit), (unit,), 1) for unit in sorted(bad)]
 
 
-def name_of(unit: Unit, kind: CulpritKind) -> str:
-    """A unit in words: the places of a pair, the host of a node, the place of a device."""
-    if kind == "pair":
-        return " and ".join(unit)
-    return host_of(unit[0]) if kind == "node" else unit[0]
+def _by_itself(scope: Scope, unit: Unit) -> tuple[CulpritKind, str]:
+    """A unit as its own culprit: the places of a pair, a node, or the device of one with several."""
+    if scope == "pair":
+        return "pair", " and ".join(unit)
+    if scope == "device" and device_of(unit[0]):
+        return "device", unit[0]
+    return "node", host_of(unit[0])
 
 
 def _in(scope: Scope, unit: Unit, racks: Mapping[str, str]) -> set[tuple[CulpritKind, str]]:

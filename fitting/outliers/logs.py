@@ -92,7 +92,7 @@ def without_outliers(samples: Samples, racks: Mapping[str, str]) -> tuple[Sample
         if not keep.all()
     ]
     if len(found.culprits) > 1 and notes:
-        notes[0] += f", and {len(found.culprits) - 1} more; `calib cluster check --logs` names them"
+        notes[0] += f", and {len(found.culprits) - 1} more"
     larger = {
         host
         for places in samples.distinct("places")

@@ -1,4 +1,4 @@
-"""The page of `calib cluster check --page`: culprits, the pairs drawn, the usual values."""
+"""The page of a cluster check: culprits, the pairs drawn, the usual values."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def culprit_lines(of: ClusterCheck) -> list[str]:
         lines.append(f"{culprit.kind} {culprit.name}: {symptom_words(culprit.symptoms[0])}")
         lines += [f"  also {symptom_words(each)}" for each in culprit.symptoms[1:]]
         if culprit.disturbed:
-            lines.append(
-                f"  meanwhile {culprit.disturbed}; `calib doctor --watch 60s` there says who"
-            )
+            lines.append(f"  meanwhile {culprit.disturbed}")
     for common in of.common:
         good = common.pairs - common.slow
         lines.append(

@@ -48,9 +48,13 @@ LAUNCH_SCRIPT = """\
 # what mpiexec calls to start its proxy: HOST COMMAND...
 host=$1
 shift
-first=$(chrt --rr 1 true 2> /dev/null && echo chrt --rr 1)
+first="{first}"
 exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; exec $*"
 """
+# ranks before all other processes of the machine, where that is allowed
+FIRST = "$(chrt --rr 1 true 2> /dev/null && echo chrt --rr 1)"
+# or each host on a core of its own, which it shares with whatever else runs there
+PINNED = "taskset -c $(cat {folder}/core-$host)"
 # each host a machine of its own to what the ranks ask (microbench/machine/placement.py)
 OWN_BOOT = "mount --bind {folder}/boot-$host /proc/sys/kernel/random/boot_id; "
 
@@ -87,11 +91,17 @@ def _command(*words: str) -> str:
 class NamespaceCluster:
     """Four hosts on one switch. Use as a context manager; raises CannotBuild where it cannot be.
 
-    Their ranks share the cores of one machine and find that out, unless the hosts are `apart`.
+    Their ranks share the cores of one machine and find that out, unless the hosts are `apart`. A host
+    that is `pinned` has one core alone, as far as they go.
     """
 
-    def __init__(self, folder: Path, apart: bool = False) -> None:
-        self._before = ""
+    def __init__(self, folder: Path, apart: bool = False, pinned: bool = False) -> None:
+        self._before, self._first = "", FIRST
+        if pinned:
+            self._first = PINNED.format(folder=folder)
+            cores = sorted(os.sched_getaffinity(0))
+            for number, host in enumerate(HOSTS):
+                (folder / f"core-{host}").write_text(f"{cores[number % len(cores)]}\n")
         if apart:
             self._before = OWN_BOOT.format(folder=folder)
             for host in HOSTS:
@@ -116,7 +126,9 @@ class NamespaceCluster:
         return self
 
     def _build(self) -> None:
-        self._script.write_text(LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before))
+        self._script.write_text(
+            LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before, first=self._first)
+        )
         self._script.chmod(0o755)
         _command("ip", "netns", "add", self.switch)
         _command("ip", "-n", self.switch, "link", "set", "lo", "up")

@@ -58,10 +58,14 @@ def receive(port: int, seconds: float) -> None:
 
 @contextmanager
 def disturbed(
-    duty: float = 0.4, seconds: float = 600.0, seed: int = 1, before: Sequence[str] = ()
+    duty: float = 0.4,
+    seconds: float = 600.0,
+    seed: int = 1,
+    before: Sequence[str] = (),
+    core: int | None = None,
 ) -> Iterator[None]:
-    """The first usable core is disturbed while it is entered, for so many seconds at most."""
-    core = usable_cores()[0]
+    """A core, by default the first, is disturbed while it is entered, for so many seconds at most."""
+    core = usable_cores()[0] if core is None else core
     words = [str(word) for word in (core, duty, seconds, seed)]
     line = [*before, sys.executable, "-m", "tests.helpers.disturber", *words]
     process = subprocess.Popen(line)
