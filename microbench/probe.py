@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.control import Control
+from calib.microbench.machine import hardware
+from calib.microbench.machine.boards import place_of, state_of
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+from calib.microbench.records.hardware import NetworkCard, PciLink
 
 NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
@@ -55,7 +59,8 @@ def probe_host() -> Host:
 
     GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml".
     """
-    gpus, problem = read_gpus()
+    cards = hardware.network_cards()
+    gpus, problem = read_gpus(cards)
     return Host(
         name=socket.gethostname(),
         kernel=f"{platform.system()} {platform.release()}",
@@ -64,6 +69,9 @@ def probe_host() -> Host:
         versions={**versions(), **({"nvml": problem} if problem else {})},
         rack=rack_of_this_host(),
         numa_nodes=numa_nodes(),
+        sockets=hardware.sockets(),
+        numa=hardware.numa(),
+        network_cards=cards,
     )
 
 
@@ -85,10 +93,12 @@ def versions() -> dict[str, str]:
 
 
 def cpu_device() -> Device:
-    """The CPU: model name, usable physical cores, memory."""
+    """The CPU: model name, usable physical cores, memory, clock, width of its arithmetic."""
     cores = max(1, len(distinct_cores(usable_cores())))
     memory = psutil.virtual_memory().total
-    return Device(kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory)
+    return Device(
+        kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory, **hardware.processor()
+    )
 
 
 def cpu_model(information: Path = CPU_INFORMATION) -> str:
@@ -100,10 +110,10 @@ def cpu_model(information: Path = CPU_INFORMATION) -> str:
     return platform.processor() or platform.machine()
 
 
-def read_gpus() -> tuple[list[Device], str]:
+def read_gpus(cards: Sequence[NetworkCard] = ()) -> tuple[list[Device], str]:
     """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus).
 
-    There are none where pynvml or a driver is missing.
+    There are none where pynvml or a driver is missing. `cards` are those that one may be near to.
     """
     nvml = initialized_nvml()
     if nvml is None:
@@ -124,12 +134,40 @@ def read_gpus() -> tuple[list[Device], str]:
                 continue
             devices.append(
                 Device(
-                    kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver, uuid=uuid
+                    kind="cuda",
+                    name=name,
+                    count=1,
+                    memory_bytes=memory,
+                    driver=driver,
+                    uuid=uuid,
+                    **_links(uuid, cards),
                 )
             )
     except nvml.NVMLError as error:
         problems.append(f"no GPU read: {error}")
     return devices, "; ".join(problems)
+
+
+def _links(uuid: str, cards: Sequence[NetworkCard]) -> dict[str, Any]:
+    """The fields of a GPU that say where it is and what it is connected to.
+
+    Of its link, NVML knows what GPU and machine support; sysfs may be missing in a container.
+    """
+    place, state = place_of(uuid), state_of(uuid)
+    found: dict[str, Any] = {
+        "nvlinks": state.get("nvlinks", {}),
+        "nvswitch": place.get("nvswitch"),
+    }
+    if address := place.get("address"):
+        said = {
+            field: state[f"pcie_{field}"]
+            for field in ("generation", "width", "generation_max", "width_max")
+            if state.get(f"pcie_{field}")
+        }
+        link = hardware.pci_link(address).model_dump() | said
+        found["pci"] = PciLink.model_validate(link)
+        found["nearest_cards"] = hardware.nearest_cards(address, cards)
+    return found
 
 
 def _text(value: bytes | str) -> str:
