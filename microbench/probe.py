@@ -154,10 +154,7 @@ def _links(uuid: str, cards: Sequence[NetworkCard]) -> dict[str, Any]:
     Of its link, NVML knows what GPU and machine support; sysfs may be missing in a container.
     """
     place, state = place_of(uuid), state_of(uuid)
-    found: dict[str, Any] = {
-        "nvlinks": state.get("nvlinks", {}),
-        "nvswitch": place.get("nvswitch"),
-    }
+    found: dict[str, Any] = {"nvlinks": state.get("nvlinks", {}), "nvswitch": place.get("nvswitch")}
     if address := place.get("address"):
         said = {
             field: state[f"pcie_{field}"]

@@ -10,9 +10,9 @@ Documentation/ABI/testing/sysfs-bus-pci, sysfs-devices-node, ABI/stable/sysfs-cl
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 # GT/s of a lane -> generation of PCIe
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+# classes of PCI devices (pci.ids): 3D controllers, other displays, accelerators; NVIDIA and AMD
+GPU_CLASSES, DISPLAY, GPU_VENDORS = ("0x0302", "0x0380", "0x1200"), "0x0300", ("0x10de", "0x1002")
 UNKNOWN_WIDTHS = (0, 255)  # of functions without a link of their own, as virtual ones
 RATE = re.compile(r"([\d.]+) Gb/sec(?: \((\d+)X)?")
 ACTIVE = "4:"  # of a port: "4: ACTIVE"
@@ -79,11 +81,19 @@ def pci_path(address: str, root: Path = ROOT) -> tuple[str, ...]:
     return parts[start:]
 
 
+def in_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many of the first parts of two paths are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def pci_link(address: str, root: Path = ROOT) -> PciLink:
     """The link of a device on the PCI bus; of an address that sysfs does not have, the address alone."""
     place = root / DEVICES / address
     path = pci_path(address, root)
-    ends = [place, *(root / DEVICES / bridge for bridge in path[-2:-1] if ADDRESS.fullmatch(bridge))]
+    ends = [
+        place,
+        *(root / DEVICES / bridge for bridge in path[-2:-1] if ADDRESS.fullmatch(bridge)),
+    ]
     node = read_number(place / "numa_node")
     return PciLink(
         address=address,
@@ -109,10 +119,8 @@ def network_cards(root: Path = ROOT) -> list[NetworkCard]:
     return sorted(cards, key=lambda card: card.name)
 
 
-def nearest_cards(
-    address: str, cards: Sequence[NetworkCard], root: Path = ROOT
-) -> list[str]:
-    """The names of the cards that are nearest to a device: the most bridges in common, then its NUMA node.
+def nearest_cards(address: str, cards: Sequence[NetworkCard], root: Path = ROOT) -> list[str]:
+    """The names of the cards that are nearest to a device: with most bridges in common, then its node.
 
     Much slower cards are for management and do not count, nor do those that are down beside some that
     are not. None where all are equally far: on other host bridges and NUMA nodes, or unknown.
@@ -124,12 +132,19 @@ def nearest_cards(
         if card.pci is None or (card.bandwidth or 0.0) < SLOW_LINK * fastest:
             continue
         other = pci_path(card.pci.address, root)
-        common = len(os.path.commonprefix([mine, other]))
+        common = in_common(mine, other)
         near.setdefault((common, node is not None and card.pci.numa_node == node), []).append(
             card.name
         )
     nearest = max(near, default=(0, False))
     return sorted(near[nearest]) if any(nearest) else []
+
+
+def is_gpu(address: str, root: Path = ROOT) -> bool:
+    """Whether a PCI device is an accelerator, or a display of those who make GPUs, by its class."""
+    kind = read_text(root / DEVICES / address / "class")
+    vendor = read_text(root / DEVICES / address / "vendor")
+    return kind.startswith(GPU_CLASSES) or (kind.startswith(DISPLAY) and vendor in GPU_VENDORS)
 
 
 def is_network(address: str, root: Path = ROOT) -> bool:
