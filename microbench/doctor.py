@@ -23,6 +23,7 @@ from calib.microbench.machine.telemetry import THROTTLED
 from calib.microbench.probe import cpu_device, read_gpus
 from calib.microbench.records.doctor import DoctorFinding, DoctorVerdict, bad, finding, ok, warn
 from calib.microbench.timing.timer import measure_timer
+from calib.microbench.topology.sheets import sheet_of
 
 BUSY_SHARE = 0.10  # of all cores, used by other processes
 COARSE_TIMER_S = 1e-6
@@ -148,6 +149,13 @@ def _held(gpu: Mapping[str, Any]) -> str:
     return ", ".join(sorted(THROTTLED.intersection(gpu.get("event_reasons", ()))))
 
 
+def _unlinked(gpu: Mapping[str, Any]) -> str:
+    """NVLinks that a board has and that are not active, where some are."""
+    sheet, active = sheet_of(gpu.get("name", "")), sum(gpu.get("nvlinks", {}).values())
+    most = sheet.nvlink[1] if sheet and sheet.nvlink else 0
+    return f"{active} of {most} NVLinks" if 0 < active < most else ""
+
+
 GPU_CHECKS = (
     GpuCheck(
         "gpu persistence",
@@ -203,6 +211,11 @@ GPU_CHECKS = (
         "copies and exchanges over PCIe are slower than they could be; check slot and riser",
     ),
     GpuCheck(
+        "gpu link",
+        _unlinked,
+        "exchanges between GPUs are slower than they could be; see nvidia-smi nvlink -s and -e",
+    ),
+    GpuCheck(
         "gpu throttling",
         _held,
         "it is too hot or braked now: rows are marked and calibrate nothing; see to its cooling",
@@ -224,7 +237,7 @@ def gpus(device: str = "cpu") -> list[DoctorFinding]:
         return missing or [ok("gpu", "none visible", f"the CPU is calibrated; {advice}")]
     names = ", ".join(sorted({device.name for device in devices}))
     found = f"{len(devices)} x {names}, driver {devices[0].driver}"
-    answers = [state_of(device.uuid) | activity_of(device.uuid) for device in devices]
+    answers = [{"name": gpu.name, **state_of(gpu.uuid), **activity_of(gpu.uuid)} for gpu in devices]
     return [
         ok("gpu", found, "calibrated where the device of a plan is cuda"),
         *missing,

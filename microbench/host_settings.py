@@ -201,7 +201,7 @@ def leftovers(
             warn(
                 "settings",
                 several(costly, 5),
-                "a fast way is off, or fixed what the library would choose: unset what a trial left over",
+                "a fast way is off, or a choice of the library fixed: unset what a trial left over",
             )
         )
     if others:
