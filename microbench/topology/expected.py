@@ -52,8 +52,8 @@ class Share(NamedTuple):
 
 
 TENSOR_CORES = Share(0.55, 0.75, 0.90)  # [1], [2]
-# of float32 without tensor cores a convention: the sheet has the boost clock, which few hold at work
-TF32 = Share(0.50, 0.70, 0.90)
+TF32 = Share(0.50, 0.70, 0.90)  # [2]
+# without tensor cores a convention: the sheet has the boost clock, which few hold at work
 FLOAT32 = Share(0.60, 0.85, 1.00)
 MEMORY = Share(0.72, 0.87, 0.96)  # [3]
 PCIE = Share(0.70, 0.85, 0.92)  # [4]
@@ -61,9 +61,8 @@ NVLINK = Share(0.70, 0.80, 0.95)  # [5]
 NVLINK_SHARP = Share(0.70, 0.80, 1.12)  # [5], Hopper and later behind NVSwitch
 NVLINK_PAIR = Share(0.70, 0.83, 0.93)  # [3], [5]
 RDMA = Share(0.85, 0.95, 0.995)  # [6]
-DECLARED = Share(
-    0.75, 0.92, 0.995
-)  # by hand or by a file of a network: of a fabric that is not known
+# by hand or by the file of a network: the fabric is not known
+DECLARED = Share(0.75, 0.92, 0.995)
 # frames of 1,500 B carry 94% (RFC 793, 894), of 9,000 B 99%; beyond 10 Gb/s a core is the limit
 TCP, FAST_TCP = Share(0.75, 0.92, 0.99), Share(0.15, 0.5, 0.99)
 SLOW_ETHERNET = 1.25e9  # B/s
@@ -77,12 +76,15 @@ FLOP_PER_CYCLE = {"avx2": 32, "avx512": 64}
 CORES = Share(0.35, 0.75, 1.5)
 
 
+Per = Literal["device", "core", "link", "node"]
+
+
 class Expected(Record):
     """What a device or link may be expected to do."""
 
     name: str = Field(description="what is done, as `matrix product bfloat16`")
     of: str = Field(description="name of the device or network card as in cluster.json")
-    per: Literal["device", "core", "link", "node"] = Field(description="what the numbers are of")
+    per: Per = Field(description="what the numbers are of")
     unit: Literal["FLOP/s", "B/s"] = Field(description="of the numbers; of links each way")
     low: Magnitude = Field(description="a sound one is not slower")
     value: Magnitude = Field(description="usual")
@@ -146,38 +148,33 @@ def _within_node(host: Host) -> Iterator[Expected]:
     generation, links = _nvlink(gpus[0])
     if generation not in NVLINK_BYTES_PER_S or not links:
         return
-    one, peers, of = NVLINK_BYTES_PER_S[generation], len(gpus) - 1, gpus[0].name
+    peers, of = len(gpus) - 1, gpus[0].name
     switched = gpus[0].nvswitch
-    if (
-        switched is None
-    ):  # of a log: as many as that need a switch, or are a cube mesh (before Ampere)
+    if switched is None:  # of a log: so many need a switch, or are a cube mesh
         switched = len(gpus) > MESH and generation > LAST_CUBE_MESH
     on_one_board = len(gpus) == 2 or (len(gpus) <= MESH and _board_of(gpus[0]) is not None)
     if not switched and not (on_one_board and links % peers == 0):
         return
     each = links if switched else links // peers
-    words = f"NVLink {generation}.0, {counted(each, 'link')} between two GPUs: {number(each * one / 1e9)} GB/s"
-    yield _expected(BETWEEN_GPUS, of, "device", each * one, NVLINK_PAIR, words)
-    words = (
-        f"NVLink {generation}.0, {counted(links, 'link')} a GPU: {number(links * one / 1e9)} GB/s"
-    )
-    share = NVLINK_SHARP if switched and generation >= SWITCH_ADDS_FROM else NVLINK
-    yield _expected(WITHIN_NODE, of, "node", links * one, share, words)
+    yield _linked(BETWEEN_GPUS, of, "device", generation, each, NVLINK_PAIR)
+    adds = switched and generation >= SWITCH_ADDS_FROM
+    yield _linked(WITHIN_NODE, of, "node", generation, links, NVLINK_SHARP if adds else NVLINK)
 
 
-def _links_words(generation: int, links: int, where: str) -> str:
-    bandwidth = links * NVLINK_BYTES_PER_S[generation]
-    return (
-        f"NVLink {generation}.0, {counted(links, 'link')} {where}: {number(bandwidth / 1e9)} GB/s"
-    )
+def _linked(name: str, of: str, per: Per, generation: int, links: int, share: Share) -> Expected:
+    """What so many NVLinks of a GPU carry."""
+    stated = links * NVLINK_BYTES_PER_S[generation]
+    words = f"NVLink {generation}.0, {counted(links, 'link')}: {number(stated / 1e9)} GB/s"
+    return _expected(name, of, per, stated, share, words)
 
 
 def _nvlink(gpu: Device) -> tuple[int, int]:
     """Generation and number of a GPU's NVLinks: of its board, or those that are active; 0 unknown."""
     if board := _board_of(gpu):
         return board
-    version, links = max(gpu.nvlinks.items(), default=("0", 0))
-    return int(version.partition(".")[0]), links
+    version, links = max(gpu.nvlinks.items(), default=("", 0))
+    generation = version.partition(".")[0]
+    return (int(generation), links) if generation.isdecimal() and len(generation) < 3 else (0, 0)
 
 
 def _board_of(gpu: Device) -> tuple[int, int] | None:
@@ -212,14 +209,7 @@ def _between_nodes(host: Host, cluster: Cluster) -> Iterator[Expected]:
         yield _expected(NODE_NETWORK, fastest.name, "node", links.count * rate, share, words)
 
 
-def _expected(
-    name: str,
-    of: str,
-    per: Literal["device", "core", "link", "node"],
-    stated: float,
-    share: Share,
-    words: str,
-) -> Expected:
+def _expected(name: str, of: str, per: Per, stated: float, share: Share, words: str) -> Expected:
     reach = f"{share.low:.0%} to {share.high:.0%}"
     return Expected(
         name=name,
