@@ -68,7 +68,7 @@ TCP, FAST_TCP = Share(0.75, 0.92, 0.99), Share(0.15, 0.5, 0.99)
 SLOW_ETHERNET = 1.25e9  # B/s
 LAST_CUBE_MESH = 2  # generation of NVLink
 SWITCH_ADDS_FROM = 4  # generation whose switches reduce
-MESH = 4  # GPUs on one board without a switch, each linked to each
+MESH = 4  # GPUs of a board without a switch, each linked to each of the others
 # FLOP of a float32 product per core and cycle: two units that multiply and add 8 or 16 items
 FLOP_PER_CYCLE = {"avx2": 32, "avx512": 64}
 # processors with one unit of 512 bits, or whose clock falls with it, reach half; a virtual machine
@@ -148,15 +148,14 @@ def _within_node(host: Host) -> Iterator[Expected]:
     generation, links = _nvlink(gpus[0])
     if generation not in NVLINK_BYTES_PER_S or not links:
         return
-    peers, of = len(gpus) - 1, gpus[0].name
-    switched = gpus[0].nvswitch
-    if switched is None:  # of a log: so many need a switch, or are a cube mesh
-        switched = len(gpus) > MESH and generation > LAST_CUBE_MESH
-    on_one_board = len(gpus) == 2 or (len(gpus) <= MESH and _board_of(gpus[0]) is not None)
-    if not switched and not (on_one_board and links % peers == 0):
-        return
-    each = links if switched else links // peers
-    yield _linked(BETWEEN_GPUS, of, "device", generation, each, NVLINK_PAIR)
+    of, switched = gpus[0].name, gpus[0].nvswitch
+    if switched is None and len(gpus) > MESH and generation > LAST_CUBE_MESH:
+        switched = True  # of a log: so many need one
+    if not switched and (len(gpus) != MESH or _board_of(gpus[0]) is None):
+        return  # a cube mesh, bridges, or a part of a board: links may lead to GPUs that are not here
+    each = links if switched else links // (MESH - 1)
+    if switched is not None:
+        yield _linked(BETWEEN_GPUS, of, "device", generation, each, NVLINK_PAIR)
     adds = switched and generation >= SWITCH_ADDS_FROM
     yield _linked(WITHIN_NODE, of, "node", generation, links, NVLINK_SHARP if adds else NVLINK)
 
