@@ -14,6 +14,7 @@ import psutil
 
 from calib.foundation.errors import CalibError, MachineError
 from calib.foundation.words import bytes_words
+from calib.microbench.binding import bindings
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.host_settings import clocks, host_settings
 from calib.microbench.machine.boards import activity_of, cuda_of_driver, state_of
@@ -42,6 +43,7 @@ def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFindin
         clocks(),
         timer(),
         memory(ranks),
+        *bindings(ranks, launcher, device),
         *host_settings(read_gpus()[0]),
     ]
 
