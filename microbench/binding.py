@@ -21,11 +21,11 @@ from calib.foundation.words import counted, several
 from calib.microbench.machine.hardware import network_cards
 from calib.microbench.machine.launchers import RANK_VARIABLES, launch_line, launched
 from calib.microbench.machine.placement import (
-    crowded,
     distinct_cores,
     machine_id,
     numa_node,
     physical_core,
+    squeezed,
     usable_cores,
 )
 from calib.microbench.records.cluster import Device
@@ -160,11 +160,10 @@ def _gpu_nodes() -> list[int | None]:
 def _troubles(local: Sequence[BoundRank]) -> list[DoctorFinding]:
     """What is wrong with the ranks of one machine, in the order of their numbers."""
     found = []
-    enough = len(local) <= len(distinct_cores(usable_cores()))  # else another finding says so
-    if enough and crowded([each.cores for each in local]):
-        fewest = min(local, key=lambda each: len(each.cores))
-        sharing = [str(each.rank) for each in local if set(each.cores) <= set(fewest.cores)]
-        words = f"ranks {several(sharing, 8)} share {counted(len(fewest.cores), 'core')}"
+    few = squeezed([each.cores for each in local])
+    if few and len(local) <= len(distinct_cores(usable_cores())):  # else another finding says so
+        sharing = [str(each.rank) for each in local if few.issuperset(each.cores)]
+        words = f"ranks {several(sharing, 8)} share {counted(len(few), 'core')}"
         found.append(warn("binding", words, f"they take turns; give each its own: {BIND}"))
     far = [each for n, each in enumerate(local) if _is_far(each, n)]
     if far:

@@ -140,7 +140,7 @@ def place(
         _only(numa_node(core) for core in cores),
         gpu and gpu.model_dump(),
         local.index(communicator.rank),
-        crowded(allowed),
+        bool(squeezed(allowed)),
         mine.model_dump(),
         _only(socket_of(core) for core in cores),
     ]
@@ -190,11 +190,13 @@ def identity_of(content: Mapping[str, str]) -> GpuIdentity:
     return GpuIdentity.model_validate(content)
 
 
-def crowded(allowed: list[list[int]]) -> bool:
-    """Whether ranks have too few physical cores: all of a machine, or those bound alike.
+def squeezed(allowed: list[list[int]]) -> frozenset[int]:
+    """The fewest physical cores that must do for more ranks than there are of them; none: empty.
 
-    `allowed` are the physical cores that each rank of the machine may run on.
+    They are all of a machine, or those that ranks are bound to. `allowed` are the physical cores that
+    each rank of the machine may run on.
     """
     sets = [frozenset(cores) for cores in allowed]
     everything = frozenset[int]().union(*sets)
-    return any(sum(inner <= outer for inner in sets) > len(outer) for outer in {*sets, everything})
+    few = [of for of in {*sets, everything} if sum(inner <= of for inner in sets) > len(of)]
+    return min(few, key=lambda of: (len(of), sorted(of)), default=frozenset())
