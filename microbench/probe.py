@@ -17,6 +17,7 @@ from calib.microbench.communicators.mpi import library_version
 from calib.microbench.control import Control
 from calib.microbench.machine import hardware
 from calib.microbench.machine.boards import place_of, state_of
+from calib.microbench.machine.network import ROOT
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
@@ -54,13 +55,14 @@ def probe(
     )
 
 
-def probe_host() -> Host:
+def probe_host(root: Path = ROOT) -> Host:
     """This host: its CPU, GPUs, network interfaces, rack and the versions of what is used.
 
-    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml".
+    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml". `root` holds
+    the sysfs with sockets, NUMA nodes, network cards and places of GPUs.
     """
-    cards = hardware.network_cards()
-    gpus, problem = read_gpus(cards)
+    cards = hardware.network_cards(root)
+    gpus, problem = read_gpus(cards, root)
     return Host(
         name=socket.gethostname(),
         kernel=f"{platform.system()} {platform.release()}",
@@ -69,8 +71,8 @@ def probe_host() -> Host:
         versions={**versions(), **({"nvml": problem} if problem else {})},
         rack=rack_of_this_host(),
         numa_nodes=numa_nodes(),
-        sockets=hardware.sockets(),
-        numa=hardware.numa(),
+        sockets=hardware.sockets(root),
+        numa=hardware.numa(root),
         network_cards=cards,
     )
 
@@ -110,7 +112,7 @@ def cpu_model(information: Path = CPU_INFORMATION) -> str:
     return platform.processor() or platform.machine()
 
 
-def read_gpus(cards: Sequence[NetworkCard] = ()) -> tuple[list[Device], str]:
+def read_gpus(cards: Sequence[NetworkCard] = (), root: Path = ROOT) -> tuple[list[Device], str]:
     """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus).
 
     There are none where pynvml or a driver is missing. `cards` are those that one may be near to.
@@ -140,7 +142,7 @@ def read_gpus(cards: Sequence[NetworkCard] = ()) -> tuple[list[Device], str]:
                     memory_bytes=memory,
                     driver=driver,
                     uuid=uuid,
-                    **_links(uuid, cards),
+                    **_links(uuid, cards, root),
                 )
             )
     except nvml.NVMLError as error:
@@ -148,7 +150,7 @@ def read_gpus(cards: Sequence[NetworkCard] = ()) -> tuple[list[Device], str]:
     return devices, "; ".join(problems)
 
 
-def _links(uuid: str, cards: Sequence[NetworkCard]) -> dict[str, Any]:
+def _links(uuid: str, cards: Sequence[NetworkCard], root: Path) -> dict[str, Any]:
     """The fields of a GPU that say where it is and what it is connected to.
 
     Of its link, NVML knows what GPU and machine support; sysfs may be missing in a container.
@@ -161,9 +163,9 @@ def _links(uuid: str, cards: Sequence[NetworkCard]) -> dict[str, Any]:
             for field in ("generation", "width", "generation_max", "width_max")
             if state.get(f"pcie_{field}")
         }
-        link = hardware.pci_link(address).model_dump() | said
+        link = hardware.pci_link(address, root).model_dump() | said
         found["pci"] = PciLink.model_validate(link)
-        found["nearest_cards"] = hardware.nearest_cards(address, cards)
+        found["nearest_cards"] = hardware.nearest_cards(address, cards, root)
     return found
 
 
