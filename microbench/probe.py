@@ -23,7 +23,6 @@ from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 from calib.microbench.records.hardware import NetworkCard, PciLink
 
-NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "nccl4py", *NCCL_PACKAGES)
 
@@ -61,7 +60,7 @@ def probe_host(root: Path = ROOT) -> Host:
     GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml". `root` holds
     the sysfs with sockets, NUMA nodes, network cards and places of GPUs.
     """
-    cards = hardware.network_cards(root)
+    cards, numa = hardware.network_cards(root), hardware.numa(root)
     gpus, problem = read_gpus(cards, root)
     return Host(
         name=socket.gethostname(),
@@ -70,16 +69,11 @@ def probe_host(root: Path = ROOT) -> Host:
         network_interfaces=network_interfaces(),
         versions={**versions(), **({"nvml": problem} if problem else {})},
         rack=rack_of_this_host(),
-        numa_nodes=numa_nodes(),
+        numa_nodes=max(1, len(numa)),
         sockets=hardware.sockets(root),
-        numa=hardware.numa(root),
+        numa=numa,
         network_cards=cards,
     )
-
-
-def numa_nodes(listed: Path = NUMA_NODES) -> int:
-    """NUMA nodes with memory or cores that the kernel lists; 1 where it does not say."""
-    return max(1, sum(1 for _ in listed.glob("node[0-9]*")))
 
 
 def versions() -> dict[str, str]:

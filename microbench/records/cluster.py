@@ -22,7 +22,7 @@ from calib.foundation.quantities import (
     Ranks,
     WholeBytes,
 )
-from calib.foundation.words import counted
+from calib.foundation.words import counted, several
 from calib.microbench.records.hardware import NetworkCard, NumaNode, PciLink
 
 CLUSTER_FORMAT = 1
@@ -100,6 +100,16 @@ class Host(BaseModel):
     def gpus(self) -> int:
         """How many GPUs it has."""
         return sum(device.count for device in self.devices if device.kind == "cuda")
+
+    @property
+    def hardware_words(self) -> str:
+        """`2 sockets, 4 NUMA nodes, 2 network cards: mlx5_0 of 25 GB/s, mlx5_1 of 25 GB/s`."""
+        sockets = [counted(self.sockets, "socket")] if self.sockets else []
+        cards = counted(len(self.network_cards), "network card")
+        named = several([card.words for card in self.network_cards], most=8)
+        return ", ".join([*sockets, counted(self.numa_nodes, "NUMA node"), cards]) + (
+            f": {named}" if named else ""
+        )
 
 
 def links_words(count: int | None, bandwidth: float | None) -> str:

@@ -20,6 +20,7 @@ from calib.microbench.machine.hardware import (
     processor,
     sockets,
 )
+from calib.microbench.probe import probe_host
 from calib.microbench.records.hardware import NetworkCard, PciLink, link_bandwidth
 
 LSTOPO = shutil.which("lstopo-no-graphics")
@@ -60,6 +61,22 @@ def test_two_sockets(tmp_path: Path) -> None:
         ),
     )
     assert cards[0].bandwidth == 0.125e9 and not cards[0].fabric
+
+
+def test_numa_nodes_are_folders_with_a_number(tmp_path: Path) -> None:
+    """A kernel has other files beside them; nodes of memory alone have no cores."""
+    place = tmp_path / "sys/devices/system/node"
+    for name in ("node10", "node2", "node0", "nodes", "possible"):
+        (place / name).mkdir(parents=True)
+    (place / "node2/cpulist").write_text("\n")
+    found = numa(tmp_path)
+    assert [(node.number, node.cores, node.memory_bytes) for node in found] == [
+        (0, "", 0),
+        (2, "", 0),
+        (10, "", 0),
+    ]
+    host = probe_host(tmp_path)
+    assert host.numa_nodes == 3 and probe_host(tmp_path / "none").numa_nodes == 1
 
 
 def test_the_nearest_cards_share_the_gpu_s_switch(tmp_path: Path) -> None:

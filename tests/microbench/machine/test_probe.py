@@ -16,7 +16,7 @@ from tests.helpers.sysfs import two_sockets
 
 import calib.microbench.probe
 from calib.foundation.files import write_json
-from calib.microbench.probe import cpu_model, numa_nodes, probe, probe_host, read_gpus
+from calib.microbench.probe import cpu_model, probe, probe_host, read_gpus
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 from calib.microbench.records.hardware import NetworkCard, NumaNode, PciLink
 
@@ -104,17 +104,6 @@ def test_this_host() -> None:
     assert found.versions["python"] == platform.python_version()
 
 
-def test_numa_nodes_are_counted(tmp_path: Path) -> None:
-    """Only folders of nodes: a kernel has other files beside them, or none at all."""
-    assert numa_nodes(tmp_path / "none") == 1
-    for name in ("possible", "online"):
-        (tmp_path / name).write_text("0-3\n")
-    assert numa_nodes(tmp_path) == 1
-    for name in ("node0", "node1", "node10"):
-        (tmp_path / name).mkdir()
-    assert numa_nodes(tmp_path) == 3
-
-
 def test_the_name_of_the_processor(tmp_path: Path) -> None:
     information = tmp_path / "cpuinfo"
     assert cpu_model(information) == cpu_model(tmp_path) != ""  # Arm's kernel names none
@@ -172,6 +161,10 @@ def test_where_gpus_are_and_what_is_near(monkeypatch: pytest.MonkeyPatch, tmp_pa
     found = probe_host(tmp_path)
     card = found.network_cards[1]
     assert (card.name, card.pci and card.pci.numa_node) == ("mlx5_0", 0)
+    assert found.hardware_words == (
+        "2 sockets, 2 NUMA nodes, 5 network cards: eno1 of 0.125 GB/s, mlx5_0 of 25.0 GB/s, "
+        "mlx5_1 of 25.0 GB/s, mlx5_2 of 25.0 GB/s, mlx5_3 of 25.0 GB/s"
+    )
     assert found.sockets == 2 and [node.cores for node in found.numa] == ["0-3", "4-7"]
 
 
