@@ -244,7 +244,7 @@ def gpus(device: str = "cpu") -> list[DoctorFinding]:
         ok("gpu", found, "calibrated where the device of a plan is cuda"),
         *missing,
         *gpu_torch(),
-        *(finding for check in GPU_CHECKS for finding in _troubles(check, answers)),
+        *(each for check in GPU_CHECKS for each in _troubles(check, answers)),
     ]
 
 

@@ -31,10 +31,8 @@ P2P_STATES = (
 )
 NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
-RETIREMENT_CAUSES = (
-    0,
-    1,
-)  # NVML_PAGE_RETIREMENT_CAUSE_*: several corrected errors, one uncorrected
+# NVML_PAGE_RETIREMENT_CAUSE_*: several corrected errors, one uncorrected
+RETIREMENT_CAUSES = (0, 1)
 SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 BUS_ID = re.compile(r"0*([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])", re.IGNORECASE)
 

@@ -31,7 +31,7 @@ from calib.foundation.quantities import Magnitude
 from calib.foundation.records import Record
 from calib.foundation.words import counted, number
 from calib.microbench.records.cluster import Cluster, Device, Host
-from calib.microbench.records.hardware import link_bandwidth
+from calib.microbench.records.hardware import NetworkCard, link_bandwidth
 from calib.microbench.topology.found import NodeLinks
 from calib.microbench.topology.sheets import NVLINK_BYTES_PER_S, Sheet, sheet_of
 
@@ -183,7 +183,10 @@ def _board_of(gpu: Device) -> tuple[int, int] | None:
 
 
 def _between_nodes(host: Host, cluster: Cluster) -> Iterator[Expected]:
-    """Of the fastest network cards of a host: one, and all together; else of what is declared."""
+    """Of the fastest network cards of a host: one, and all together; else of what is declared.
+
+    What runs slower than it could, or than others of its model, is expected to be sound.
+    """
     up = [card for card in host.network_cards if card.bandwidth]
     links = NodeLinks.of([card.bandwidth for card in up])
     outer = cluster.levels[-1]
@@ -194,18 +197,25 @@ def _between_nodes(host: Host, cluster: Cluster) -> Iterator[Expected]:
             words = f"declared of level {outer.name}: {outer.links_words}"
             yield _expected(BETWEEN_NODES, outer.link, "link", outer.bandwidth, DECLARED, words)
         return
-    fastest = max(up, key=lambda card: card.bandwidth or 0.0)
-    rate = fastest.bandwidth or 0.0
-    share = RDMA if fastest.fabric else TCP if rate <= SLOW_ETHERNET else FAST_TCP
-    words = f"{fastest.name} at {number(rate * 8 / 1e9)} Gb/s ({fastest.fabric or 'Ethernet, TCP'})"
-    carried = fastest.pci.bandwidth if fastest.pci else None
-    if fastest.pci and carried and PCIE.high * carried < rate:
-        words += f", behind {fastest.pci.words}: {number(carried / 1e9)} GB/s"
+    card = max(up, key=lambda card: card.bandwidth or 0.0)
+    rate = max(other.bandwidth or 0.0 for other in _like(card, cluster))
+    share = RDMA if card.fabric else TCP if rate <= SLOW_ETHERNET else FAST_TCP
+    words = f"{card.name} at {number(rate * 8 / 1e9)} Gb/s ({card.fabric or 'Ethernet, TCP'})"
+    generation, width = (card.pci.generation_max, card.pci.width_max) if card.pci else (None, None)
+    carried = link_bandwidth(generation, width)
+    if carried and PCIE.high * carried < rate:
+        words += f", behind PCIe {generation}.0 x{width}: {number(carried / 1e9)} GB/s"
         rate, share = carried, PCIE
-    yield _expected(BETWEEN_NODES, fastest.name, "link", rate, share, words)
+    yield _expected(BETWEEN_NODES, card.name, "link", rate, share, words)
     if links.count > 1:
         words = f"{counted(links.count, 'card')} like {words}"
-        yield _expected(NODE_NETWORK, fastest.name, "node", links.count * rate, share, words)
+        yield _expected(NODE_NETWORK, card.name, "node", links.count * rate, share, words)
+
+
+def _like(card: NetworkCard, cluster: Cluster) -> list[NetworkCard]:
+    """The cards of a cluster of this one's model, itself among them."""
+    every = [other for host in cluster.hosts for other in host.network_cards if card.model]
+    return [card, *(x for x in every if (x.model, x.fabric) == (card.model, card.fabric))]
 
 
 def _expected(name: str, of: str, per: Per, stated: float, share: Share, words: str) -> Expected:

@@ -159,9 +159,20 @@ def test_links_between_nodes() -> None:
 
 def test_a_slot_that_is_too_slow_bounds_the_network() -> None:
     """400 Gb/s behind PCIe 4.0 x16: 31.5 GB/s, less the headers of packets."""
-    hosts = [host(name=name, cards=[card(generation=4, width=16)]) for name in "ab"]
+    hosts = [host(name=name, cards=[card(generation_max=4, width_max=16)]) for name in "ab"]
     found = of(*hosts)["network between nodes"]
     assert found.high < 31.51e9 and "behind PCIe 4.0 x16: 31.5 GB/s" in found.source
+
+
+def test_what_runs_slower_than_it_could_is_not_what_is_expected() -> None:
+    """A card on half its lanes, and a port at half the rate of another of its model."""
+    narrow = card(gbit=200, generation=4, width=8, generation_max=4, width_max=16)
+    half = card(gbit=100).model_copy(update={"model": "15b3:101b"})
+    whole = card(gbit=200).model_copy(update={"model": "15b3:101b"})
+    for one, other in ((narrow, narrow), (half, whole)):
+        hosts = [host(name="a", cards=[one]), host(name="b", cards=[other])]
+        found = of(*hosts)["network between nodes"]
+        assert found.hosts == ("a", "b") and found.low == pytest.approx(0.85 * 25e9)
 
 
 def test_ethernet_without_rdma() -> None:
