@@ -175,7 +175,7 @@ ENTRIES = (
         "doctor",
         "doctor.json",
         "what a machine can do and what will spoil its numbers",
-        "calib.microbench.doctor:DoctorFindings",
+        "calib.microbench.records.doctor:DoctorFindings",
         written=True,
     ),
     SchemaEntry(

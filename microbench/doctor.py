@@ -5,51 +5,30 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import psutil
-from pydantic import BaseModel, Field
 
 from calib.foundation.errors import CalibError, MachineError
 from calib.foundation.words import bytes_words
+from calib.microbench.binding import bindings
 from calib.microbench.communicators.mpi import library_version
+from calib.microbench.host_settings import clocks, host_settings
 from calib.microbench.machine.boards import activity_of, cuda_of_driver, state_of
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import distinct_cores, usable_cores
 from calib.microbench.machine.telemetry import THROTTLED
 from calib.microbench.probe import cpu_device, read_gpus
+from calib.microbench.records.doctor import DoctorFinding, DoctorVerdict, bad, finding, ok, warn
 from calib.microbench.timing.timer import measure_timer
-
-DoctorVerdict = Literal["ok", "warn", "bad"]
+from calib.microbench.topology.sheets import sheet_of
 
 BUSY_SHARE = 0.10  # of all cores, used by other processes
 COARSE_TIMER_S = 1e-6
 LITTLE_MEMORY_BYTES = 2 * 2**30
-
-
-class DoctorFinding(BaseModel):
-    """One thing about the machine: ok, warn (numbers suffer), bad (cannot be measured)."""
-
-    name: str = Field(description="what was looked at")
-    verdict: DoctorVerdict = Field(
-        description="ok, warn (numbers suffer) or bad (cannot be measured)"
-    )
-    found: str = Field(description="what was found")
-    advice: str = Field(description="what to do")
-
-
-DoctorFindings = list[DoctorFinding]  # doctor.json
-
-
-def _finding(verdict: DoctorVerdict, name: str, found: str, advice: str) -> DoctorFinding:
-    return DoctorFinding(name=name, verdict=verdict, found=found, advice=advice)
-
-
-_ok, _warn, _bad = (partial(_finding, verdict) for verdict in get_args(DoctorVerdict))
 
 
 def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFinding]:
@@ -64,20 +43,22 @@ def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFindin
         clocks(),
         timer(),
         memory(ranks),
+        *bindings(ranks, launcher, device),
+        *host_settings(read_gpus()[0]),
     ]
 
 
 def can_measure(findings: list[DoctorFinding]) -> bool:
     """Whether anything can be measured: layers need torch and collectives need an MPI."""
-    verdicts = {finding.name: finding.verdict for finding in findings}
+    verdicts = {each.name: each.verdict for each in findings}
     return not (verdicts["torch"] == "bad" or "bad" in (verdicts["mpi"], verdicts["launcher"]))
 
 
 def require_measurable(findings: list[DoctorFinding]) -> None:
     """Raise MachineError where nothing can be measured."""
     if not can_measure(findings):
-        bad = next(finding for finding in findings if finding.verdict == "bad")
-        raise MachineError(f"nothing can be measured here: {bad.name}: {bad.advice}")
+        first = next(each for each in findings if each.verdict == "bad")
+        raise MachineError(f"nothing can be measured here: {first.name}: {first.advice}")
 
 
 def cores(ranks: int) -> DoctorFinding:
@@ -86,22 +67,22 @@ def cores(ranks: int) -> DoctorFinding:
     quota = cpu_quota()
     found = f"{usable} usable physical cores for {ranks} ranks"
     if quota is not None and quota < min(ranks, usable):
-        return _warn(
+        return warn(
             "cores",
             f"{found}, limited to {quota:.1f} cores by a cgroup",
             "the quota throttles all ranks; raise it, or use fewer ranks",
         )
     if ranks > usable:
-        return _warn(
+        return warn(
             "cores",
             f"{found}: oversubscribed",
             "samples will be marked and not used for calibration; use one rank per core",
         )
     if usable == 1:
-        return _warn(
+        return warn(
             "cores", found, "one core runs one rank: only serial training can be calibrated here"
         )
-    return _ok("cores", found, "a core for each rank at least")
+    return ok("cores", found, "a core for each rank at least")
 
 
 def cpu_quota() -> float | None:
@@ -120,8 +101,8 @@ def load() -> DoctorFinding:
     if hasattr(os, "getloadavg"):
         found += f", load average {os.getloadavg()[0]:.2f}"
     if busy <= BUSY_SHARE:
-        return _ok("load", found, "the machine is idle")
-    return _warn(
+        return ok("load", found, "the machine is idle")
+    return warn(
         "load",
         found,
         "other processes take time from the ranks; stop them or expect wide intervals",
@@ -132,8 +113,8 @@ def mpi() -> DoctorFinding:
     """The MPI library that mpi4py loads."""
     version = library_version()
     if version.startswith("none"):
-        return _bad("mpi", version, "install the mpich wheel, or load your system's MPI module")
-    return _ok("mpi", version, "loaded by mpi4py")
+        return bad("mpi", version, "install the mpich wheel, or load your system's MPI module")
+    return ok("mpi", version, "loaded by mpi4py")
 
 
 def launch(launcher: str, ranks: int) -> DoctorFinding:
@@ -141,15 +122,15 @@ def launch(launcher: str, ranks: int) -> DoctorFinding:
     try:
         line = launch_line(launcher, ranks)
     except CalibError as error:
-        return _bad("launcher", launcher, str(error))
-    return _ok("launcher", " ".join(line), "starts the ranks")
+        return bad("launcher", launcher, str(error))
+    return ok("launcher", " ".join(line), "starts the ranks")
 
 
 def torch_library() -> DoctorFinding:
     """PyTorch, without importing it."""
     if find_spec("torch") is None:
-        return _bad("torch", "not installed", "install PyTorch; layers and training need it")
-    return _ok("torch", version("torch"), "runs layers and training")
+        return bad("torch", "not installed", "install PyTorch; layers and training need it")
+    return ok("torch", version("torch"), "runs layers and training")
 
 
 class GpuCheck(NamedTuple):
@@ -168,6 +149,13 @@ def _narrow(gpu: Mapping[str, Any]) -> str:
 
 def _held(gpu: Mapping[str, Any]) -> str:
     return ", ".join(sorted(THROTTLED.intersection(gpu.get("event_reasons", ()))))
+
+
+def _unlinked(gpu: Mapping[str, Any]) -> str:
+    """NVLinks that a board has and that are not active, where some are."""
+    sheet, active = sheet_of(gpu.get("name", "")), sum(gpu.get("nvlinks", {}).values())
+    most = sheet.nvlink[1] if sheet and sheet.nvlink else 0
+    return f"{active} of {most} NVLinks" if 0 < active < most else ""
 
 
 GPU_CHECKS = (
@@ -206,6 +194,11 @@ GPU_CHECKS = (
     ),
     GpuCheck(
         "gpu memory",
+        lambda gpu: f"{n} rows or pages replaced" if (n := gpu.get("repairs", 0)) else "",
+        "it had defects: compare it with the other GPUs, and have it tested if the number grows",
+    ),
+    GpuCheck(
+        "gpu memory",
         lambda gpu: "rows or pages wait to be replaced" if gpu.get("repair_pending") else "",
         "reset the GPU or reboot; if it stays so, the board has no spare rows left",
     ),
@@ -218,6 +211,11 @@ GPU_CHECKS = (
         "gpu link",
         _narrow,
         "copies and exchanges over PCIe are slower than they could be; check slot and riser",
+    ),
+    GpuCheck(
+        "gpu link",
+        _unlinked,
+        "exchanges between GPUs are slower than they could be; see nvidia-smi nvlink -s and -e",
     ),
     GpuCheck(
         "gpu throttling",
@@ -233,20 +231,20 @@ def gpus(device: str = "cpu") -> list[DoctorFinding]:
     That there is none is bad where `device`, which is to be calibrated, is "cuda".
     """
     devices, lost = read_gpus()
-    missing = [_bad("gpu", lost, "reboot, or have the board tested")] if lost else []
+    missing = [bad("gpu", lost, "reboot, or have the board tested")] if lost else []
     if not devices:
         advice = "a GPU needs its driver and calib[gpu]"
         if device == "cuda":
-            return missing or [_bad("gpu", "none visible", advice)]
-        return missing or [_ok("gpu", "none visible", f"the CPU is calibrated; {advice}")]
+            return missing or [bad("gpu", "none visible", advice)]
+        return missing or [ok("gpu", "none visible", f"the CPU is calibrated; {advice}")]
     names = ", ".join(sorted({device.name for device in devices}))
     found = f"{len(devices)} x {names}, driver {devices[0].driver}"
-    answers = [state_of(device.uuid) | activity_of(device.uuid) for device in devices]
+    answers = [{"name": gpu.name, **state_of(gpu.uuid), **activity_of(gpu.uuid)} for gpu in devices]
     return [
-        _ok("gpu", found, "calibrated where the device of a plan is cuda"),
+        ok("gpu", found, "calibrated where the device of a plan is cuda"),
         *missing,
         *gpu_torch(),
-        *(finding for check in GPU_CHECKS for finding in _troubles(check, answers)),
+        *(each for check in GPU_CHECKS for each in _troubles(check, answers)),
     ]
 
 
@@ -257,7 +255,7 @@ def _troubles(check: GpuCheck, answers: Sequence[Mapping[str, Any]]) -> list[Doc
         if trouble := check.trouble(gpu):
             having.setdefault(trouble, []).append(str(gpu.get("index", number)))
     return [
-        _finding(check.verdict, check.name, f"{trouble}: GPU {', '.join(indices)}", check.advice)
+        finding(check.verdict, check.name, f"{trouble}: GPU {', '.join(indices)}", check.advice)
         for trouble, indices in having.items()
     ]
 
@@ -267,7 +265,7 @@ def gpu_torch() -> list[DoctorFinding]:
     built, driver = torch_cuda(), cuda_of_driver()
     if built is None:
         return [
-            _warn(
+            warn(
                 "gpu torch",
                 "PyTorch is built without CUDA",
                 "the GPUs stay idle; install a PyTorch that is built for CUDA",
@@ -276,7 +274,7 @@ def gpu_torch() -> list[DoctorFinding]:
     if driver is None or int(built.partition(".")[0]) <= driver:
         return []
     return [
-        _bad(
+        bad(
             "gpu torch",
             f"PyTorch is built for CUDA {built}, the driver supports CUDA {driver}",
             f"update the driver, or install a PyTorch that is built for CUDA {driver}",
@@ -294,38 +292,18 @@ def torch_cuda() -> str | None:
     return match and match[1]
 
 
-def clocks() -> DoctorFinding:
-    """Frequency scaling of the first usable core."""
-    base = Path(f"/sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq")
-    try:
-        governor = (base / "scaling_governor").read_text().strip()
-    except OSError:
-        return _ok(
-            "clocks",
-            "frequency not visible (a virtual machine?)",
-            "clock changes cannot be seen; repeat a run to see how far two differ",
-        )
-    if governor == "performance":
-        return _ok("clocks", f"governor {governor}", "steady")
-    return _warn(
-        "clocks",
-        f"governor {governor}",
-        "clocks follow the load; an administrator can set the performance governor",
-    )
-
-
 def timer() -> DoctorFinding:
     """Resolution and overhead of the clock."""
     clock = measure_timer()
     resolution_s, overhead_s = clock.resolution_s, clock.overhead_s
     found = f"resolution {resolution_s * 1e9:.0f} ns, overhead {overhead_s * 1e9:.0f} ns"
     if max(resolution_s, overhead_s) > COARSE_TIMER_S:
-        return _warn(
+        return warn(
             "timer",
             found,
             "coarse: short calls are timed many at once; check the kernel's clock source",
         )
-    return _ok("timer", found, "fine enough for single calls")
+    return ok("timer", found, "fine enough for single calls")
 
 
 def memory(ranks: int) -> DoctorFinding:
@@ -333,7 +311,7 @@ def memory(ranks: int) -> DoctorFinding:
     share = psutil.virtual_memory().available / max(ranks, 1)
     found = f"{bytes_words(share)} available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:
-        return _warn(
+        return warn(
             "memory", found, "under 2 GiB: larger models will swap and their times mean nothing"
         )
-    return _ok("memory", found, "enough for the mini models")
+    return ok("memory", found, "enough for the mini models")

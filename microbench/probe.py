@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from calib.foundation.nccl import NCCL_PACKAGES
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.control import Control
+from calib.microbench.machine import hardware
+from calib.microbench.machine.boards import place_of, state_of
+from calib.microbench.machine.network import ROOT
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.machine.telemetry import initialized_nvml
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+from calib.microbench.records.hardware import NetworkCard, PciLink
 
-NUMA_NODES = Path("/sys/devices/system/node")
 CPU_INFORMATION = Path("/proc/cpuinfo")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "nccl4py", *NCCL_PACKAGES)
 
@@ -50,12 +54,14 @@ def probe(
     )
 
 
-def probe_host() -> Host:
+def probe_host(root: Path = ROOT) -> Host:
     """This host: its CPU, GPUs, network interfaces, rack and the versions of what is used.
 
-    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml".
+    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml". `root` holds
+    the sysfs with sockets, NUMA nodes, network cards and places of GPUs.
     """
-    gpus, problem = read_gpus()
+    cards, numa = hardware.network_cards(root), hardware.numa(root)
+    gpus, problem = read_gpus(cards, root)
     return Host(
         name=socket.gethostname(),
         kernel=f"{platform.system()} {platform.release()}",
@@ -63,13 +69,11 @@ def probe_host() -> Host:
         network_interfaces=network_interfaces(),
         versions={**versions(), **({"nvml": problem} if problem else {})},
         rack=rack_of_this_host(),
-        numa_nodes=numa_nodes(),
+        numa_nodes=max(1, len(numa)),
+        sockets=hardware.sockets(root),
+        numa=numa,
+        network_cards=cards,
     )
-
-
-def numa_nodes(listed: Path = NUMA_NODES) -> int:
-    """NUMA nodes with memory or cores that the kernel lists; 1 where it does not say."""
-    return max(1, sum(1 for _ in listed.glob("node[0-9]*")))
 
 
 def versions() -> dict[str, str]:
@@ -85,10 +89,12 @@ def versions() -> dict[str, str]:
 
 
 def cpu_device() -> Device:
-    """The CPU: model name, usable physical cores, memory."""
+    """The CPU: model name, usable physical cores, memory, clock, width of its arithmetic."""
     cores = max(1, len(distinct_cores(usable_cores())))
     memory = psutil.virtual_memory().total
-    return Device(kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory)
+    return Device(
+        kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory, **hardware.processor()
+    )
 
 
 def cpu_model(information: Path = CPU_INFORMATION) -> str:
@@ -100,10 +106,10 @@ def cpu_model(information: Path = CPU_INFORMATION) -> str:
     return platform.processor() or platform.machine()
 
 
-def read_gpus() -> tuple[list[Device], str]:
+def read_gpus(cards: Sequence[NetworkCard] = (), root: Path = ROOT) -> tuple[list[Device], str]:
     """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus).
 
-    There are none where pynvml or a driver is missing.
+    There are none where pynvml or a driver is missing. `cards` are those that one may be near to.
     """
     nvml = initialized_nvml()
     if nvml is None:
@@ -124,12 +130,37 @@ def read_gpus() -> tuple[list[Device], str]:
                 continue
             devices.append(
                 Device(
-                    kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver, uuid=uuid
+                    kind="cuda",
+                    name=name,
+                    count=1,
+                    memory_bytes=memory,
+                    driver=driver,
+                    uuid=uuid,
+                    **_links(uuid, cards, root),
                 )
             )
     except nvml.NVMLError as error:
         problems.append(f"no GPU read: {error}")
     return devices, "; ".join(problems)
+
+
+def _links(uuid: str, cards: Sequence[NetworkCard], root: Path) -> dict[str, Any]:
+    """The fields of a GPU that say where it is and what it is connected to.
+
+    Of its link, NVML knows what GPU and machine support; sysfs may be missing in a container.
+    """
+    place, state = place_of(uuid), state_of(uuid)
+    found: dict[str, Any] = {"nvlinks": state.get("nvlinks", {}), "nvswitch": place.get("nvswitch")}
+    if address := place.get("address"):
+        said = {
+            field: state[f"pcie_{field}"]
+            for field in ("generation", "width", "generation_max", "width_max")
+            if state.get(f"pcie_{field}")
+        }
+        link = hardware.pci_link(address, root).model_dump() | said
+        found["pci"] = PciLink.model_validate(link)
+        found["nearest_cards"] = hardware.nearest_cards(address, cards, root)
+    return found
 
 
 def _text(value: bytes | str) -> str:

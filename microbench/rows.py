@@ -166,10 +166,11 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
 def rank_places(placement: Placement) -> list[RankPlace]:
     """Where each rank ran, for the manifest."""
     return [
-        RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
-        for host, cores, numa, gpu, rack in zip(
+        RankPlace(host=host, cores=cores, socket=socket, numa_node=numa, gpu=gpu, rack=rack)
+        for host, cores, socket, numa, gpu, rack in zip(
             placement.hosts,
             placement.cores,
+            placement.sockets,
             placement.numa,
             placement.gpus,
             placement.racks,

@@ -60,4 +60,5 @@ def command(
     for host in cluster.hosts:
         devices = ", ".join(f"{d.count} x {d.kind} {d.name}" for d in host.devices)
         say(f"host {host.name}: {devices}; {host.versions.get('mpi', 'no MPI')}")
+        say(f"host {host.name}: {host.hardware_words}")
     say(f"written: {path} (fingerprint {cluster.fingerprint})")

@@ -9,8 +9,9 @@ from calib.driver.probe import probe
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MachineError
 from calib.foundation.words import bytes_words
-from calib.microbench.doctor import DoctorFinding, examine, require_measurable
+from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.doctor import DoctorFinding
 from calib.planning.request import Request
 from calib.reports.drift.records import changed
 

@@ -10,7 +10,7 @@ from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import bytes_words, clock_words, counted, number, percent, seconds_words
 from calib.microbench.disturbers import known
-from calib.microbench.doctor import DoctorFinding
+from calib.microbench.records.doctor import DoctorFinding
 from calib.microbench.records.watched import Watched
 from calib.reports.tables.table import Table
 from calib.terminal.printing import print_table, table

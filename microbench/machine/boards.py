@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +31,10 @@ P2P_STATES = (
 )
 NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+# NVML_PAGE_RETIREMENT_CAUSE_*: several corrected errors, one uncorrected
+RETIREMENT_CAUSES = (0, 1)
+SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
+BUS_ID = re.compile(r"0*([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])", re.IGNORECASE)
 
 
 def state_of(uuid: str) -> dict[str, Any]:
@@ -51,7 +56,20 @@ def state_of(uuid: str) -> dict[str, Any]:
         "uncorrected_errors": lambda: nvml.nvmlDeviceGetTotalEccErrors(
             board, UNCORRECTED, VOLATILE
         ),
+        "repairs": lambda: _repairs(nvml, board),
         "repair_pending": lambda: _repair_pending(nvml, board),
+    }
+    return answered(readings, (nvml.NVMLError, AttributeError))
+
+
+def place_of(uuid: str) -> dict[str, Any]:
+    """Where a GPU is, if known: `address` on the PCI bus as sysfs has it, `nvswitch`."""
+    nvml, board = board_of(uuid)
+    if board is None:
+        return {}
+    readings: dict[str, Callable[[], Any]] = {
+        "address": lambda: _address(nvml.nvmlDeviceGetPciInfo(board).busId),
+        "nvswitch": lambda: _nvswitch(nvml, board),
     }
     return answered(readings, (nvml.NVMLError, AttributeError))
 
@@ -110,6 +128,31 @@ def _nvlinks(nvml: Any, board: Any) -> dict[str, int]:
                 number = nvml.nvmlDeviceGetNvLinkVersion(board, link)
                 versions[NVLINK_VERSIONS.get(number, str(number))] += 1
     return dict(versions)
+
+
+def _nvswitch(nvml: Any, board: Any) -> bool | None:
+    """Whether its first active link leads to a switch; None where none is active."""
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(nvml.NVMLError):
+            if nvml.nvmlDeviceGetNvLinkState(board, link):
+                kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(board, link)
+                return bool(kind == SWITCH)
+    return None
+
+
+def _address(bus_id: bytes | str) -> str:
+    """As sysfs writes it: NVML has capitals, and eight digits where a domain has four."""
+    text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
+    found = BUS_ID.fullmatch(text)
+    return found[1].lower() if found else ""
+
+
+def _repairs(nvml: Any, board: Any) -> int:
+    """How many rows of its memory were replaced (Ampere and later), or pages retired."""
+    with suppress(nvml.NVMLError):
+        corrected, uncorrected, *_ = nvml.nvmlDeviceGetRemappedRows(board)
+        return int(corrected + uncorrected)
+    return sum(len(nvml.nvmlDeviceGetRetiredPages(board, cause)) for cause in RETIREMENT_CAUSES)
 
 
 def _repair_pending(nvml: Any, board: Any) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from calib.foundation.environment import NAME, THREADS_VARIABLE, Environment
@@ -23,6 +25,10 @@ PREFIXES = (
     *("NCCL_", "UCX_", "FI_", "MPIR_CVAR_", "GLOO_", "CUDA_LAUNCH_BLOCKING"),
 )
 SPEECH = ("NCCL_DEBUG", "OMP_DISPLAY", "UCX_LOG", "MKL_VERBOSE", "DNNL_VERBOSE", "ONEDNN_VERBOSE")
+# of libraries that move data; OMPI_MCA_ is no prefix above, because mpirun sets some for its ranks
+LIBRARIES = ("NCCL_", "UCX_", "FI_", "MPIR_CVAR_", "OMPI_MCA_", "CUDA_LAUNCH_BLOCKING")
+# NCCL reads these, too (User Guide, Environment Variables); the variable names another one than ~'s
+NCCL_FILES, NCCL_FILE_VARIABLE = ("etc/nccl.conf", ".nccl.conf"), "NCCL_CONF_FILE"
 MALLOC, TUNABLE = "MALLOC_", "glibc.malloc."
 
 
@@ -40,6 +46,27 @@ def environment_here(ranks: int, threads: int, cores: int) -> Environment:
         variables={name: known[name] for name in sorted(timed | set(on_purpose))},
         on_purpose=on_purpose,
     )
+
+
+def library_settings(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """What is set of the libraries that move data, by variables and by NCCL's files; sorted by name.
+
+    Variables count before files, and the user's file before that of the system.
+    """
+    of_system, of_user = NCCL_FILES
+    home = environment.get("HOME", "").lstrip("/")
+    mine = environment.get(NCCL_FILE_VARIABLE, "").lstrip("/") or f"{home}/{of_user}"
+    found: dict[str, str] = {}
+    for file in (of_system, mine):
+        with suppress(OSError, UnicodeDecodeError):
+            lines = (root / file).read_text().splitlines()
+            found |= dict(line.split("=", 1) for line in lines if re.match(r"NCCL_\w+=", line))
+    found |= {name: value for name, value in environment.items() if name.startswith(LIBRARIES)}
+    return {
+        name: value
+        for name, value in sorted(found.items())
+        if value.isprintable() and not name.startswith((*SPEECH, NCCL_FILE_VARIABLE))
+    }
 
 
 def threads_of(cores: int, sharers: int) -> int:

@@ -209,14 +209,14 @@ def hardware_threads(core: int, root: Path = ROOT) -> tuple[int, ...]:
     """All hardware threads of the physical core that this one is of; itself where unknown."""
     place = f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
     try:
-        return tuple(_numbers((root / place).read_text()))
+        return tuple(listed_numbers((root / place).read_text())) or (core,)
     except (OSError, ValueError):
         return (core,)
 
 
-def _numbers(text: str) -> Iterator[int]:
-    """The numbers of a list such as 0,64 or 0-1."""
-    for word in text.strip().split(","):
+def listed_numbers(text: str) -> Iterator[int]:
+    """The numbers of a list such as 0,64 or 0-1. Raises ValueError where it is none."""
+    for word in filter(None, text.strip().split(",")):
         first, _, last = word.partition("-")
         yield from range(int(first), int(last or first) + 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from calib.foundation.environment import SEVERAL, Environment
 from calib.microbench.control import Control
 from calib.microbench.machine.environment import environment_here, threads_of
+from calib.microbench.machine.hardware import socket_of
 
 if TYPE_CHECKING:
     from calib.microbench.records.manifest import GpuIdentity
@@ -72,9 +73,9 @@ def rack_of_this_host() -> str:
 class Placement:
     """Where every rank of a launch runs.
 
-    `racks` hold "", `numa` None where nothing is known or cores are of several nodes, `gpus` None for
-    ranks without one. `local_ranks` count the ranks of a machine, whatever host names they have: ranks
-    take its GPUs in that order.
+    `racks` hold "", `sockets` and `numa` None where nothing is known or cores are of several, `gpus`
+    None for ranks without one. `local_ranks` count the ranks of a machine, whatever host names they
+    have: ranks take its GPUs in that order.
     """
 
     hosts: list[str]
@@ -83,12 +84,13 @@ class Placement:
     oversubscribed: bool
     environment: Environment = field(default_factory=Environment)
     racks: list[str] = field(default_factory=list)
+    sockets: list[int | None] = field(default_factory=list)
     numa: list[int | None] = field(default_factory=list)
     gpus: list[GpuIdentity | None] = field(default_factory=list)
     local_ranks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        unknown = {"racks": "", "numa": None, "gpus": None}
+        unknown = {"racks": "", "sockets": None, "numa": None, "gpus": None}
         for name, value in unknown.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, [value] * len(self.hosts))
@@ -133,14 +135,14 @@ def place(
     allowed = [others[rank][3] for rank in local]
     sharers = sum(not set(physical).isdisjoint(each) for each in allowed)
     mine = environment_here(len(local), threads_of(len(cores), sharers), len(cores))
-    numa = {numa_node(core) for core in cores}
     about = [
         cores,
-        numa.pop() if len(numa) == 1 else None,
+        _only(numa_node(core) for core in cores),
         gpu and gpu.model_dump(),
         local.index(communicator.rank),
-        _crowded(allowed),
+        bool(squeezed(allowed)),
         mine.model_dump(),
+        _only(socket_of(core) for core in cores),
     ]
     everywhere = communicator.allgather_object(about)
     names = [other[0] for other in others]
@@ -151,10 +153,17 @@ def place(
         oversubscribed=any(each[4] for each in everywhere),
         environment=_of_all([Environment.model_validate(each[5]) for each in everywhere]),
         racks=[other[2] for other in others],
+        sockets=[each[6] for each in everywhere],
         numa=[each[1] for each in everywhere],
         gpus=[each[2] and identity_of(each[2]) for each in everywhere],
         local_ranks=[each[3] for each in everywhere],
     )
+
+
+def _only(found: Iterable[int | None]) -> int | None:
+    """What all of them are; None where they differ."""
+    different = set(found)
+    return different.pop() if len(different) == 1 else None
 
 
 def _of_all(found: Sequence[Environment]) -> Environment:
@@ -181,11 +190,13 @@ def identity_of(content: Mapping[str, str]) -> GpuIdentity:
     return GpuIdentity.model_validate(content)
 
 
-def _crowded(allowed: list[list[int]]) -> bool:
-    """Whether ranks have too few physical cores: all of a machine, or those bound alike.
+def squeezed(allowed: list[list[int]]) -> frozenset[int]:
+    """The fewest physical cores that must do for more ranks than there are of them; none: empty.
 
-    `allowed` are the physical cores that each rank of the machine may run on.
+    They are all of a machine, or those that ranks are bound to. `allowed` are the physical cores that
+    each rank of the machine may run on.
     """
     sets = [frozenset(cores) for cores in allowed]
     everything = frozenset[int]().union(*sets)
-    return any(sum(inner <= outer for inner in sets) > len(outer) for outer in {*sets, everything})
+    few = [of for of in {*sets, everything} if sum(inner <= of for inner in sets) > len(of)]
+    return min(few, key=lambda of: (len(of), sorted(of)), default=frozenset())

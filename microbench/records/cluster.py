@@ -13,19 +13,35 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import ClusterName
-from calib.foundation.quantities import Bandwidth, FormatVersion, Nbytes, Ranks, WholeBytes
-from calib.foundation.words import counted
+from calib.foundation.quantities import (
+    Bandwidth,
+    CountOrNone,
+    FormatVersion,
+    KnownRanks,
+    Nbytes,
+    Ranks,
+    WholeBytes,
+)
+from calib.foundation.words import counted, several
+from calib.microbench.records.hardware import NetworkCard, NumaNode, PciLink
 
 CLUSTER_FORMAT = 1
-# fields of a host that may differ between machines whose numbers are comparable
+# fields of a host that may differ between machines whose numbers are comparable: names, what comes and
+# goes (interfaces, the speed of a link), and where devices are
 NOT_COMPARED: dict[str, Any] = {
     "name": True,
     "network_interfaces": True,
     "rack": True,
-    "devices": {"__all__": {"uuid"}},
+    "sockets": True,
+    "numa": True,
+    "network_cards": True,
+    "devices": {
+        "__all__": {"uuid", "pci", "nearest_cards", "nvlinks", "nvswitch", "clock_hz", "simd"}
+    },
 }
 UNNAMED = ("", "unknown")  # devices that a log does not name
 DECLARED = ("bandwidth", "links", "tapering")  # of a level: what it is said to have, not what it is
+Clock = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]  # Hz; no transistor does more
 Tapering = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -40,6 +56,22 @@ class Device(BaseModel):
     memory_bytes: WholeBytes = Field(description="memory, B")
     driver: str = Field(default="", description='version of its driver; "" none or unknown')
     uuid: str = Field(default="", description='of a GPU, as NVML gives it; "" none or unknown')
+    pci: PciLink | None = Field(default=None, description="of a GPU; null unknown")
+    nearest_cards: list[str] = Field(
+        default_factory=list,
+        description="of a GPU: the network cards with the fewest bridges between; as near ones together",
+    )
+    nvlinks: dict[str, CountOrNone] = Field(
+        default_factory=dict, description="of a GPU: version of NVLink -> number of active links"
+    )
+    nvswitch: bool | None = Field(
+        default=None, description="of a GPU: its NVLinks lead to a switch; null none or unknown"
+    )
+    clock_hz: Clock | None = Field(
+        default=None,
+        description="of a CPU: its highest clock, or what a virtual machine says; null unknown",
+    )
+    simd: str = Field(default="", description='of a CPU: avx512 or avx2; "" other or unknown')
 
 
 class Host(BaseModel):
@@ -58,11 +90,26 @@ class Host(BaseModel):
         default="", description='hosts of one rack share it; may be filled in by hand, "" unknown'
     )
     numa_nodes: Ranks = Field(default=1, description="number of NUMA nodes")
+    sockets: KnownRanks = Field(default=0, description="of processors; 0 unknown")
+    numa: list[NumaNode] = Field(default_factory=list, description="the NUMA nodes; none: unknown")
+    network_cards: list[NetworkCard] = Field(
+        default_factory=list, description="those of hardware, by name"
+    )
 
     @property
     def gpus(self) -> int:
         """How many GPUs it has."""
         return sum(device.count for device in self.devices if device.kind == "cuda")
+
+    @property
+    def hardware_words(self) -> str:
+        """`2 sockets, 4 NUMA nodes, 2 network cards: mlx5_0 of 25 GB/s, mlx5_1 of 25 GB/s`."""
+        sockets = [counted(self.sockets, "socket")] if self.sockets else []
+        cards = counted(len(self.network_cards), "network card")
+        named = several([card.words for card in self.network_cards], most=8)
+        return ", ".join([*sockets, counted(self.numa_nodes, "NUMA node"), cards]) + (
+            f": {named}" if named else ""
+        )
 
 
 def links_words(count: int | None, bandwidth: float | None) -> str:
@@ -159,8 +206,9 @@ class Cluster(BaseModel):
 
         Host names and UUIDs of GPUs are left out: two equal nodes of a partition have the same
         fingerprint. So are network interfaces (a container's virtual one comes and goes, and is no
-        other machine), what was declared of links, and the names of racks; how many hosts share one,
-        the levels say.
+        other machine), where devices are and how fast their links run (which may change from day to
+        day), what was declared of links, and the names of racks; how many hosts share one, the levels
+        say.
         """
         content = {
             "levels": [level.model_dump(exclude={*DECLARED}) for level in self.levels],

@@ -116,6 +116,9 @@ class RankPlace(BaseModel):
 
     host: str = Field(description="host name")
     cores: list[KnownRanks] = Field(description="numbers of its cores")
+    socket: KnownRanks | None = Field(
+        default=None, description="number of the socket of these; null unknown or several"
+    )
     numa_node: KnownRanks | None = Field(
         default=None, description="number of its NUMA node; null unknown"
     )

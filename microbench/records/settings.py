@@ -80,6 +80,9 @@ class BoardState(BaseModel):
     uncorrected_errors: CountOrNone | None = Field(
         default=None, description="uncorrected memory errors since the driver was loaded"
     )
+    repairs: CountOrNone | None = Field(
+        default=None, description="rows of its memory that were replaced so far, or pages retired"
+    )
     repair_pending: bool | None = Field(
         default=None,
         description="rows or pages of its memory wait for a reset, or cannot be replaced",

@@ -55,6 +55,8 @@ class Board:
     ecc: tuple[bool, bool] = (True, True)
     """Now, and after the next reboot."""
     uncorrected_errors: int = 0
+    rows_replaced: tuple[int, int] = (0, 0)
+    """After corrected and uncorrected errors; before Ampere: pages retired."""
     rows_pending: bool = False
     rows_failed: bool = False
     persistence: bool = True
@@ -64,6 +66,10 @@ class Board:
     pcie_width: tuple[int, int] = (16, 16)
     nvlinks: Sequence[int] = ()
     """NVML's version of each link; 0 is one that is not active."""
+    switched: bool = True
+    """Whether its NVLinks lead to an NVSwitch, and not to other boards."""
+    address: str = "00000000:1B:00.0"
+    """On the PCI bus, as NVML writes it."""
     paths: dict[str, int] = field(default_factory=dict)
     """UUID of another board -> NVML_TOPOLOGY_*."""
     lost: bool = False
@@ -136,7 +142,12 @@ QUERIES: dict[str, Callable[..., Any]] = {
     "TotalEccErrors": lambda board, kind, span: (
         board.uncorrected_errors if (kind, span) == (1, 0) else -1
     ),
-    "RemappedRows": lambda board: (0, 0, int(board.rows_pending), int(board.rows_failed)),
+    "RemappedRows": lambda board: (
+        *board.rows_replaced,
+        int(board.rows_pending),
+        int(board.rows_failed),
+    ),
+    "RetiredPages": lambda board, cause: [2**20 * n for n in range(board.rows_replaced[cause])],
     "RetiredPagesPendingStatus": lambda board: int(board.rows_pending),
     "PersistenceMode": lambda board: int(board.persistence),
     "ComputeMode": lambda board: board.compute_mode,
@@ -146,6 +157,10 @@ QUERIES: dict[str, Callable[..., Any]] = {
     "MaxPcieLinkWidth": lambda board: board.pcie_width[1],
     "NvLinkState": lambda board, link: int(link_of(board, link) > 0),
     "NvLinkVersion": link_of,
+    "NvLinkRemoteDeviceType": lambda board, link: (
+        link_of(board, link) and (2 if board.switched else 0)
+    ),
+    "PciInfo": lambda board: SimpleNamespace(busId=board.address),
     "TopologyCommonAncestor": path_between,
     "P2PStatus": p2p_between,
 }

@@ -23,6 +23,7 @@ def test_state(monkeypatch: pytest.MonkeyPatch) -> None:
         pcie_width=(8, 16),
         nvlinks=[6, 6, 0, 7],
         uncorrected_errors=2,
+        rows_replaced=(1, 2),
         rows_failed=True,
     )
     visible(monkeypatch, board)
@@ -38,6 +39,7 @@ def test_state(monkeypatch: pytest.MonkeyPatch) -> None:
         "pcie_width_max": 16,
         "nvlinks": {"4.0": 2, "5.0": 1},
         "uncorrected_errors": 2,
+        "repairs": 3,
         "repair_pending": True,
     }
     assert state_of("1") == expected

@@ -14,7 +14,8 @@ from tests.helpers.nvml import Board, nvml
 
 from calib.foundation.errors import MachineError
 from calib.microbench import doctor
-from calib.microbench.doctor import DoctorFinding, can_measure
+from calib.microbench.doctor import can_measure
+from calib.microbench.records.doctor import DoctorFinding
 from calib.microbench.timing.timer import Timer
 
 
@@ -136,6 +137,7 @@ def test_gpus_that_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"slices": ["MIG-1"]}, ("warn", "gpu mig", "cut into MIG devices: GPU 1")),
         ({"ecc": (True, False)}, ("warn", "gpu ecc", "changes at the next reboot: GPU 1")),
         ({"uncorrected_errors": 2}, ("warn", "gpu memory", "2 uncorrected errors: GPU 1")),
+        ({"rows_replaced": (1, 2)}, ("warn", "gpu memory", "3 rows or pages replaced: GPU 1")),
         (
             {"rows_pending": True},
             ("warn", "gpu memory", "rows or pages wait to be replaced: GPU 1"),
@@ -167,6 +169,22 @@ def test_gpus_with_one_trouble_are_named_together(monkeypatch: pytest.MonkeyPatc
     both = [Board("GPU-0", "H100", persistence=False), *boards(persistence=False)]
     _, finding = gpus(monkeypatch, *both)
     assert finding == ("warn", "gpu persistence", "off: GPU 0, 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "found"),
+    [
+        ("NVIDIA H100 80GB HBM3", 18, ""),
+        ("NVIDIA H100 80GB HBM3", 17, "17 of 18 NVLinks: GPU 0"),
+        ("NVIDIA H100 80GB HBM3", 0, ""),  # a machine without them, or lent by itself
+        ("Another GPU", 3, ""),
+    ],
+)
+def test_nvlinks_that_are_down(
+    monkeypatch: pytest.MonkeyPatch, name: str, links: int, found: str
+) -> None:
+    _, *others = gpus(monkeypatch, Board("GPU-1", name, nvlinks=[6] * links + [0]))
+    assert others == ([("warn", "gpu link", found)] if found else [])
 
 
 @pytest.mark.parametrize(
@@ -207,22 +225,6 @@ def test_the_cuda_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert doctor.torch_cuda() == found
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     assert doctor.torch_cuda() is None
-
-
-@pytest.mark.parametrize(
-    ("governor", "verdict"), [("performance", "ok"), ("powersave", "warn"), (None, "ok")]
-)
-def test_clocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, governor: str | None, verdict: str
-) -> None:
-    machine(monkeypatch)
-    if governor is not None:
-        (tmp_path / "scaling_governor").write_text(governor + "\n")
-    asked = []
-    monkeypatch.setattr(doctor, "Path", lambda path: asked.append(path) or tmp_path)
-    finding = doctor.clocks()
-    assert finding.verdict == verdict and (governor or "not visible") in finding.found
-    assert asked == ["/sys/devices/system/cpu/cpu0/cpufreq"]
 
 
 @pytest.mark.parametrize(
@@ -273,6 +275,9 @@ def test_can_measure(verdicts: dict[str, str], can: bool) -> None:
 def test_examine_of_this_machine_has_every_finding_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: 0.0)
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(
+        doctor, "host_settings", lambda gpus: []
+    )  # of this machine: whatever it has
     found = doctor.examine(1, "local")
     assert [f.name for f in found] == [f.name for f in findings()]
     assert all(len(line.splitlines()) == 1 for f in found for line in (f.found, f.advice))

@@ -49,6 +49,7 @@ def placed(
     monkeypatch.setattr(module, "usable_cores", lambda: cores[here.rank])
     monkeypatch.setattr(module, "physical_core", physical)
     monkeypatch.setattr(module, "numa_node", lambda core: core // 4)
+    monkeypatch.setattr(module, "socket_of", lambda core: core // 8)
     monkeypatch.delenv(THREADS_VARIABLE, raising=False)
 
     def program(comm: Any) -> Placement:
@@ -140,6 +141,7 @@ def test_ranks_bound_to_a_socket_share_it_out(monkeypatch: pytest.MonkeyPatch) -
     assert shares(placement) == (4, 2, 4) and not placement.oversubscribed
     assert placement.numa == [0, 0, 1, 1]
     assert placed(monkeypatch, ["a"], [list(range(8))]).numa == [None], "cores of two nodes"
+    assert placed(monkeypatch, ["a"] * 3, [[3, 4], [8, 9], [7, 8]]).sockets == [0, 1, None]
 
 
 def test_places_are_what_the_manifest_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +149,9 @@ def test_places_are_what_the_manifest_keeps(monkeypatch: pytest.MonkeyPatch) -> 
     hosts, uuids = ["a", "b", "b"], ["x", "y", "z"]
     placement = placed(monkeypatch, hosts, [[4], [0], [1]], racks=racks, gpus=uuids)
     assert rank_places(placement) == [
-        RankPlace(host="a", cores=[4], numa_node=1, gpu=gpu_named("x"), rack="r0"),
-        RankPlace(host="b", cores=[0], numa_node=0, gpu=gpu_named("y"), rack="r1"),
-        RankPlace(host="b", cores=[1], numa_node=0, gpu=gpu_named("z"), rack="r1"),
+        RankPlace(host="a", cores=[4], socket=0, numa_node=1, gpu=gpu_named("x"), rack="r0"),
+        RankPlace(host="b", cores=[0], socket=0, numa_node=0, gpu=gpu_named("y"), rack="r1"),
+        RankPlace(host="b", cores=[1], socket=0, numa_node=0, gpu=gpu_named("z"), rack="r1"),
     ]
     on_cpus = placed(monkeypatch, ["a", "a"], [[0], [1]])
     assert [place.gpu for place in rank_places(on_cpus)] == [None, None]

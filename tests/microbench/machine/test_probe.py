@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.nvml import nvml
+from tests.helpers.nvml import Board, nvml
 from tests.helpers.ranks import results, run_ranks
+from tests.helpers.sysfs import two_sockets
 
 import calib.microbench.probe
 from calib.foundation.files import write_json
-from calib.microbench.probe import cpu_model, numa_nodes, probe, probe_host, read_gpus
+from calib.microbench.probe import cpu_model, probe, probe_host, read_gpus
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+from calib.microbench.records.hardware import NetworkCard, NumaNode, PciLink
 
 
 def host(name: str, rack: str = "", **fields: Any) -> Host:
@@ -102,17 +104,6 @@ def test_this_host() -> None:
     assert found.versions["python"] == platform.python_version()
 
 
-def test_numa_nodes_are_counted(tmp_path: Path) -> None:
-    """Only folders of nodes: a kernel has other files beside them, or none at all."""
-    assert numa_nodes(tmp_path / "none") == 1
-    for name in ("possible", "online"):
-        (tmp_path / name).write_text("0-3\n")
-    assert numa_nodes(tmp_path) == 1
-    for name in ("node0", "node1", "node10"):
-        (tmp_path / name).mkdir()
-    assert numa_nodes(tmp_path) == 3
-
-
 def test_the_name_of_the_processor(tmp_path: Path) -> None:
     information = tmp_path / "cpuinfo"
     assert cpu_model(information) == cpu_model(tmp_path) != ""  # Arm's kernel names none
@@ -146,3 +137,52 @@ def test_gpus_that_do_not_answer_are_left_out(
     described = probe_host()
     assert [device.name for device in described.devices[1:]] == names
     assert described.versions.get("nvml", "") == problem
+
+
+def test_where_gpus_are_and_what_is_near(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two boards behind switches of their own; the speed of an idle link is not its most."""
+    two_sockets(tmp_path)
+    boards = [
+        Board("GPU-1", address="00000000:13:00.0", pcie_generation=(1, 4), nvlinks=[6, 6]),
+        Board("GPU-2", address="00000000:A4:00.0", nvlinks=[6], switched=False),
+        Board("GPU-3", address="00000000:77:00.0"),  # a container whose sysfs hides it
+        Board("GPU-4", refuses={"nvmlDeviceGetPciInfo", "nvmlDeviceGetNvLinkRemoteDeviceType"}),
+    ]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(boards))
+    first, second, hidden, silent = probe_host(tmp_path).devices[1:]
+    assert first.pci is not None and second.pci is not None and hidden.pci is not None
+    assert (first.pci.address, first.pci.numa_node, first.pci.generation) == ("0000:13:00.0", 0, 1)
+    assert (first.pci.generation_max, first.pci.width_max) == (4, 16)
+    assert first.nearest_cards == ["mlx5_0", "mlx5_1"]
+    assert (first.nvlinks, first.nvswitch) == ({"4.0": 2}, True)
+    assert second.nearest_cards == ["mlx5_2", "mlx5_3"] and second.nvswitch is False
+    assert (hidden.pci.generation_max, hidden.pci.numa_node, hidden.nvswitch) == (5, None, None)
+    assert silent.pci is None and silent.nearest_cards == []
+    found = probe_host(tmp_path)
+    card = found.network_cards[1]
+    assert (card.name, card.pci and card.pci.numa_node) == ("mlx5_0", 0)
+    assert found.hardware_words == (
+        "2 sockets, 2 NUMA nodes, 5 network cards: eno1 of 0.125 GB/s, mlx5_0 of 25.0 GB/s, "
+        "mlx5_1 of 25.0 GB/s, mlx5_2 of 25.0 GB/s, mlx5_3 of 25.0 GB/s"
+    )
+    assert found.sockets == 2 and [node.cores for node in found.numa] == ["0-3", "4-7"]
+
+
+def test_where_devices_are_is_not_compared() -> None:
+    """An idle link is slower, and a card may be down: the machine is the same."""
+    link = PciLink(address="0000:01:00.0", generation=1, width=16)
+    plain = host("h")
+    cpu = plain.devices[0].model_copy(update={"pci": link, "clock_hz": 3e9, "simd": "avx2"})
+    told = plain.model_copy(
+        update={
+            "devices": [cpu],
+            "sockets": 2,
+            "numa": [NumaNode(number=0, cores="0-7", memory_bytes=2**30)],
+            "network_cards": [NetworkCard(name="mlx5_0", pci=link)],
+        }
+    )
+    one, two = (
+        Cluster(name="c", hosts=[each], levels=levels_of([each], 8)) for each in (plain, told)
+    )
+    assert one.fingerprint == two.fingerprint and one.machine == two.machine
+    assert one.has_all_of(two) and two.has_all_of(one)
