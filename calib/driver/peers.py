@@ -22,10 +22,13 @@ from calib.microbench.devices import take_device
 from calib.microbench.machine.placement import place
 from calib.microbench.peers.rounds import Pair, Round, all_rounds, in_rounds, quick_rounds, towards
 from calib.microbench.peers.timing import PeerCheck
+from calib.microbench.probe import probe as probe_hosts
+from calib.microbench.records.expected import Expected
 from calib.microbench.records.manifest import utc_now
 from calib.microbench.records.peers import PeerTimes, host_of
-from calib.microbench.timing.timer import measure_timer
+from calib.microbench.timing.timer import Timer, measure_timer
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
+from calib.microbench.topology.expected import expected_of
 from calib.terminal.progress import Bar
 
 USUAL_LIBRARY = {"cpu": "mpi", "cuda": "torch_nccl"}
@@ -97,9 +100,10 @@ def time_peers_as_rank(
         placement = place(control, gpu=taken.identity)
         library = library or USUAL_LIBRARY[device]
         communicator = make_communicator(library, control, taken)
-        timer = type(measured := measure_timer())(**control.broadcast_object(measured.as_dict()))
+        expected = expected_of(probe_hosts(control))
+        timer = Timer(**control.broadcast_object(measure_timer().as_dict()))
         check = PeerCheck(control, placement, taken, communicator, taken.events or timer)
-        _Rounds(check, path, library, quick).go()
+        _Rounds(check, path, library, quick, expected).go()
         communicator.close()
 
 
@@ -111,6 +115,7 @@ class _Rounds:
     path: Path
     library: str
     quick: bool
+    expected: list[Expected]
     done: int = 0
     of: int = 0
     started: str = field(default_factory=utc_now)
@@ -183,6 +188,8 @@ class _Rounds:
             library=self.library,
             racks={host: rack for host, rack in racks.items() if rack},
             times=list(check.times.values()),
+            threads=check.placement.environment.threads,
+            expected=self.expected,
             disturbed={
                 host: [f"others use {percent(share)} of its cores"]
                 for host, share in check.disturbed.items()

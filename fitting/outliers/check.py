@@ -12,6 +12,7 @@ from pydantic import Field
 
 from calib.fitting.outliers.blame import Culprit as Blamed
 from calib.fitting.outliers.blame import CulpritKind, blame, in_common
+from calib.fitting.outliers.expectation import Expectation, expectation_of, rate_of
 from calib.fitting.outliers.slowness import (
     Comparison,
     Kind,
@@ -22,7 +23,15 @@ from calib.fitting.outliers.slowness import (
     unit_of,
 )
 from calib.foundation.files import read_record, write_json
-from calib.foundation.quantities import Count, CountOrNone, Flops, FormatVersion, Ratio, WholeBytes
+from calib.foundation.quantities import (
+    Count,
+    CountOrNone,
+    Flops,
+    FormatVersion,
+    Magnitude,
+    Ratio,
+    WholeBytes,
+)
 from calib.foundation.records import Estimate, RatioEstimate, Record, TimeEstimate
 from calib.foundation.statistics import median, quantile
 from calib.microbench.records.peers import PeerTime, PeerTimes, host_of
@@ -82,6 +91,15 @@ class Level(Record):
     units: Count = Field(description="how many were compared")
     slow: CountOrNone = Field(description="how many of them are slow")
     seconds: TimeEstimate = Field(description="95% of the good ones lie within")
+    rate: Magnitude = Field(description="FLOP/s, or B/s: of collectives the bus bandwidth")
+    expected: Expectation | None = Field(
+        default=None, description="of a sound machine, by data sheets and topology; null: not known"
+    )
+
+    @property
+    def is_below(self) -> bool:
+        """Whether even the good ones are slower than sound ones may be expected to be."""
+        return self.expected is not None and self.rate < self.expected.low
 
 
 class Slowness(Record):
@@ -118,8 +136,9 @@ class ClusterCheck(Record):
 
     @property
     def code(self) -> int:
-        """0 where all are alike, 1 where something is slower or fails."""
-        return SLOWER if self.culprits else FINE
+        """0 where all are alike and as expected, 1 where something is slower or fails."""
+        below = any(level.is_below for level in self.levels)
+        return SLOWER if self.culprits or below else FINE
 
     @classmethod
     def read(cls, path: Path) -> ClusterCheck:
@@ -150,7 +169,7 @@ def check(peers: PeerTimes, notes: Sequence[str] = ()) -> ClusterCheck:
     left_out = fewest_hosts(culprits)
     return ClusterCheck(
         culprits=culprits,
-        levels=[_level(of) for of in comparisons],
+        levels=[_level(of, peers) for of in comparisons],
         slowness=[each for of in comparisons for each in _units(of)] + _failed(peers),
         common=_common(comparisons),
         good_hosts=[host for host in hosts if host not in left_out],
@@ -258,7 +277,7 @@ def _cost(of: Culprit) -> tuple[int, float]:
     return max(symptom.slow for symptom in of.symptoms), _slowdown(of.symptoms[0])
 
 
-def _level(of: Comparison) -> Level:
+def _level(of: Comparison, peers: PeerTimes) -> Level:
     example = next(iter(of.largest.values()))
     return Level(
         scope=of.scope,
@@ -270,6 +289,8 @@ def _level(of: Comparison) -> Level:
         units=len(of.logs),
         slow=len(of.slow),
         seconds=_usual(of),
+        rate=rate_of(of.what, len(example.places), example.nbytes, example.flops, of.base_s),
+        expected=expectation_of(of, peers),
     )
 
 
@@ -312,12 +333,7 @@ def _common(comparisons: Sequence[Comparison]) -> list[InCommon]:
 
 def _unjudged(peers: PeerTimes, comparisons: Sequence[Comparison]) -> list[str]:
     """What has no like to be compared with."""
-    judged = {(of.scope, of.what) for of in comparisons}
-    alone = dict.fromkeys(
-        (scope, time.what)
-        for time in peers.times
-        if not time.failed and (scope := scope_of(time)) and (scope, time.what) not in judged
-    )
+    alone = dict.fromkeys((of.scope, of.what) for of in comparisons if len(of.sizes) == 1)
     notes = [f"{what}: one {scope} alone, compared with no other" for scope, what in alone]
     larger = sum(scope_of(time) is None for time in peers.times)
     if larger:

@@ -19,7 +19,6 @@ Kind = Literal["time", "start-up"]
 LARGE_POWER = 0.5
 # what is less is not worth a name, however sure it is; start-ups also vary with who wakes up when
 LEAST_SLOWDOWN: dict[Kind, float] = {"time": 1.10, "start-up": 1.5}
-FEWEST = 2  # of units that can be compared
 
 Unit = tuple[str, ...]  # the places that worked together, sorted
 
@@ -66,7 +65,7 @@ def unit_of(time: PeerTime) -> Unit:
 
 
 def compare(times: Iterable[PeerTime]) -> list[Comparison]:
-    """A comparison for each kind of work that at least two units did, of large sizes and of small ones.
+    """A comparison for each kind of work, of its large sizes and of its small ones.
 
     Sizes are compared each by itself, and a unit's slowness is the median of its own over them: a level
     of each, not a law, so that a size at which the protocol changes does no harm.
@@ -82,8 +81,7 @@ def compare(times: Iterable[PeerTime]) -> list[Comparison]:
     found = []
     for (scope, what, _), sizes in by_work.items():
         for kind, chosen in _kinds(scope, sizes).items():
-            if (made := _comparison(scope, what, kind, chosen)) is not None:
-                found.append(made)
+            found.append(_comparison(scope, what, kind, chosen))
     return found
 
 
@@ -118,7 +116,7 @@ def _log(time: PeerTime, kind: Kind) -> float:
 
 def _comparison(
     scope: Scope, what: str, kind: Kind, sizes: Mapping[int, Sequence[PeerTime]]
-) -> Comparison | None:
+) -> Comparison:
     each: dict[Unit, list[float]] = defaultdict(list)
     last: dict[Unit, PeerTime] = {}
     base_s = noise = 0.0
@@ -129,7 +127,5 @@ def _comparison(
         for time in sizes[nbytes]:
             each[unit_of(time)].append(_log(time, kind) - level.log)
             last[unit_of(time)] = time
-    if len(each) < FEWEST:
-        return None
     good = good_level(list(map(median, each.values())), noise)
     return Comparison(scope, what, kind, each, good, base_s * math.exp(good.log), last)

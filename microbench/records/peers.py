@@ -10,6 +10,7 @@ from pydantic import Field
 
 from calib.foundation.quantities import Flops, Ranks, Seconds, WholeBytes
 from calib.foundation.records import Record
+from calib.microbench.records.expected import Expected
 
 # what a device does by itself
 PRODUCT, MEMORY, CONVOLUTION, TO_DEVICE = (
@@ -55,6 +56,10 @@ class PeerTimes(Record):
     library: str = Field(description="that sends messages")
     racks: dict[str, str] = Field(description='host -> rack or leaf switch; "" not known')
     times: list[PeerTime] = Field(description="in the order in which they were first timed")
+    threads: Ranks = Field(default=1, description="that a rank computes with, on a CPU")
+    expected: list[Expected] = Field(
+        default_factory=list, description="what its devices and links may be expected to do"
+    )
     disturbed: dict[str, list[str]] = Field(
         default_factory=dict, description="host -> what disturbed it while it was timed"
     )

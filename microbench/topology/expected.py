@@ -23,14 +23,11 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
-
-from calib.foundation.quantities import Magnitude
-from calib.foundation.records import Record
 from calib.foundation.words import counted, number
 from calib.microbench.records.cluster import Cluster, Device, Host
+from calib.microbench.records.expected import Expected, Per
 from calib.microbench.records.hardware import NetworkCard, link_bandwidth
 from calib.microbench.topology.found import NodeLinks
 from calib.microbench.topology.sheets import NVLINK_BYTES_PER_S, Sheet, sheet_of
@@ -74,23 +71,6 @@ FLOP_PER_CYCLE = {"avx2": 32, "avx512": 64}
 # processors with one unit of 512 bits, or whose clock falls with it, reach half; a virtual machine
 # states the nominal clock and runs faster
 CORES = Share(0.35, 0.75, 1.5)
-
-
-Per = Literal["device", "core", "link", "node"]
-
-
-class Expected(Record):
-    """What a device or link may be expected to do."""
-
-    name: str = Field(description="what is done, as `matrix product bfloat16`")
-    of: str = Field(description="name of the device or network card as in cluster.json")
-    per: Per = Field(description="what the numbers are of")
-    unit: Literal["FLOP/s", "B/s"] = Field(description="of the numbers; of links each way")
-    low: Magnitude = Field(description="a sound one is not slower")
-    value: Magnitude = Field(description="usual")
-    high: Magnitude = Field(description="the most")
-    source: str = Field(description="where that is from, as a sentence")
-    hosts: tuple[str, ...] = Field(default=(), description="names of the hosts that have it")
 
 
 def expected_of(cluster: Cluster) -> list[Expected]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import shorten
 
 from calib.fitting.outliers.check import ClusterCheck, Level, Symptom
-from calib.foundation.collectives import bus_factor
+from calib.fitting.outliers.expectation import rate_of as rate
 from calib.foundation.records import Estimate
 from calib.foundation.words import counted, exact_bytes, number, several, with_interval
 from calib.microbench.records.peers import CONVOLUTION, MEMORY, PRODUCT, TO_DEVICE
@@ -35,9 +35,9 @@ def verdict(of: ClusterCheck) -> str:
         if _most_units(of, scope) and not (scope == "node" and _most_units(of, scope) == len(hosts))
     )
     compared = f"{counted(len(hosts), 'node')}{f' ({looked} compared)' if looked else ''}"
-    if not of.culprits:
-        return f"{compared}: all alike"
-    return f"{compared}: {counted(len(of.culprits), 'culprit')}"
+    if of.culprits:
+        return f"{compared}: {counted(len(of.culprits), 'culprit')}"
+    return f"{compared}: all alike{', but slower than is to be expected' * bool(of.code)}"
 
 
 def _most_units(of: ClusterCheck, scope: str) -> int:
@@ -52,6 +52,13 @@ def culprit_lines(of: ClusterCheck) -> list[str]:
         lines += [f"  also {symptom_words(each)}" for each in culprit.symptoms[1:]]
         if culprit.disturbed:
             lines.append(f"  meanwhile {culprit.disturbed}")
+    for level in of.levels:
+        if level.is_below and level.expected is not None:
+            low, high = (number(x / 1e9) for x in (level.expected.low, level.expected.high))
+            what = f"{work_words(level.what)}: also the good ones do {number(level.rate / 1e9)}"
+            lines.append(
+                f"{what} {unit_of(level)}, expected {low} to {high} ({level.expected.source})"
+            )
     for common in of.common:
         good = common.pairs - common.slow
         lines.append(
@@ -92,10 +99,12 @@ def rate_of(of: Symptom | Level, seconds: Estimate) -> tuple[float, str]:
     """How fast work is done, and the unit: FLOP/s, bus bandwidth, or of start-ups the time."""
     if of.aspect == "start-up" or not seconds.value:
         return seconds.value * 1e6, "us"
-    if of.flops:
-        return of.flops / seconds.value / 1e9, "GFLOP/s"
-    factor = bus_factor(of.what, of.places) or 1.0
-    return factor * of.nbytes / seconds.value / 1e9, "GB/s"
+    return rate(of.what, of.places, of.nbytes, of.flops, seconds.value) / 1e9, unit_of(of)
+
+
+def unit_of(of: Symptom | Level) -> str:
+    """Of its rate, 1e9 of which a second are printed."""
+    return "GFLOP/s" if of.flops else "GB/s"
 
 
 def levels_table(of: ClusterCheck) -> Table:
@@ -111,21 +120,36 @@ def levels_table(of: ClusterCheck) -> Table:
                 PAIRS[level.scope]
                 if level.places <= 2
                 else f"{level.scope}s, {level.places} ranks",
-                "start-up" if level.aspect == "start-up" else exact_bytes(level.nbytes),
+                "start-up" if level.aspect == "start-up" else _size(level.nbytes),
                 str(level.units),
                 str(level.slow),
                 with_interval(value, low, high),
                 unit,
+                "" if level.expected is None else _expected(level),
             ]
         )
     return Table(
         "What the good ones do",
-        ["work", "of", "size", "compared", "slow", "usual", "unit"],
+        ["work", "of", "size", "compared", "slow", "usual", "unit", "expected"],
         rows,
-        numbers=("size", "compared", "slow", "usual"),
-        remarks=["usual: of the good ones, with what 95% of them lie within; collectives in busbw"],
-        least=(["size"], ["unit"]),
+        numbers=("size", "compared", "slow", "usual", "expected"),
+        remarks=[
+            "usual: of the good ones, with what 95% of them lie within; collectives in busbw",
+            "expected: by data sheets and topology, where they are known",
+        ],
+        least=(["expected"], ["size"], ["unit"]),
     )
+
+
+def _size(nbytes: int) -> str:
+    return exact_bytes(nbytes) if nbytes else ""
+
+
+def _expected(level: Level) -> str:
+    """`11.0 to 12.4`, LOW if even the good ones are below."""
+    assert level.expected is not None
+    low, high = (number(x / 1e9) for x in (level.expected.low, level.expected.high))
+    return f"{'LOW: ' * level.is_below}{low} to {high}"
 
 
 def slow_table(of: ClusterCheck) -> Table:

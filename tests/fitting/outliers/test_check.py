@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tests.fitting.outliers.clusters import USUAL_S, device, made, node, pair, rail
 
 from calib.fitting.outliers.check import ClusterCheck, check, suspects
+from calib.microbench.records.expected import Expected
 from calib.microbench.records.peers import MEMORY, PRODUCT, PeerTime, PeerTimes
+from calib.microbench.topology.expected import BETWEEN_NODES
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -160,7 +162,7 @@ def test_a_passing_disturbance_is_over_when_it_is_timed_again() -> None:
 
 def test_one_pair_has_no_like_and_a_note_says_so() -> None:
     found = check(made(2))
-    assert found.culprits == [] and found.levels == []
+    assert found.culprits == [] and [level.units for level in found.levels] == [1]
     assert found.notes == ["p2p_both: one pair alone, compared with no other"]
 
 
@@ -205,3 +207,37 @@ def test_neither_order_nor_unit_matters(order: list[int], scale: float) -> None:
 
 def _peers(times: list[PeerTime]) -> PeerTimes:
     return PeerTimes(cluster_name="made", started="", library="mpi", racks={}, times=times)
+
+
+def _network(low: float) -> Expected:
+    return Expected(
+        name=BETWEEN_NODES,
+        of="mlx5_0",
+        per="link",
+        unit="B/s",
+        low=low,
+        value=1.1 * low,
+        high=1.2 * low,
+        source="a card",
+    )
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.9, 0), (1.1, 1)])
+@pytest.mark.parametrize("hosts", [2, 5])
+def test_a_whole_that_is_slower_than_its_links_is_said(hosts: int, share: float, code: int) -> None:
+    """Also of one pair, which has no like: by what its network card states."""
+    rate = (1 << 20) / USUAL_S
+    peers = made(hosts).model_copy(update={"expected": [_network(share * rate)]})
+    found = check(peers)
+    assert found.culprits == [] and found.code == code
+    assert [level.is_below for level in found.levels] == [bool(code)]
+    assert found.levels[0].rate == pytest.approx(rate, rel=0.02)
+
+
+def test_ranks_of_a_node_share_what_its_links_carry() -> None:
+    rate = (1 << 20) / USUAL_S  # of each of four rails
+    shared = check(made(3, rails=4).model_copy(update={"expected": [_network(3.9 * rate)]}))
+    assert not any(level.is_below for level in shared.levels)
+    assert check(
+        made(3, rails=4).model_copy(update={"expected": [_network(4.1 * rate)]})
+    ).code == 1  # fmt: skip
