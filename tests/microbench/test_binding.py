@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import sleep
 
 import pytest
 from tests.helpers.nvml import Board, nvml
@@ -182,9 +183,15 @@ def test_a_launcher_that_waits_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
     waits.chmod(0o755)
     monkeypatch.setattr(binding, "START_S", 1.0)
     assert bound_ranks(2, f"{waits} {{n}}") == []
-    if number.exists():  # a loaded machine may not have come so far
-        state = Path(f"/proc/{int(number.read_text())}/stat")
-        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+    started = number.read_text().strip() if number.exists() else ""
+    if not started:
+        pytest.skip("this machine is too busy to start it in time")
+    state = Path(f"/proc/{started}/stat")
+    for _ in range(600):
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX":
+            return
+        sleep(0.1)
+    pytest.fail("it still runs")
 
 
 @pytest.mark.mpi
