@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from calib import __version__
 from calib.driver.peers import time_peers
 from calib.fitting.outliers.check import ClusterCheck, check
 from calib.fitting.parameters.file import Parameters
@@ -41,7 +42,7 @@ def checked(run: Path, launcher: str, ranks: int, device: DeviceName) -> Cluster
     # late: it draws a page
     from calib.reports.page.cluster_check import render
 
-    write_whole(run / CHECK_PAGE, render(found))
+    write_whole(run / CHECK_PAGE, render(found, __version__))
     found.write(path)
     return found
 

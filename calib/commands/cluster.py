@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from calib import __version__
 from calib.checked import check_ranks, cost_lines, costs_of
 from calib.driver.defaults import default_device, default_ranks, require_device
 from calib.driver.peers import time_peers_as_rank
@@ -129,7 +130,7 @@ def check_cluster(
     if page is not None:
         from calib.reports.page.cluster_check import render
 
-        write_whole(page, render(found, costs))
+        write_whole(page, render(found, __version__, costs))
     if hosts is not None:
         write_whole(hosts, "".join(f"{host}\n" for host in found.good_hosts))
     _put(found, costs, exclude, as_json)

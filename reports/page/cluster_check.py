@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib import __version__
 from calib.fitting.outliers.check import ClusterCheck
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.cluster_check import pairs_figure
@@ -19,8 +18,8 @@ CAPTION = (
 ROW_REM, LEAST_REM = 1.4, 20
 
 
-def render(of: ClusterCheck, costs: Sequence[str] = ()) -> str:
-    """The page as one HTML text."""
+def render(of: ClusterCheck, version: str, costs: Sequence[str] = ()) -> str:
+    """The page as one HTML text; `version` is the program's."""
     hosts = sorted({host for time in of.peers.times for host in time.hosts})
     plots = []
     if any(each.scope == "pair" for each in of.slowness):
@@ -32,7 +31,7 @@ def render(of: ClusterCheck, costs: Sequence[str] = ()) -> str:
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
         title=f"Check of {of.peers.cluster_name}",
-        version=__version__,
+        version=version,
         started=of.peers.started,
         verdict=verdict(of),
         tone="bad" if of.culprits else "good",
