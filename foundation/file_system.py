@@ -78,12 +78,12 @@ class FileSystem(NamedTuple):
         return self.kind in CLUSTER_LOCKS
 
 
-def file_system(path: Path, mounts: Path = MOUNTS) -> FileSystem:
+def file_system(path: Path, mounts: Path | None = None) -> FileSystem:
     """The file system of `path`, there or not; where the system lists none, a local one ("rootfs")."""
     place = Path(os.path.realpath(path))
     found, deepest = FileSystem("rootfs"), -1
     try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
+        lines = (mounts or MOUNTS).read_text(errors="surrogateescape").splitlines()
     except OSError:
         return found
     for line in lines:

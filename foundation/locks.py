@@ -84,10 +84,11 @@ class Claim:
             if found is None:
                 continue  # it was given back just now
             if found != last:
-                if _token(found) == _token(last) and now >= deadline:
+                lives = _token(found) != "" and _token(found) == _token(last)
+                if lives and now >= deadline:
                     return _name(found)
                 silent_since, last = now, found
-            elif now - silent_since >= self._dead_s:
+            if now - silent_since >= self._dead_s:
                 if self._replaces(found):
                     break
                 silent_since = now  # another is at it
@@ -105,13 +106,19 @@ class Claim:
             self._path.unlink(missing_ok=True)
 
     def _made(self, path: Path | None = None) -> bool:
+        path = path or self._path
         try:
-            self._handle = os.open(path or self._path, NEW, 0o666)
+            self._handle = os.open(path, NEW, 0o666)
         except FileExistsError:
             return False
         except OSError as error:
-            raise FileError(f"cannot write {path or self._path}: {error.strerror}") from error
-        self._say()
+            raise FileError(f"cannot write {path}: {error.strerror}") from error
+        try:
+            self._say()
+        except OSError as error:
+            os.close(self._handle)
+            path.unlink(missing_ok=True)
+            raise FileError(f"cannot write {path}: {error.strerror}") from error
         return True
 
     def _replaces(self, dead: bytes) -> bool:

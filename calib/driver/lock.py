@@ -19,7 +19,7 @@ from time import sleep
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.file_system import file_system
 from calib.foundation.files import open_own
-from calib.foundation.locks import claimed, taken
+from calib.foundation.locks import claimed, needs_claim, taken
 from calib.rundir import directory_name
 
 DRIVER_LOCK = ".driver.lock"
@@ -55,8 +55,9 @@ def only_driver(run: Path) -> Iterator[int]:
         with claimed(run / DRIVER_CLAIM, me) as other:
             if other:
                 raise _is_measuring(other, run)
-            if holder and file_system(run).is_shared:
-                sleep(ORPHANS_ELSEWHERE_SECONDS)  # it was killed: it has not taken back its name
+            if holder and file_system(run).is_shared and not needs_claim(run):
+                # it was killed, for it has not taken back its name; a dead claim has waited
+                sleep(ORPHANS_ELSEWHERE_SECONDS)
             _sign(driver, me)
             try:
                 yield ranks

@@ -85,18 +85,23 @@ def _command(*words: str) -> str:
 
 
 class NamespaceCluster:
-    """Four hosts on one switch. Use as a context manager; raises CannotBuild where it cannot be.
+    """Hosts on one switch, by default four. A context manager; raises CannotBuild where it cannot be.
 
     Their ranks share the cores of one machine and find that out, unless the hosts are `apart`.
     """
 
-    def __init__(self, folder: Path, apart: bool = False) -> None:
+    def __init__(
+        self, folder: Path, apart: bool = False, hosts: Sequence[str] | None = None
+    ) -> None:
         self._before = ""
+        self.hosts = tuple(HOSTS if hosts is None else hosts)
+        # two clusters of one process, each with its own hosts
+        own = "" if hosts is None else f"{uuid.uuid4().hex[:4]}-"
         if apart:
             self._before = OWN_BOOT.format(folder=folder)
-            for host in HOSTS:
+            for host in self.hosts:
                 (folder / f"boot-{host}").write_text(f"{uuid.uuid4()}\n")
-        self.prefix = f"{PREFIX}{os.getpid()}-"
+        self.prefix = f"{PREFIX}{os.getpid()}-{own}"
         self.switch = self.prefix + "switch"
         self._script = folder / "launch.sh"
 
@@ -123,7 +128,7 @@ class NamespaceCluster:
         _command("ip", "-n", self.switch, "link", "add", "name", "bridge", "type", "bridge")
         _command("ip", "-n", self.switch, "addr", "add", "10.0.0.254/24", "dev", "bridge")
         _command("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(HOSTS, start=1):
+        for number, host in enumerate(self.hosts, start=1):
             name = self.prefix + host
             _command("ip", "netns", "add", name)
             _command(
@@ -162,7 +167,7 @@ class NamespaceCluster:
             "latency",
             f"{QUEUE_SECONDS * 1e3:.0f}ms",
         ]
-        for host in HOSTS:
+        for host in self.hosts:
             _command("tc", "-n", self.switch, "qdisc", "replace", "dev", host, *limit)
             _command("tc", "-n", self.prefix + host, "qdisc", "replace", "dev", "eth0", *limit)
 
@@ -191,7 +196,7 @@ class NamespaceCluster:
         )
 
     def __exit__(self, *_: object) -> None:
-        for name in (*(self.prefix + host for host in HOSTS), self.switch):
+        for name in (*(self.prefix + host for host in self.hosts), self.switch):
             remove(name)
 
 
