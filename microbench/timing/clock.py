@@ -44,8 +44,8 @@ class Reading:
 class Clock:
     """Rank 0's clock as a straight line over this rank's: common = local + offset + drift.
 
-    `offset_s` holds at `reference_s` of this rank's clock; `drift` is in seconds per second. Rank 0, and
-    who reads its clock, has no readings: it is the common one. `residual_s` is what the line leaves at worst.
+    `offset_s` holds at `reference_s` of this rank's clock; `drift` is in seconds per second. Who reads
+    rank 0's clock has no readings: it is the common one. `residual_s` is what the line leaves at worst.
     """
 
     readings: tuple[Reading, ...] = ()

@@ -47,9 +47,9 @@ def test_rank_0_and_the_driver_alone_write(six_hosts: NamespaceCluster, tmp_path
     probe().write(run / CLUSTER_FILE)  # the ranks are started once
     told = {"CALIB_TEST_WRITES": str(tmp_path / "writes"), "CALIB_TEST_DIRECTORY": str(run)}
     path = os.pathsep.join(map(str, [RECORDED, ROOT / "src", ROOT]))
+    more = ["--launcher", six_hosts.launcher(HOSTS), "--hang-seconds", str(TIMEOUT_S)]
     done = subprocess.run(
-        [sys.executable, "-m", "calib", "measure", "-o", str(run), "--resume"]
-        + ["--launcher", six_hosts.launcher(HOSTS), "--hang-seconds", str(TIMEOUT_S)],
+        [sys.executable, "-m", "calib", "measure", "-o", str(run), "--resume", *more],
         env={**os.environ, **ENVIRONMENT, **told, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
         capture_output=True,

@@ -93,7 +93,7 @@ def test_who_stood_still_takes_nothing_back(tmp_path: Path) -> None:
 
 
 def test_a_claim_needs_its_directory(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot write .*claim: No such file"):
+    with pytest.raises(FileError, match=r"cannot write .*claim: No such file"):
         claim(tmp_path / "nothing" / "claim").take()
 
 
@@ -144,7 +144,7 @@ def test_who_holds_it_for_too_long_is_named(
     holder = claim(hosts_apart / "lock.claim", "process 1 on a")
     assert holder.take() == ""
     with (
-        pytest.raises(FileError, match="process 1 on a has held .*lock for"),
+        pytest.raises(FileError, match=r"process 1 on a has held .*lock for"),
         one_at_a_time(hosts_apart / "lock", "me"),
     ):
         pytest.fail("both hold it")
