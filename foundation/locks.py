@@ -45,10 +45,20 @@ def taken(handle: int, patience_s: float = 0.0) -> bool:
         sleep(LOOK_SECONDS)
 
 
-def needs_claim(path: Path) -> bool:
-    """Whether a lock on a file at `path` could be held on two hosts at once."""
+def needs_claim(path: Path, handle: int | None = None) -> bool:
+    """Whether a lock on a file at `path` could be held on two hosts at once.
+
+    `handle` is of a file there that this process has locked: NFS 3 without its daemons has no locks.
+    """
     found = file_system(path)
-    return found.is_shared and not found.has_cluster_locks
+    if found.is_shared and not found.has_cluster_locks:
+        return True
+    if handle is not None:
+        try:
+            lock_descriptor(handle, blocking=False)
+        except OSError:
+            return True
+    return False
 
 
 class Claim:
@@ -171,9 +181,11 @@ def _name(content: bytes) -> str:
 
 
 @contextmanager
-def claimed(path: Path, holder: str, patience_s: float = 0.0) -> Iterator[str]:
-    """Hold a claim where the file system's locks need one; gives who else holds it, "" if nobody."""
-    if not needs_claim(path):
+def claimed(
+    path: Path, holder: str, patience_s: float = 0.0, handle: int | None = None
+) -> Iterator[str]:
+    """Hold a claim where `needs_claim`; gives who else holds it, "" if nobody."""
+    if not needs_claim(path, handle):
         yield ""
         return
     claim = Claim(path, holder)
@@ -191,9 +203,12 @@ def one_at_a_time(lock: Path, holder: str) -> Iterator[None]:
     handle = open_own(lock)
     try:
         other = "" if taken(handle, MERGING_SECONDS) else "another process"
-        with claimed(lock.with_name(f"{lock.name}.claim"), holder, MERGING_SECONDS) as claimant:
-            if other := other or claimant:
-                raise FileError(f"{other} has held {lock} for {MERGING_SECONDS:.0f} s; try again")
-            yield
+        if not other:
+            claim = lock.with_name(f"{lock.name}.claim")
+            with claimed(claim, holder, MERGING_SECONDS, handle) as other:
+                if not other:
+                    yield
+                    return
+        raise FileError(f"{other} has held {lock} for {MERGING_SECONDS:.0f} s; try again")
     finally:
         os.close(handle)

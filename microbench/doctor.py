@@ -15,6 +15,7 @@ import psutil
 from pydantic import BaseModel, Field
 
 from calib.foundation.errors import CalibError, MachineError
+from calib.foundation.file_system import file_system
 from calib.foundation.words import bytes_words
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.boards import activity_of, cuda_of_driver, state_of
@@ -64,6 +65,7 @@ def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFindin
         clocks(),
         timer(),
         memory(ranks),
+        files(Path.cwd()),
     ]
 
 
@@ -337,3 +339,18 @@ def memory(ranks: int) -> DoctorFinding:
             "memory", found, "under 2 GiB: larger models will swap and their times mean nothing"
         )
     return _ok("memory", found, "enough for the mini models")
+
+
+def files(directory: Path) -> DoctorFinding:
+    """The file system of a directory, as other hosts see it."""
+    found = file_system(directory)
+    if not found.is_shared:
+        return _ok("files", f"{found.kind}, of this host alone", "several hosts need a shared one")
+    if found.has_cluster_locks:
+        return _ok("files", f"{found.kind}, with locks between hosts", "fine for several hosts")
+    return _warn(
+        "files",
+        f"{found.kind}, whose locks may be each host's own",
+        "calib keeps hosts apart by claims, and after a kill waits 30 s; NFS has locks without nolock, "
+        "Lustre with flock",
+    )

@@ -52,10 +52,10 @@ def only_driver(run: Path) -> Iterator[int]:
             raise InputError(
                 f"ranks of a killed calib ({holder}) are still at work in {run}; end them first"
             )
-        with claimed(run / DRIVER_CLAIM, me) as other:
+        with claimed(run / DRIVER_CLAIM, me, handle=driver) as other:
             if other:
                 raise _is_measuring(other, run)
-            if holder and file_system(run).is_shared and not needs_claim(run):
+            if holder and file_system(run).is_shared and not needs_claim(run, driver):
                 # it was killed, for it has not taken back its name; a dead claim has waited
                 sleep(ORPHANS_ELSEWHERE_SECONDS)
             _sign(driver, me)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +112,21 @@ def test_a_local_lock_needs_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with claimed(tmp_path / "claim", "me") as other:
             assert other == "" and (tmp_path / "claim").exists() == needed
     assert not (tmp_path / "claim").exists()
+
+
+def test_a_file_system_without_locks_needs_a_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS 3 says it where rpc.statd does not run."""
+    path = tmp_path / "lock"
+    with path.open("wb") as file:
+        assert not needs_claim(path, file.fileno()) or file_system.file_system(tmp_path).is_shared
+
+        def refused(handle: int, blocking: bool) -> bool:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(locks, "lock_descriptor", refused)
+        assert needs_claim(path, file.fileno())
 
 
 def at_once(lock: Path, work: Callable[[], None]) -> None:
