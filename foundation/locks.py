@@ -8,6 +8,7 @@ falls silent is dead, and its claim is taken over.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -29,6 +30,7 @@ BEAT_SECONDS = 5.0
 DEAD_SECONDS = 30.0  # longer than ranks need to notice that their driver is gone
 MERGING_SECONDS = 60.0
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def taken(handle: int, patience_s: float = 0.0) -> bool:
@@ -146,11 +148,14 @@ class Claim:
     def _read(self) -> bytes | None:
         look_afresh(self._path.parent)
         try:
-            return self._path.read_bytes()
+            handle = os.open(self._path, OLD)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FileError(f"cannot read {self._path}: {error.strerror}") from error
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+            raise FileError(f"cannot read {self._path}: {why}") from error
+        with os.fdopen(handle, "rb") as file:
+            return file.read()
 
     def _say(self) -> None:
         """Write in place: where another has taken over, this file has no name any more."""

@@ -99,6 +99,18 @@ def test_a_claim_needs_its_directory(tmp_path: Path) -> None:
         claim(tmp_path / "nothing" / "claim").take()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_no_claim(tmp_path: Path, there: bool) -> None:
+    """Others may write to a run directory, too."""
+    path, target = tmp_path / "claim", tmp_path / "mine"
+    path.symlink_to(target)
+    if there:
+        target.write_text(LEFT)
+    with pytest.raises(FileError, match="it is a link"):
+        claim(path).take()
+    assert target.exists() == there and path.is_symlink()
+
+
 def test_a_local_lock_needs_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mountinfo"
     monkeypatch.setattr(file_system, "MOUNTS", mounts)
