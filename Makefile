@@ -60,6 +60,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) constraints/cpu.txt
 	@# the build back end is pinned too, so nothing is fetched in an isolated build
 	$(BIN)/python -m pip install --quiet $(FROM) hatchling editables
 	$(BIN)/python -m pip install --quiet $(FROM) --no-build-isolation -e '.[$(EXTRAS)]'
+	@# compiled once, or every rank of the first launch writes the same files
+	$(BIN)/python -m compileall -q calib reports training search oracle fitting microbench foundation
 	@# model shapes are traced once, so that `calib predict` needs no torch
 	$(BIN)/python -m calib.training.models.specs
 	@touch $@

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from calib.foundation.errors import CalibError, MachineError
+from calib.foundation.file_system import file_system
 from calib.foundation.words import bytes_words
 from calib.microbench.binding import bindings
 from calib.microbench.communicators.mpi import library_version
@@ -45,6 +46,7 @@ def examine(ranks: int, launcher: str, device: str = "cpu") -> list[DoctorFindin
         memory(ranks),
         *bindings(ranks, launcher, device),
         *host_settings(read_gpus()[0]),
+        files(Path.cwd()),
     ]
 
 
@@ -315,3 +317,18 @@ def memory(ranks: int) -> DoctorFinding:
             "memory", found, "under 2 GiB: larger models will swap and their times mean nothing"
         )
     return ok("memory", found, "enough for the mini models")
+
+
+def files(directory: Path) -> DoctorFinding:
+    """The file system of a directory, as other hosts see it."""
+    found = file_system(directory)
+    if not found.is_shared:
+        return ok("files", f"{found.kind}, of this host alone", "several hosts need a shared one")
+    if found.has_cluster_locks:
+        return ok("files", f"{found.kind}, with locks between hosts", "fine for several hosts")
+    return warn(
+        "files",
+        f"{found.kind}, whose locks may be each host's own",
+        "calib keeps hosts apart by claims, and after a kill waits 30 s; NFS has locks without nolock, "
+        "Lustre with flock",
+    )

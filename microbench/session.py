@@ -48,7 +48,7 @@ from calib.microbench.communicators import make_communicator
 from calib.microbench.control import Control
 from calib.microbench.device import CPU, Device, DeviceLost
 from calib.microbench.devices import take_device
-from calib.microbench.machine.placement import Placement, place
+from calib.microbench.machine.placement import Placement, clock_id, place
 from calib.microbench.machine.settings import boards_of, software_of
 from calib.microbench.machine.telemetry import THROTTLED_MARK, marks
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
@@ -434,7 +434,7 @@ def run_session(
         # torch would load it with the first optimizer, for seconds, in the middle of a case
         loaded("torch._dynamo")
     timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
-    synchroniser = Synchroniser(communicator)
+    synchroniser = Synchroniser(communicator, of_clock=clock_id())
     record = LaunchRecord(
         launch=launch,
         ranks=communicator.size,

@@ -43,7 +43,7 @@ from calib.options import (
     variables_of,
 )
 from calib.predicting.choices import templates
-from calib.training.job import HANG_SECONDS, Settings, TrainingJob
+from calib.training.job import HANG_SECONDS, Settings
 from calib.training.models import entry
 from calib.training.models.specs import keep_models, named
 from calib.training_runs.options import MAX_SEED, asked_model, batch_of_all, in_groups
@@ -141,7 +141,7 @@ def command(
     job: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     if job is not None and output is not None:  # a rank of a driver
-        train_job(TrainingJob.read(job), output)
+        train_job(job, output)
         return
     found_plan = None if plan is None else PlanFile.read(plan)
     model = model or (found_plan.plan.model if found_plan else "")

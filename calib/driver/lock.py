@@ -3,6 +3,7 @@
 The locks are filelock's, on file descriptors that are opened here: a descriptor can be inherited, and
 the system frees its lock when the last process that holds it ends, however that is. A FileLock on a path
 belongs to one process, and falls back to lock files, which outlive a kill, where there are no locks.
+Where they are each host's own, a claim keeps the drivers of two hosts apart (foundation/locks.py).
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
-
-from filelock import lock_descriptor
+from time import sleep
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.file_system import file_system
 from calib.foundation.files import open_own
+from calib.foundation.locks import claimed, needs_claim, taken
 from calib.rundir import directory_name
 
 DRIVER_LOCK = ".driver.lock"
 RANKS_LOCK = ".ranks.lock"
+DRIVER_CLAIM = ".driver.claim"
 # ranks whose driver was killed notice within ALIVE_SECONDS (microbench/timing/watchdog.py) and end
 ORPHANS_SECONDS = 20.0
-LOOK_SECONDS = 0.2
+# those on other hosts hold no lock of this file system
+ORPHANS_ELSEWHERE_SECONDS = 10.0
 MOST_NAME = 1024  # bytes of the name of a holder
 LOCKS_VARIABLE = "CALIB_LOCKS"
 COMMON = Path("/tmp")  # not TMPDIR: the nights of every user and every run directory meet there
@@ -40,19 +43,33 @@ def only_driver(run: Path) -> Iterator[int]:
     this host, and so held until a killed driver's ranks have ended. Raises InputError while another
     driver, or the ranks of a killed one, are at work there.
     """
+    me = f"process {os.getpid()} on {socket.gethostname()}"
     with _opened(run / DRIVER_LOCK) as driver, _opened(run / RANKS_LOCK) as ranks:
         holder = _holder(driver)
-        if not _taken(driver):
-            raise InputError(
-                f"another calib ({holder}) is measuring in {run}; wait for it, stop it, or choose "
-                "another -o"
-            )
-        if not _taken(ranks, ORPHANS_SECONDS):
+        if not taken(driver):
+            raise _is_measuring(holder, run)
+        if not taken(ranks, ORPHANS_SECONDS):
             raise InputError(
                 f"ranks of a killed calib ({holder}) are still at work in {run}; end them first"
             )
-        _sign(driver, f"process {os.getpid()} on {socket.gethostname()}")
-        yield ranks
+        with claimed(run / DRIVER_CLAIM, me, handle=driver) as other:
+            if other:
+                raise _is_measuring(other, run)
+            if holder and file_system(run).is_shared and not needs_claim(run, driver):
+                # it was killed, for it has not taken back its name; a dead claim has waited
+                sleep(ORPHANS_ELSEWHERE_SECONDS)
+            _sign(driver, me)
+            try:
+                yield ranks
+            finally:
+                with suppress(OSError):
+                    _sign(driver, "")
+
+
+def _is_measuring(holder: str, run: Path) -> InputError:
+    return InputError(
+        f"another calib ({holder}) is measuring in {run}; wait for it, stop it, or choose another -o"
+    )
 
 
 @contextmanager
@@ -69,7 +86,7 @@ def only_night(what: str) -> Iterator[None]:
     try:
         with suppress(PermissionError):  # another user's, who has done so
             os.fchmod(handle, FOR_ALL)  # whatever the umask is
-        if not _taken(handle):
+        if not taken(handle):
             raise InputError(
                 f"another night is running on {socket.gethostname()} "
                 f"({_holder(handle) or 'not known'}); wait for it or stop it"
@@ -96,20 +113,6 @@ def _opened(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-def _taken(handle: int, patience_s: float = 0.0) -> bool:
-    """Take a lock; True also where the file system has no locks."""
-    deadline = monotonic() + patience_s
-    while True:
-        try:
-            if lock_descriptor(handle, blocking=False):
-                return True
-        except OSError:
-            return True
-        if monotonic() >= deadline:
-            return False
-        sleep(LOOK_SECONDS)
 
 
 def _holder(handle: int) -> str:

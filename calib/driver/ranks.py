@@ -26,6 +26,7 @@ from calib.foundation.errors import (
     MachineError,
     MeasurementError,
 )
+from calib.foundation.file_system import look_afresh
 from calib.foundation.files import ensure_directory, open_own
 from calib.microbench.machine.launchers import RANK_VARIABLES, SET_VARIABLE, launch_line, launched
 from calib.microbench.timing.watchdog import HANG_VARIABLE
@@ -239,6 +240,7 @@ def run_ranks(
             raise Interrupted(f"interrupted; {left()}") from None
         finally:
             _stop(child)
+            look_afresh(log.parent)  # what rank 0 has written there, perhaps on another host
     if heard.error:
         raise MeasurementError(heard.error)
     if hang_s is not None and (heard.stuck or heard.given_up):

@@ -164,28 +164,28 @@ def whole_run(path: Path, hint: str = "") -> TrainingRun:
 
 
 def machine_of(control: Control, known: str, path: Path) -> str:
-    """SPMD: the fingerprint of the cluster that all ranks are on, where it is known; else ""."""
+    """SPMD: the fingerprint of the cluster that all ranks are on, where it is known; else "".
+
+    Rank 0 reads what the run directory around a run's file says of the calibrated machine. A rank is on
+    it if it is on a host of the same name, kernel and packages.
+    """
     if known:
         return known
-    found = set(control.allgather_object(fingerprint_beside(path)))
-    return str(found.pop()) if len(found) == 1 else ""
-
-
-def fingerprint_beside(path: Path) -> str:
-    """Of the calibrated machine of the run directory around a run's file, if it is this one.
-
-    That takes a host of the same name, kernel and packages; "" where it is not known.
-    """
-    if path.absolute().parent.name != TRAINING:
+    beside = _cluster_beside(path) if control.rank == 0 else None
+    told = control.broadcast_object(None if beside is None else beside.model_dump(mode="json"))
+    if told is None:
         return ""
+    cluster = Cluster.model_validate(told)
+    everyone = control.allgather_object(any(_is_here(host) for host in cluster.hosts))
+    return cluster.fingerprint if all(everyone) else ""
+
+
+def _cluster_beside(path: Path) -> Cluster | None:
     known = path.absolute().parent.parent / CLUSTER_FILE
-    if not known.is_file():
-        return ""
-    with suppress(FileError):
-        cluster = Cluster.read(known)
-        if any(_is_here(host) for host in cluster.hosts):
-            return cluster.fingerprint
-    return ""
+    if path.absolute().parent.name == TRAINING and known.is_file():
+        with suppress(FileError):
+            return Cluster.read(known)
+    return None
 
 
 def _is_here(host: Host) -> bool:

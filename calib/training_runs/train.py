@@ -132,9 +132,12 @@ def train_as_rank(asked: TrainingRequest, as_json: bool = False) -> None:
         print_found(asked.plan, found, reasons, asked.several)
 
 
-def train_job(job: TrainingJob, path: Path) -> None:
-    """SPMD: one rank of a driver's launch."""
-    communicator = _joined(job.division.p)
+def train_job(told: Path, path: Path) -> None:
+    """SPMD: one rank of a driver's launch; rank 0 reads what they are to do."""
+    communicator = join_ranks()
+    text = TrainingJob.read(told).model_dump_json() if communicator.rank == 0 else ""
+    job = TrainingJob.model_validate_json(communicator.broadcast_object(text))
+    _are(communicator, job.division.p)
     _rank_program()(communicator, job, path)
 
 
@@ -149,7 +152,11 @@ def _rank_program() -> Callable[..., None]:
 
 def _joined(p: int) -> MpiCommunicator:
     """The ranks of this launch, which must be p."""
-    communicator = join_ranks()
+    return _are(join_ranks(), p)
+
+
+def _are(communicator: MpiCommunicator, p: int) -> MpiCommunicator:
+    """The ranks, which must be p; each says where it is."""
     if communicator.size != p:
         raise InputError(f"-p {p}, but the launcher started {communicator.size} ranks")
     emit(

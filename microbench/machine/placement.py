@@ -57,6 +57,14 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
+def clock_id() -> str:
+    """The same for all processes that read one clock: of a machine, and of a time namespace there."""
+    try:
+        return f"{machine_id()} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return machine_id()
+
+
 def rack_of_this_host() -> str:
     """The leaf switch that Slurm's topology plugin names (switch.switch.node), or nothing.
 

@@ -7,8 +7,8 @@ A kill at any moment costs the case it happens in: a part is there whole or not 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import socket
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from calib.foundation.errors import FileError
+from calib.foundation.file_system import look_afresh
 from calib.foundation.files import ensure_directory, no_link
+from calib.foundation.locks import one_at_a_time
 from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.looks import Look, disturbed_between
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, Seen
@@ -29,6 +31,7 @@ from calib.microbench.records.samples import (
     write_table,
 )
 
+MERGING_LOCK = ".merging.lock"
 END_KEY, LOOKS_KEY = "calib_case_end", "calib_looks"
 # how an end begins that later commands leave as it is: for them, too, the plan's time is spent
 OUT_OF_TIME = "skipped: the time of this launch was spent"
@@ -54,6 +57,7 @@ def write_part(
 
 def part_paths(run: Path) -> list[Path]:
     """The parts of a run directory, sorted; half-written ones (.NAME.RANDOM) are none."""
+    look_afresh(run / PARTS_DIRECTORY)
     return sorted((run / PARTS_DIRECTORY).glob("*.parquet"))
 
 
@@ -200,13 +204,10 @@ def finish_launch(run: Path, record: LaunchRecord) -> None:
         manifest.launches[last] = record
 
 
-@contextlib.contextmanager
-def _alone(run: Path) -> Iterator[None]:
-    """One process at a time; two that merge the same parts would lose those in between."""
-    handle = os.open(ensure_directory(run), os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _alone(run: Path) -> contextlib.AbstractContextManager[None]:
+    """One process at a time; two that merge the same parts would lose those in between.
+
+    The lock is on a file: one on the directory is each host's own on NFS.
+    """
+    me = f"process {os.getpid()} on {socket.gethostname()}"
+    return one_at_a_time(ensure_directory(run) / MERGING_LOCK, me)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from time import perf_counter
 
 import numpy as np
@@ -44,8 +44,8 @@ class Reading:
 class Clock:
     """Rank 0's clock as a straight line over this rank's: common = local + offset + drift.
 
-    `offset_s` holds at `reference_s` of this rank's clock; `drift` is in seconds per second. Rank 0
-    has no readings: its clock is the common one. `residual_s` is what the line leaves at worst.
+    `offset_s` holds at `reference_s` of this rank's clock; `drift` is in seconds per second. Who reads
+    rank 0's clock has no readings: it is the common one. `residual_s` is what the line leaves at worst.
     """
 
     readings: tuple[Reading, ...] = ()
@@ -90,7 +90,7 @@ class Clock:
         return self.reference_s + ahead / (1.0 + self.drift)
 
     def error_s(self, at_local_s: float) -> float:
-        """What `to_common(at_local_s)` is wrong by at most; 0 on rank 0.
+        """What `to_common(at_local_s)` is wrong by at most; 0 for rank 0's clock.
 
         The line at that time is sum c_i offset_i with coefficients c_i of the fit, so readings that
         are each within half_i put it within sum |c_i| half_i, however the network's delays were
@@ -124,18 +124,22 @@ def _weights(readings: Sequence[Reading]) -> Floats:
     return 1.0 / np.maximum([reading.half_s for reading in readings], 1e-12) ** 2
 
 
-def ask(link: Control, exchanges: int, now: Now = perf_counter) -> Reading | None:
-    """One round, collective: every rank asks rank 0 `exchanges` times; None on rank 0.
+def ask(
+    link: Control, exchanges: int, askers: Sequence[int], now: Now = perf_counter
+) -> Reading | None:
+    """One round: each of the ranks `askers` asks rank 0 `exchanges` times; None on the others.
 
-    The ranks take turns, so a round takes exchanges x (size - 1) round trips.
+    They take turns, so a round takes exchanges x askers round trips.
     """
     message = np.zeros(1, dtype=np.float64)
     if link.rank == 0:
-        for other in range(1, link.size):
+        for other in askers:
             for _ in range(exchanges):
                 link.receive(message, other)
                 message[0] = now()
                 link.send(message, other)
+        return None
+    if link.rank not in askers:
         return None
     shortest, best = math.inf, Reading(0.0, 0.0, math.inf)
     resolution = time.get_clock_info("perf_counter").resolution
@@ -155,7 +159,9 @@ def ask(link: Control, exchanges: int, now: Now = perf_counter) -> Reading | Non
 class Synchroniser:
     """Keeps the clock of this rank; every rank makes one and refreshes it at the same points.
 
-    `now` reads this rank's clock and `sleep` waits between the first rounds, both in seconds.
+    `now` reads this rank's clock and `sleep` waits between the first rounds, both in seconds. Ranks that
+    give the same name `of_clock` read one and the same clock: the first of them asks for all, so that
+    a thousand ranks on 16 hosts take the turns of 16. Without it every rank has its own.
     """
 
     def __init__(
@@ -166,12 +172,18 @@ class Synchroniser:
         exchanges: int = EXCHANGES,
         now: Now = perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        of_clock: str = "",
     ) -> None:
         if rounds < 2:
             raise ValueError("one round shows no drift")
+        names = link.allgather_object(of_clock or link.rank)
+        self._first = names.index(names[link.rank])
+        firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
+        self._askers = sorted(rank for rank in firsts.values() if rank)
+        self._is_told = len(firsts) < link.size
         self._link, self._exchanges, self._now = link, exchanges, now
         self._readings: list[Reading] = []
-        for number in range(rounds if link.size > 1 else 0):
+        for number in range(rounds if self._askers else 0):
             if number:
                 sleep(spread_s / (rounds - 1))
             self._ask()
@@ -188,7 +200,11 @@ class Synchroniser:
         return [ClockRecord(**record) for record in everyone]
 
     def _ask(self) -> None:
-        reading = ask(self._link, self._exchanges, self._now)
+        reading = ask(self._link, self._exchanges, self._askers, self._now)
+        if self._is_told:
+            found = self._link.allgather_object(None if reading is None else astuple(reading))
+            told = found[self._first]
+            reading = None if told is None else Reading(*told)
         if reading is not None:
             self._readings = [*self._readings, reading][-ROUNDS_KEPT:]
 

@@ -3,6 +3,7 @@
 SQLite keeps its rollback journal: the write-ahead log is faster beside readers, but needs memory that
 the processes share, which a network file system does not give. Every transaction that writes takes
 the lock when it begins (BEGIN IMMEDIATE) and waits for it, so that none fails half-way for want of it.
+Where SQLite's locks are each host's own, there is a claim beside them (store.py, foundation/locks.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.locks import claimed
 from calib.reports.history import schema
 from calib.reports.history.address import WAIT_S, WRITES, Address, address, engine_of, said
 from calib.reports.history.reading import MachineNights, machines_in, past_of
@@ -130,7 +133,7 @@ class History:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """A transaction that sees one state, whatever is recorded meanwhile."""
-        with said(self._where), self._engine.connect() as connection:
+        with said(self._where), self._apart(), self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execution_options(
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -139,9 +142,22 @@ class History:
                 yield connection
 
     @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Keep other hosts from a file meanwhile, where SQLite's own locks do not."""
+        file = self._where.file
+        if file is None or not os.access(file.parent, os.W_OK):
+            yield
+            return
+        me = f"process {os.getpid()} on {socket.gethostname()}"
+        with claimed(file.with_name(f".{file.name}.claim"), me, WAIT_S) as other:
+            if other:
+                raise FileError(f"history {self._where.label}: {other} is using it; try again")
+            yield
+
+    @contextmanager
     def _writing(self) -> Iterator[Connection]:
         """A transaction that happens whole or not at all."""
-        with self._engine.connect() as connection:
+        with self._apart(), self._engine.connect() as connection:
             connection.execution_options(**{WRITES: True})
             server = connection.dialect.name == "postgresql"
             if server:

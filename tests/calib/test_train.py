@@ -34,7 +34,7 @@ from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.teams import make_teams
 from calib.training_runs.options import MAX_SEED, backend_on, in_groups, model_layers
-from calib.training_runs.runs import TrainingRequest, fingerprint_beside
+from calib.training_runs.runs import TrainingRequest, machine_of
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
 
@@ -487,11 +487,11 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
     )
     monkeypatch.setattr("calib.training_runs.runs.PACKAGES", ("torch", "nosuchpackage"))
     path = tmp_path / "training" / "x.jsonl"
-    assert fingerprint_beside(path) == ""
+    assert machine_of(Alone(), "", path) == ""
     file = tmp_path / "cluster.json"
     found.write(file)
-    assert fingerprint_beside(path) == found.fingerprint
-    assert fingerprint_beside(tmp_path / "x.jsonl") == ""
+    assert machine_of(Alone(), "", path) == found.fingerprint
+    assert machine_of(Alone(), "", tmp_path / "x.jsonl") == ""
     for change in (
         {"name": "elsewhere"},
         {"kernel": "Linux 2.0"},
@@ -500,9 +500,9 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
     ):
         host = found.hosts[0].model_copy(update=change)
         found.model_copy(update={"hosts": [host]}).write(file)
-        assert fingerprint_beside(path) == ""
+        assert machine_of(Alone(), "", path) == ""
     file.write_text("{")
-    assert fingerprint_beside(path) == ""
+    assert machine_of(Alone(), "", path) == ""
 
 
 # ranks of a person's own launch

@@ -89,24 +89,33 @@ def _command(*words: str) -> str:
 
 
 class NamespaceCluster:
-    """Four hosts on one switch. Use as a context manager; raises CannotBuild where it cannot be.
+    """Hosts on one switch, by default four. A context manager; raises CannotBuild where it cannot be.
 
     Their ranks share the cores of one machine and find that out, unless the hosts are `apart`. A host
     that is `pinned` has one core alone, as far as they go.
     """
 
-    def __init__(self, folder: Path, apart: bool = False, pinned: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        apart: bool = False,
+        hosts: Sequence[str] | None = None,
+        pinned: bool = False,
+    ) -> None:
         self._before, self._first = "", FIRST
+        self.hosts = tuple(HOSTS if hosts is None else hosts)
+        # two clusters of one process, each with its own hosts
+        own = "" if hosts is None else f"{uuid.uuid4().hex[:4]}-"
         if pinned:
             self._first = PINNED.format(folder=folder)
             cores = sorted(os.sched_getaffinity(0))
-            for number, host in enumerate(HOSTS):
+            for number, host in enumerate(self.hosts):
                 (folder / f"core-{host}").write_text(f"{cores[number % len(cores)]}\n")
         if apart:
             self._before = OWN_BOOT.format(folder=folder)
-            for host in HOSTS:
+            for host in self.hosts:
                 (folder / f"boot-{host}").write_text(f"{uuid.uuid4()}\n")
-        self.prefix = f"{PREFIX}{os.getpid()}-"
+        self.prefix = f"{PREFIX}{os.getpid()}-{own}"
         self.switch = self.prefix + "switch"
         self._script = folder / "launch.sh"
 
@@ -135,7 +144,7 @@ class NamespaceCluster:
         _command("ip", "-n", self.switch, "link", "add", "name", "bridge", "type", "bridge")
         _command("ip", "-n", self.switch, "addr", "add", "10.0.0.254/24", "dev", "bridge")
         _command("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(HOSTS, start=1):
+        for number, host in enumerate(self.hosts, start=1):
             name = self.prefix + host
             _command("ip", "netns", "add", name)
             _command(
@@ -161,7 +170,7 @@ class NamespaceCluster:
             choose = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
             _command("ip", "netns", "exec", name, "sh", "-c", choose)
 
-    def set_rate(self, megabits: float, hosts: Sequence[str] = HOSTS) -> None:
+    def set_rate(self, megabits: float, hosts: Sequence[str] | None = None) -> None:
         """Limit both directions of hosts' links to so many 1e6 bits of Ethernet frames a second."""
         burst = max(SMALLEST_BURST, round(megabits * 1e6 / 8 * BURST_SECONDS))
         limit = [
@@ -174,7 +183,7 @@ class NamespaceCluster:
             "latency",
             f"{QUEUE_SECONDS * 1e3:.0f}ms",
         ]
-        for host in hosts:
+        for host in self.hosts if hosts is None else hosts:
             _command("tc", "-n", self.switch, "qdisc", "replace", "dev", host, *limit)
             _command("tc", "-n", self.prefix + host, "qdisc", "replace", "dev", "eth0", *limit)
 
@@ -203,7 +212,7 @@ class NamespaceCluster:
         )
 
     def __exit__(self, *_: object) -> None:
-        for name in (*(self.prefix + host for host in HOSTS), self.switch):
+        for name in (*(self.prefix + host for host in self.hosts), self.switch):
             remove(name)
 
 

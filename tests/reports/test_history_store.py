@@ -23,10 +23,12 @@ from tests.reports.history_entries import (
     record_half,
 )
 
+from calib.foundation import file_system
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.locks import Claim
 from calib.foundation.records import Estimate
 from calib.microbench.records.looks import DISTURBANCES
-from calib.reports.history import reading
+from calib.reports.history import reading, store
 from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
 from calib.reports.history.store import History
@@ -468,3 +470,30 @@ def test_the_tables_of_another_version_are_said_to_be(where: str) -> None:
         assert "\n" not in str(error.value)
     if "://" in where:
         sql(where, *EMPTY)  # other tests use the server, too
+
+
+def test_sqlite_writes_no_log_ahead(tmp_path: Path) -> None:
+    """WAL needs memory that all who read share: hosts of a network file system have none."""
+    where = str(tmp_path / "calib.db")
+    record_all(where, [1], points=1)
+    assert sql(where, "PRAGMA journal_mode") == [[("delete",)]]
+    assert [path.name for path in tmp_path.iterdir()] == ["calib.db"]
+
+
+def test_where_locks_lie_a_history_has_a_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 1 0:1 / / rw - nfs there:/home rw,vers=3,nolock,local_lock=all\n")
+    monkeypatch.setattr(file_system, "MOUNTS", mounts)
+    monkeypatch.setattr(store, "WAIT_S", 0.0)
+    path = tmp_path / "calib.db"
+    other = Claim(tmp_path / ".calib.db.claim", "process 1 on a", beat_s=0.05)
+    assert other.take() == ""
+    with pytest.raises(FileError, match=r"calib.db: process 1 on a is using it; try again"):
+        History.open(str(path))
+    other.give_back()
+    with History.open(str(path)) as history:
+        history.record(entry(1))
+        assert len(history.past().nights) == 1
+    assert {each.name for each in tmp_path.iterdir()} == {"calib.db", "mountinfo"}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.helpers.nvml import Board, nvml
 
+from calib.foundation import file_system
 from calib.foundation.errors import MachineError
 from calib.microbench import doctor
 from calib.microbench.doctor import can_measure
@@ -250,8 +251,41 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, ranks: int, verdict: str, share
     assert finding.verdict == verdict and finding.found.startswith(f"{share} GiB")
 
 
+@pytest.mark.parametrize(
+    ("how", "verdict", "found"),
+    [
+        ("ext4 /dev/sda1 rw", "ok", "ext4, of this host alone"),
+        ("nfs4 there:/home rw,local_lock=none", "ok", "nfs4, with locks between hosts"),
+        (
+            "nfs there:/home rw,nolock,local_lock=all",
+            "warn",
+            "nfs, whose locks may be each host's own",
+        ),
+    ],
+)
+def test_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, verdict: str, found: str
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 1 0:1 / / rw - {how}\n")
+    monkeypatch.setattr(file_system, "MOUNTS", mounts)
+    finding = doctor.files(tmp_path)
+    assert (finding.verdict, finding.found) == (verdict, found)
+
+
 def findings(**verdicts: Any) -> list[DoctorFinding]:
-    names = ("cores", "load", "mpi", "launcher", "torch", "gpu", "clocks", "timer", "memory")
+    names = (
+        "cores",
+        "load",
+        "mpi",
+        "launcher",
+        "torch",
+        "gpu",
+        "clocks",
+        "timer",
+        "memory",
+        "files",
+    )
     return [
         DoctorFinding(name=name, verdict=verdicts.get(name, "ok"), found="", advice="")
         for name in names

@@ -243,6 +243,34 @@ def test_readings_at_one_time_show_no_drift() -> None:
         synchronise(Network([0.0, 0.0], [0.0, 0.0]), rounds=1)
 
 
+def test_ranks_of_one_host_have_one_asker() -> None:
+    """Four ranks on two hosts: only rank 2 asks, and rank 3 has its line."""
+    network = Network([0.0, 0.0, 7.0, 7.0], [0.0, 0.0, 3e-5, 3e-5])
+    sent: list[tuple[int, int]] = []
+
+    class Counted(SimulatedRank):
+        def send(self, buffer: np.ndarray, to: int) -> None:
+            sent.append((self.rank, to))
+            super().send(buffer, to)
+
+    def program(rank: Counted) -> Clock:
+        rank.start(network)
+        host = "ab"[rank.rank // 2]
+        synchroniser = Synchroniser(
+            rank, now=rank.now, sleep=rank.sleep, of_clock=host, exchanges=5
+        )
+        synchroniser.refresh()
+        return synchroniser.clock
+
+    clocks = results(run_ranks(4, program, Counted))
+    assert clocks[0] == clocks[1] == Clock()
+    assert clocks[2] == clocks[3] and len(clocks[2].readings) == ROUNDS + 1
+    assert clocks[2].drift == pytest.approx(3e-5, abs=2e-5)
+    assert {pair: sent.count(pair) for pair in sent} == dict.fromkeys(
+        [(2, 0), (0, 2)], 5 * (ROUNDS + 1)
+    )
+
+
 def test_records_of_all_ranks_are_known_to_all() -> None:
     network = Network([0.0, -3.0, 40.0], [0.0, 2e-5, -7e-5])
 
