@@ -40,7 +40,7 @@ from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
 from calib.precision import Asked, measure_within
 from calib.predicting.file import write_predictions
-from calib.reports.tables.cluster_check import culprit_lines, verdict
+from calib.reports.tables.cluster_check import culprit_lines, settings_lines, verdict
 from calib.reports.writers.json import as_dict
 from calib.rundir import default_run, link_latest, training_path
 from calib.scoring.findings import report_of
@@ -250,7 +250,7 @@ def _compared(
     if cluster.nodes == 1 and (device == "cpu" or ranks == 1):
         return None
     alike = checked(run, launcher, ranks, device)
-    for line in (verdict(alike), *culprit_lines(alike)):
+    for line in (verdict(alike), *culprit_lines(alike), *settings_lines(alike)):
         say(line)
     return alike
 

@@ -33,7 +33,7 @@ from calib.options import (
 )
 from calib.oracle.template import DivisionTemplate
 from calib.predicting.predictor import parameters_of
-from calib.reports.tables.cluster_check import culprit_lines, levels_table, verdict
+from calib.reports.tables.cluster_check import culprit_lines, levels_table, settings_lines, verdict
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.printing import check_targets, print_json, print_table, say
 from calib.training.models.specs import batch_of, spec
@@ -147,7 +147,7 @@ def _put(found: ClusterCheck, costs: Sequence[str], exclude: bool, as_json: bool
         typer.echo(",".join(found.excluded))
     else:
         print_table(levels_table(found))
-    for line in (verdict(found), *culprit_lines(found), *costs):
+    for line in (verdict(found), *culprit_lines(found), *costs, *settings_lines(found)):
         say(line)
     if any(culprit.disturbed for culprit in found.culprits):
         say("`calib doctor --watch 60s` on a disturbed host says who disturbs it")

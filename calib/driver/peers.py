@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,16 @@ from calib.foundation.names import DeviceName
 from calib.foundation.run_files import LOG_FILE, PEERS_FILE
 from calib.foundation.words import percent
 from calib.microbench.communicators import make_communicator
+from calib.microbench.control import Control
 from calib.microbench.devices import take_device
+from calib.microbench.doctor import gpus
+from calib.microbench.host_settings import clocks, host_settings
 from calib.microbench.machine.placement import place
 from calib.microbench.peers.rounds import Pair, Round, all_rounds, in_rounds, quick_rounds, towards
 from calib.microbench.peers.timing import PeerCheck
 from calib.microbench.probe import probe as probe_hosts
+from calib.microbench.probe import read_gpus
+from calib.microbench.records.doctor import DoctorFinding
 from calib.microbench.records.expected import Expected
 from calib.microbench.records.manifest import utc_now
 from calib.microbench.records.peers import PeerTimes, host_of
@@ -100,11 +106,26 @@ def time_peers_as_rank(
         placement = place(control, gpu=taken.identity)
         library = library or USUAL_LIBRARY[device]
         communicator = make_communicator(library, control, taken)
-        expected = expected_of(probe_hosts(control))
+        expected, costly = expected_of(probe_hosts(control)), settings_of(control, device)
         timer = Timer(**control.broadcast_object(measure_timer().as_dict()))
         check = PeerCheck(control, placement, taken, communicator, taken.events or timer)
-        _Rounds(check, path, library, quick, expected).go()
+        _Rounds(check, path, library, quick, expected, costly).go()
         communicator.close()
+
+
+def settings_of(control: Control, device: str) -> dict[str, list[DoctorFinding]]:
+    """Host -> what is set there that is known to cost, as a rank on it finds. Collective."""
+    hosts = control.allgather_object(socket.gethostname())
+    mine = []
+    if control.rank == hosts.index(hosts[control.rank]):
+        found = [*gpus(device), clocks(), *host_settings(read_gpus()[0])]
+        mine = [each.model_dump() for each in found if each.verdict != "ok"]
+    everyone = control.allgather_object(mine)
+    return {
+        host: [DoctorFinding.model_validate(each) for each in of]
+        for host, of in zip(hosts, everyone, strict=True)
+        if of
+    }
 
 
 @dataclass
@@ -116,6 +137,7 @@ class _Rounds:
     library: str
     quick: bool
     expected: list[Expected]
+    settings: dict[str, list[DoctorFinding]]
     done: int = 0
     of: int = 0
     started: str = field(default_factory=utc_now)
@@ -190,6 +212,7 @@ class _Rounds:
             times=list(check.times.values()),
             threads=check.placement.environment.threads,
             expected=self.expected,
+            settings=self.settings,
             disturbed={
                 host: [f"others use {percent(share)} of its cores"]
                 for host, share in check.disturbed.items()

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from calib.foundation.quantities import Flops, Ranks, Seconds, WholeBytes
 from calib.foundation.records import Record
+from calib.microbench.records.doctor import DoctorFinding
 from calib.microbench.records.expected import Expected
 
 # what a device does by itself
@@ -59,6 +60,9 @@ class PeerTimes(Record):
     threads: Ranks = Field(default=1, description="that a rank computes with, on a CPU")
     expected: list[Expected] = Field(
         default_factory=list, description="what its devices and links may be expected to do"
+    )
+    settings: dict[str, list[DoctorFinding]] = Field(
+        default_factory=dict, description="host -> what is set there that is known to cost"
     )
     disturbed: dict[str, list[str]] = Field(
         default_factory=dict, description="host -> what disturbed it while it was timed"

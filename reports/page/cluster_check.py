@@ -8,7 +8,13 @@ from calib.fitting.outliers.check import ClusterCheck
 from calib.reports.figures.basics import Plot
 from calib.reports.figures.cluster_check import pairs_figure
 from calib.reports.page.report import fill
-from calib.reports.tables.cluster_check import culprit_lines, levels_table, slow_table, verdict
+from calib.reports.tables.cluster_check import (
+    culprit_lines,
+    levels_table,
+    settings_lines,
+    slow_table,
+    verdict,
+)
 
 TEMPLATE = "cluster_check.html.j2"
 CAPTION = (
@@ -39,5 +45,5 @@ def render(of: ClusterCheck, version: str, costs: Sequence[str] = ()) -> str:
         excluded=", ".join(of.excluded),
         plots=plots,
         tables=tables,
-        notes=of.notes,
+        notes=[*settings_lines(of), *of.notes],
     )

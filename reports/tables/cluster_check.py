@@ -68,6 +68,19 @@ def culprit_lines(of: ClusterCheck) -> list[str]:
     return lines
 
 
+def settings_lines(of: ClusterCheck) -> list[str]:
+    """A line for each setting that is known to cost, with the nodes that have it, and advice."""
+    having: dict[tuple[str, str, str], list[str]] = {}
+    for host, found in of.peers.settings.items():
+        for each in found:
+            having.setdefault((each.name, each.found, each.advice), []).append(host)
+    hosts = {host for time in of.peers.times for host in time.hosts}
+    return [
+        f"{'all nodes' if set(having_it) >= hosts else several(having_it)}: {name}: {found}; {advice}"
+        for (name, found, advice), having_it in having.items()
+    ]
+
+
 def symptom_words(of: Symptom) -> str:
     """`exchange at 11.7 GB/s, others 22.9: 1.96 times [1.90, 2.02] as long, 15 of 15 pairs slow`."""
     name = work_words(of.what)

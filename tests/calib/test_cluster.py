@@ -21,9 +21,11 @@ from calib.fitting.outliers.logs import peers_of_logs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.division import Division
 from calib.importing.logs import read_runs
+from calib.microbench.records.doctor import warn
 from calib.oracle.predict import project
 from calib.oracle.what_if.changes import apply
 from calib.predicting.slowed import cost_of
+from calib.reports.tables.cluster_check import settings_lines
 from calib.schema import entry_named, schema_of
 
 
@@ -125,7 +127,8 @@ def test_a_cost_is_what_the_whole_takes_longer_where_all_wait_for_the_slowest(pa
 @pytest.mark.mpi
 def test_real_ranks_of_this_machine_are_compared(tmp_path: Path) -> None:
     """Two ranks on one host: each device, and the collectives of the one node."""
-    done = calib_process(tmp_path, "cluster check --ranks 2 --quick -o c.json")
+    line = "cluster check --ranks 2 --quick -o c.json"
+    done = calib_process(tmp_path, line, NCCL_P2P_DISABLE="1")
     assert done.returncode in (0, 1), done.stderr
     found = ClusterCheck.read(tmp_path / "c.json")
     of = {time.what: time for time in found.peers.times}
@@ -133,3 +136,18 @@ def test_real_ranks_of_this_machine_are_compared(tmp_path: Path) -> None:
     assert len({place for time in found.peers.times for place in time.places}) == 2
     assert all(seconds > 0 for time in found.peers.times for seconds in time.seconds)
     assert "allreduce: one node alone, compared with no other" in found.notes
+    [settings] = found.peers.settings.values()
+    assert any("NCCL_P2P_DISABLE=1" in each.found for each in settings)
+    assert "all nodes: settings: NCCL_P2P_DISABLE=1" in done.stderr
+
+
+def test_a_setting_is_named_with_the_nodes_that_have_it(pairs: Path) -> None:
+    found = check(peers_of_logs(read_runs([pairs]), "x"))
+    slow, off = (warn("clocks", f"governor {word}", "set it") for word in ("powersave", "ondemand"))
+    settings = {"n1": [slow], "n3": [slow]}
+    peers = found.peers.model_copy(update={"settings": settings})
+    of = found.model_copy(update={"peers": peers})
+    assert settings_lines(of) == ["n1, n3: clocks: governor powersave; set it"]
+    everywhere = peers.model_copy(update={"settings": {f"n{n}": [off] for n in range(5)}})
+    of = found.model_copy(update={"peers": everywhere})
+    assert settings_lines(of) == ["all nodes: clocks: governor ondemand; set it"]
