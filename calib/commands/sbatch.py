@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from calib.app import VERBS, built, starts_ranks
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
+from calib.jobs import rank_words
 from calib.options import MOST
 from calib.terminal.printing import file_of, say
 
@@ -63,31 +63,10 @@ def command(
 def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     """The words that run a verb of calib on `ranks` ranks under srun.
 
-    The words are parsed here as the verb will parse them, so that a mistake shows before the job has
-    waited in a queue. Raises InputError for a verb that starts no ranks, and for options set here.
+    Raises InputError as `rank_words` does.
     """
-    group = built()
-    if verb not in VERBS or not starts_ranks(group, verb):
-        starting = ", ".join(name for name in VERBS if starts_ranks(group, name))
-        raise InputError(
-            f"{verb!r} is no verb that starts ranks; those are {starting} "
-            "(as in `calib sbatch -- calibrate --quick`)"
-        )
-    parsed = group.commands[verb].make_context(verb, list(arguments))
-    options = {option.name: option.opts[0] for option in group.commands[verb].params}
-    for name in ("launcher", "ranks"):
-        source = parsed.get_parameter_source(name)
-        if name in options and source is not None and source.name == "COMMANDLINE":
-            raise InputError(
-                f"{options[name]} is not given after --: the script runs {verb} with "
-                f"--launcher slurm, on nodes x ranks-per-node = {ranks} ranks"
-            )
-    goes_on = parsed.params.get("resume", False)  # by the ranks of the plan that is there
-    count = ["--ranks", str(ranks)] if "ranks" in options and not goes_on else []
-    line = [sys.executable, "-m", "calib", verb, *arguments, "--launcher", "slurm", *count]
-    if any(not word.isprintable() for word in line):
-        raise InputError("the words after -- hold a line break or another control character")
-    return line
+    words = rank_words(verb, arguments, "slurm", ranks, command="sbatch")
+    return [sys.executable, "-m", "calib", *words]
 
 
 def script(verb: str, line: Sequence[str], asked: dict[str, str]) -> str:

@@ -123,7 +123,7 @@ class NamespaceCluster:
         _command("ip", "-n", self.switch, "link", "add", "name", "bridge", "type", "bridge")
         _command("ip", "-n", self.switch, "addr", "add", "10.0.0.254/24", "dev", "bridge")
         _command("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(HOSTS, start=1):
+        for host in HOSTS:
             name = self.prefix + host
             _command("ip", "netns", "add", name)
             _command(
@@ -143,11 +143,15 @@ class NamespaceCluster:
                 name,
             )
             _command("ip", "-n", self.switch, "link", "set", host, "master", "bridge", "up")
-            _command("ip", "-n", name, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
+            _command("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
             _command("ip", "-n", name, "link", "set", "eth0", "up")
             _command("ip", "-n", name, "link", "set", "lo", "up")
             choose = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control"
             _command("ip", "netns", "exec", name, "sh", "-c", choose)
+
+    def address(self, host: str) -> str:
+        """The IP address of a host."""
+        return f"10.0.0.{HOSTS.index(host) + 1}"
 
     def set_rate(self, megabits: float) -> None:
         """Limit both directions of every link to so many 1e6 bits of Ethernet frames a second."""
