@@ -82,7 +82,13 @@ class Pods:
             until_ready.push(self._started)
             self._prepare()
             for number, worker in enumerate(self.workers, start=1):
-                self._start("Worker", worker, f"h{number}", stdout=subprocess.DEVNULL)
+                self._start(
+                    "Worker",
+                    worker,
+                    f"h{number}",
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
                 self._wait(f"h{number}")
             until_ready.pop_all()
         return self
@@ -102,7 +108,20 @@ class Pods:
             "".join(f"{worker}.{service}:{slots}\n" for worker in self.workers)
         )
         key = self._folder / "id_rsa"
-        make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key)]
+        make = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ecdsa",
+            "-b",
+            "521",
+            "-m",
+            "PEM",
+            "-N",
+            "",
+            "-f",
+            str(key),
+        ]
         subprocess.run(make, check=True)
         shutil.copy(f"{key}.pub", self._folder / "authorized_keys")
 
@@ -122,7 +141,9 @@ class Pods:
             of["name"]: fields[of["valueFrom"]["fieldRef"]["fieldPath"]]
             for of in container.get("env", ())
         }
-        words = [expanded(word, variables) for word in container["command"] + container.get("args", [])]
+        words = [
+            expanded(word, variables) for word in container["command"] + container.get("args", [])
+        ]
         files = self._folder / name
         (files / "pod").mkdir(parents=True)
         (files / "boot_id").write_text(f"{len(name):08d}-0000-4000-8000-0000000000{host[1:]:>02}\n")
@@ -140,11 +161,11 @@ class Pods:
             line=shlex.join(words),
         )
         # of the image, or of the set-up that runs the tests
-        binaries = "/opt/calib/bin" if IMAGE != Path("/") else Path(sys.executable).parent
+        binaries = "/opt/calib/bin" if Path("/") != IMAGE else Path(sys.executable).parent
         environment = {
             "PATH": f"{binaries}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/root",
-            **({} if IMAGE != Path("/") else of_set_up()),
+            **({} if Path("/") != IMAGE else of_set_up()),
             **variables,
         }
         if role == "Launcher":
@@ -152,7 +173,9 @@ class Pods:
             environment["HYDRA_LAUNCH_EXTRA_ARGS"] = "-o ConnectionAttempts=10"
         alone = ["unshare", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]
         line = ["ip", "netns", "exec", self._cluster.prefix + host, *alone, "sh", "-c", script]
-        pod = subprocess.Popen(line, env=environment, text=True, stdin=subprocess.DEVNULL, **streams)
+        pod = subprocess.Popen(
+            line, env=environment, text=True, stdin=subprocess.DEVNULL, **streams
+        )
         self._started.callback(pod.wait)
         self._started.callback(pod.kill)
         return pod
@@ -161,7 +184,15 @@ class Pods:
         """Until the worker's readiness probe finds its port open."""
         template = self._spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
         port = template["containers"][0]["readinessProbe"]["tcpSocket"]["port"]
-        ask = ["ip", "netns", "exec", self._cluster.prefix + host, "ss", "-Hltn", f"sport = :{port}"]
+        ask = [
+            "ip",
+            "netns",
+            "exec",
+            self._cluster.prefix + host,
+            "ss",
+            "-Hltn",
+            f"sport = :{port}",
+        ]
         end = time.monotonic() + READY_S
         while not subprocess.run(ask, capture_output=True, check=False).stdout:
             if time.monotonic() > end:
@@ -185,7 +216,9 @@ def mounts() -> list[str]:
     """Other file systems of this machine that a pod sees: of an image, devices and the kernel's."""
     wanted = ["/dev", "/sys"]
     if Path("/") == IMAGE:
-        points = {Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+        points = {
+            Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        }
         tops = {point.parts[1] for point in points if len(point.parts) > 1} - {"proc", "dev", "sys"}
         wanted += sorted(f"/{top}" for top in tops if Path("/", top) in points)
     return wanted
