@@ -103,13 +103,15 @@ class OfCalib(rfm.RunOnlyRegressionTest):
 @rfm.simple_test
 class CalibTraining(OfCalib):
     strategy = parameter(["serial", "data"])
+    iterations = variable(int, value=50)
 
     @run_after("setup")
     def train(self):
         p = "1" if self.strategy == "serial" else str(self.ranks)
         self.division = ["--model", self.model, "--strategy", self.strategy, "-p", p]
         self.executable = shlex.quote(self.calib)
-        words = ["train", *self.division, "--launcher", self.launcher, "--json", "-o", "run.jsonl"]
+        words = ["train", *self.division, "--iterations", str(self.iterations)]
+        words += ["--launcher", self.launcher, "--json", "-o", "run.jsonl"]
         self.executable_opts = [*map(shlex.quote, words), ">", RESULT]
 
     @run_before("performance")
