@@ -17,13 +17,15 @@ def rank_words(
     *,
     command: str,
     device: str | None = None,
+    tried: Sequence[str] | None = None,
 ) -> list[str]:
     """The words after `calib` that run a verb on `ranks` ranks under `launcher`.
 
     They are parsed here as the verb will parse them, so that a mistake shows before the job has waited
     in a queue. `device` is what layers run on where the words do not say; None leaves that to the
-    verb. `command` is the verb that writes the job, for the example in the message. Raises InputError
-    for a verb that starts no ranks, and for options set here.
+    verb. `command` is the verb that writes the job, for the example in the message; `tried` is what is
+    parsed where `arguments` hold a place for a number. Raises InputError for a verb that starts no
+    ranks, and for options set here.
     """
     group = built()
     if verb not in VERBS or not starts_ranks(group, verb):
@@ -32,20 +34,20 @@ def rank_words(
             f"{verb!r} is no verb that starts ranks; those are {starting} "
             f"(as in `calib {command} -- calibrate --quick`)"
         )
-    parsed = group.commands[verb].make_context(verb, list(arguments))
+    context = group.commands[verb].make_context(verb, list(arguments if tried is None else tried))
     options = {option.name: option.opts[0] for option in group.commands[verb].params}
     for name in ("launcher", "ranks"):
-        source = parsed.get_parameter_source(name)
+        source = context.get_parameter_source(name)
         if name in options and source is not None and source.name == "COMMANDLINE":
             raise InputError(
                 f"{options[name]} is not given after --: the job runs {verb} with --launcher "
                 f"{shlex.quote(launcher)}, on nodes x ranks-per-node = {ranks} ranks"
             )
-    goes_on = parsed.params.get("resume", False)  # by the ranks of the plan that is there
+    goes_on = context.params.get("resume", False)  # by the ranks of the plan that is there
     words = [verb, *arguments, "--launcher", launcher]
     if "ranks" in options and not goes_on:
         words += ["--ranks", str(ranks)]
-    if device is not None and "device" in options and parsed.params["device"] is None:
+    if device is not None and "device" in options and context.params["device"] is None:
         words += [options["device"], device]
     if any(not word.isprintable() for word in words):
         raise InputError("the words after -- hold a line break or another control character")

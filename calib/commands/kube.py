@@ -1,4 +1,4 @@
-"""Write a Kubernetes MPIJob that runs another verb, one worker a node.
+"""Write a Kubernetes MPIJob that runs another verb.
 
 Example: calib kube -o job.yaml --nodes 2 --ranks-per-node 4 -- calibrate --name wolf
 """

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +69,7 @@ def speaks() -> bool:
 
 
 def join_ranks() -> MpiCommunicator:
-    """The communicator of all ranks of this launch.
+    """The communicator of all ranks of this launch; the driver is told where each is.
 
     Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec and
     the library that mpi4py loads are of different MPIs, and every rank believes it is alone.
@@ -84,6 +85,9 @@ def join_ranks() -> MpiCommunicator:
             f"{library_version()} (loaded by mpi4py) are of different MPIs; use one of them for "
             "both (MPI=system, MPI4PY_LIBMPI)"
         )
+    if driven():
+        here = {"rank": communicator.rank, "pid": os.getpid(), "host": socket.gethostname()}
+        _write_event({"event": "here", **here})
     return communicator
 
 

@@ -77,9 +77,10 @@ calibrate: --output --quick --models --strategies --batch-per-rank --ranks --lau
     --precision --iterations --device --libraries --execution --env --name --seed --json
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
-sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node
+sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node --array
+    --requeue --mpi
 kube: --output --nodes --ranks-per-node --gpus-per-node --resource --time --image --claim
- --job-name
+    --job-name
 """
 OPTIONS = {
     verb: set(words.split())

@@ -27,7 +27,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("profile", "words"),
     [
         ("local", ["/opt/mpiexec", "-n", "3"]),
-        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-n", "3"]),
+        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-I60", "-n", "3"]),
+        ("slurm-pmix", ["/opt/srun", "--mpi=pmix", "-K", "-I60", "-n", "3"]),
         ("mpiexec -n {n} -hosts a,b", ["/opt/mpiexec", "-n", "3", "-hosts", "a,b"]),
         ("srun -n{n} --ntasks={n}", ["/opt/srun", "-n3", "--ntasks=3"]),
         ("'my launcher' --np \"{n} ranks\"", ["/opt/my launcher", "--np", "3 ranks"]),
@@ -45,7 +46,7 @@ def test_words(profile: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("profile", ["pbs", "mpiexec -n 2", "", "{}", "{m}", "Local"])
 def test_unknown_profiles_are_refused(profile: str) -> None:
-    with pytest.raises(InputError, match="neither one of local, slurm nor a template"):
+    with pytest.raises(InputError, match="neither one of local, slurm, slurm-pmix nor a template"):
         launch_line(profile, 2)
 
 
