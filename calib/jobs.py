@@ -43,11 +43,13 @@ def rank_words(
                 f"{options[name]} is not given after --: the job runs {verb} with --launcher "
                 f"{shlex.quote(launcher)}, on nodes x ranks-per-node = {ranks} ranks"
             )
-    goes_on = context.params.get("resume", False)  # by the ranks of the plan that is there
+    goes_on = context.params.get(
+        "resume", False
+    )  # by the ranks and device of the plan that is there
     words = [verb, *arguments, "--launcher", launcher]
     if "ranks" in options and not goes_on:
         words += ["--ranks", str(ranks)]
-    if device is not None and "device" in options and context.params["device"] is None:
+    if device is not None and context.params.get("device", "") is None and not goes_on:
         words += [options["device"], device]
     if any(not word.isprintable() for word in words):
         raise InputError("the words after -- hold a line break or another control character")

@@ -23,7 +23,13 @@ HOSTFILE = "/etc/mpi/hostfile"
 # Workers reach the launcher by its address, which the pod is told: DNS may not know its name yet
 LAUNCHER = f"mpiexec -f {HOSTFILE} -localhost $(POD_IP) -n {{n}}"
 # a worker that is ready is known to DNS a moment later
-WAIT = f'until getent hosts $(cut -d: -f1 {HOSTFILE}) >/dev/null; do sleep 1; done; exec "$@"'
+WAIT = f"""\
+until getent hosts $(cut -d: -f1 {HOSTFILE}) >/dev/null; do
+  echo "waiting until DNS knows the workers" >&2
+  sleep 1
+done
+exec "$@"
+"""
 RUNS = "/runs"
 SSH_PORT = 22
 GPUS = "nvidia.com/gpu"

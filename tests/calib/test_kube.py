@@ -171,6 +171,8 @@ def test_the_launcher_runs_the_verb_on_all_ranks(tmp_path: Path) -> None:
     # a device that is asked for stays, and training has no such option
     words = ["--gpus-per-node", "1", "--", "probe", "--device", "cpu"]
     assert container(written(tmp_path, *words), "Launcher")["args"][2:4] == ["--device", "cpu"]
+    words = ["--gpus-per-node", "1", "--", "measure", "-o", "run", "--resume"]
+    assert container(written(tmp_path, *words), "Launcher")["args"][-2:] == ["--launcher", LAUNCHER]
     words = ["--gpus-per-node", "1", "--", "train", "--model", "vgg16-mini", "-p", "1"]
     assert "cuda" not in container(written(tmp_path, *words), "Launcher")["args"]
 
