@@ -1,7 +1,8 @@
-"""ReFrame: this system is as fast as its calibration says.
+r"""ReFrame: this system is as fast as its calibration says.
 
     calib calibrate --name mycluster
-    reframe -c docs/examples/reframe_calib.py -r -S parameters=runs/latest/parameters.json
+    reframe -c docs/examples/reframe_calib.py -r --exec-policy=serial \
+      -S parameters=runs/latest/parameters.json
 
 Two tests. CalibTraining trains a model under each strategy: the reference of an iteration is what
 `calib predict` says, with its 95% interval as the upper threshold. CalibCollective measures and fits

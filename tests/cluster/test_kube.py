@@ -22,7 +22,7 @@ def test_the_ranks_run_in_the_workers(cluster: NamespaceCluster, tmp_path: Path)
     volume.mkdir()
     files.mkdir()
     words = ["--nodes", "2", "--ranks-per-node", "2", "--job-name", "pods", "--"]
-    done = calib(tmp_path, "kube", *words, "probe", "-o", "a $(HOME) $b.json")
+    done = calib(tmp_path, "kube", *words, "probe", "-o", "a $(POD_IP) $b.json")
     assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "job.yaml").read_text())
     try:
@@ -32,6 +32,6 @@ def test_the_ranks_run_in_the_workers(cluster: NamespaceCluster, tmp_path: Path)
         pytest.skip(f"no pods: {reason}")
     assert status == 0, said
     (path,) = volume.glob("*.json")
-    assert path.name == "a $(HOME) $b.json"
+    assert path.name == "a $(POD_IP) $b.json"
     found = Cluster.read(path)
     assert [host.name for host in found.hosts] == ["pods-worker-0", "pods-worker-1"]
