@@ -27,8 +27,8 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("profile", "words"),
     [
         ("local", ["/opt/mpiexec", "-n", "3"]),
-        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-I60", "-n", "3"]),
-        ("slurm-pmix", ["/opt/srun", "--mpi=pmix", "-K", "-I60", "-n", "3"]),
+        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-I30", "-n", "3"]),
+        ("slurm-pmix", ["/opt/srun", "--mpi=pmix", "-K", "-I30", "-n", "3"]),
         ("mpiexec -n {n} -hosts a,b", ["/opt/mpiexec", "-n", "3", "-hosts", "a,b"]),
         ("srun -n{n} --ntasks={n}", ["/opt/srun", "-n3", "--ntasks=3"]),
         ("'my launcher' --np \"{n} ranks\"", ["/opt/my launcher", "--np", "3 ranks"]),
