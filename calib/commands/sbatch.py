@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -81,7 +81,7 @@ def command(
             help="How often it goes back in the queue, to go on, when its time is over or a node lost.",
         ),
     ] = None,
-    mpi: Annotated[
+    pmi: Annotated[
         Literal["pmi2", "pmix"],
         typer.Option(help="How srun starts ranks: pmi2 for the mpich wheel, pmix for Open MPI."),
     ] = "pmi2",
@@ -97,7 +97,7 @@ def command(
     }
     verb, *arguments = words
     task = first_task(array, arguments)
-    line = rank_line(verb, arguments, nodes * ranks_per_node, LAUNCHERS[mpi], task)
+    line = rank_line(verb, arguments, nodes * ranks_per_node, LAUNCHERS[pmi], task)
     if requeue is not None:
         require_going_on(verb, arguments, task, minutes)
     given = {name: value for name, value in asked.items() if value is not None}
@@ -140,7 +140,7 @@ def require_going_on(
         raise InputError(
             f"--requeue is for {' and '.join(GOING_ON)}, which go on in a run directory"
         )
-    if parsed(verb, arguments, task).params["output"] is None:
+    if parsed(verb, arguments, task)[0]["output"] is None:
         # calibrate's own is named after the day and the first node
         raise InputError("--requeue needs -o RUN after --, the run directory that it goes on in")
     if minutes is not None and minutes < LEAST_MINUTES:
@@ -150,13 +150,18 @@ def require_going_on(
         )
 
 
-def parsed(verb: str, arguments: Sequence[str], task: str | None) -> typer.Context:
-    """The words as the verb will parse them, in the first task of an array.
+def parsed(
+    verb: str, arguments: Sequence[str], task: str | None
+) -> tuple[dict[str, Any], set[str]]:
+    """What the verb will make of its words, in the first task of an array; and which were typed.
 
     So a mistake shows before the job has waited in a queue.
     """
     words = [word.replace(TASK, task) if task is not None else word for word in arguments]
-    return built().commands[verb].make_context(verb, words)
+    context = built().commands[verb].make_context(verb, words)
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, of in sources.items() if of is not None and of.name == "COMMANDLINE"}
+    return context.params, typed
 
 
 def rank_line(
@@ -177,16 +182,15 @@ def rank_line(
             f"{verb!r} is no verb that starts ranks; those are {starting} "
             "(as in `calib sbatch -- calibrate --quick`)"
         )
-    context = parsed(verb, arguments, task)
+    values, typed = parsed(verb, arguments, task)
     options = {option.name: option.opts[0] for option in group.commands[verb].params}
     for name in ("launcher", "ranks"):
-        source = context.get_parameter_source(name)
-        if name in options and source is not None and source.name == "COMMANDLINE":
+        if name in typed:
             raise InputError(
                 f"{options[name]} is not given after --: the script runs {verb} with "
                 f"--launcher {launcher}, on nodes x ranks-per-node = {ranks} ranks"
             )
-    goes_on = context.params.get("resume", False)  # by the ranks of the plan that is there
+    goes_on = values.get("resume", False)  # by the ranks of the plan that is there
     count = ["--ranks", str(ranks)] if "ranks" in options and not goes_on else []
     line = [sys.executable, "-m", "calib", verb, *arguments, "--launcher", launcher, *count]
     if any(not word.isprintable() for word in line):
@@ -207,14 +211,16 @@ def script(
         if not value or not value.isprintable() or any(sign in value for sign in " '\"\\#"):
             raise InputError(f"{name} {value!r} is not one plain word")
     options = [f"{name}={value}" for name, value in asked.items()]
+    # append: Slurm may requeue the job of a node that it gives up, by itself
     options += [
         "--exclusive",
+        "--open-mode=append",
         f"--output=calib-{verb}-{'%A_%a' if '--array' in asked else '%j'}.log",
     ]
     typed = " ".join(map(_quoted, line)) if "--array" in asked else shlex.join(line)
     run = PLAIN.format(line=typed)
     if requeue is not None:
-        options += ["--requeue", "--open-mode=append", f"--signal=B:USR1@{NOTICE_S}"]
+        options += ["--requeue", f"--signal=B:USR1@{NOTICE_S}"]
         run = REQUEUED.format(line=typed, times=requeue)
     directives = "\n".join(f"#SBATCH {option}" for option in options)
     return f"""\

@@ -15,7 +15,7 @@ from calib.foundation.errors import InputError, MachineError
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
 OF_OPEN_MPI = ("mpirun", "mpiexec", "orterun")
-ANSWER_S = 10.0  # of `mpirun --version` from a slow file system
+ANSWER_S = 10.0  # of `mpirun -V` from a slow file system
 SET_VARIABLE = "CALIB_SET"  # in a rank: names of the variables that it was started with on purpose
 PROFILES = {
     "local": "mpiexec -n {n}",
@@ -99,7 +99,7 @@ def passing_on(line: Sequence[str], names: Iterable[str]) -> list[str]:
 def _is_open_mpi(program: str) -> bool:
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=ANSWER_S, check=False
+            [program, "-V"], capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
         return "Open MPI" in said.stdout or "OpenRTE" in said.stdout
     return False

@@ -78,11 +78,11 @@ class SlurmCluster:
     """slurmctld and one slurmd for each host of a NamespaceCluster. A context manager.
 
     Raises CannotBuild where a program is missing or a daemon does not start; stops and removes all at
-    the end. Each host is a machine of its own to the ranks. A node that is silent for `dead_s` seconds
-    is down.
+    the end. Each host is a machine of its own to the ranks. Slurm gives a node up that is
+    silent for `dead_s` seconds (its own default), and requeues the job.
     """
 
-    def __init__(self, hosts: NamespaceCluster, dead_s: int = 20) -> None:
+    def __init__(self, hosts: NamespaceCluster, dead_s: int = 300) -> None:
         self._hosts, self._dead_s = hosts, dead_s
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.folder = Path()

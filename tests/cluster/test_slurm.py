@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 from tests.calib.inside import calib
-from tests.cluster.namespaces import ENVIRONMENT, CannotBuild, NamespaceCluster, true_beta
+from tests.cluster.namespaces import ENVIRONMENT, CannotBuild, NamespaceCluster
 from tests.cluster.slurm import OVER, SlurmCluster
 from tests.helpers.rows import rows_in
 from tests.helpers.words import words_of
@@ -32,6 +34,16 @@ OF_OPEN_MPI = {
     "OMPI_MCA_btl": "tcp,self",
     "OMPI_MCA_btl_tcp_if_include": "eth0",
 }
+# what a PBS user writes: a nodefile for mpiexec. Hydra would find srun by itself, in Slurm's allocation
+PBS = """\
+#!/bin/bash
+#PBS -l nodes=2:ppn=1,walltime=00:05:00
+cd "$PBS_O_WORKDIR"
+export PBS_NODEFILE=${{PBS_NODEFILE:-$(generate_pbs_nodefile)}}
+trap 'rm -f "$PBS_NODEFILE"' EXIT
+{python} -m calib measure -o run --resume --launcher \\
+  "mpiexec -rmk user -launcher rsh -launcher-exec {start} -iface eth0 -f $PBS_NODEFILE -n {{n}}"
+"""
 KEPT = "interrupted; finished cases are kept; `calib measure -o run --resume` goes on"
 
 
@@ -67,9 +79,11 @@ def scripted(folder: Path, *words: str) -> Path:
     return folder / "job.sh"
 
 
-def submit(slurm: SlurmCluster, script: Path, **variables: str) -> str:
+def submit(
+    slurm: SlurmCluster, script: Path, command: str = "sbatch --parsable", **variables: str
+) -> str:
     """Submit a script from its folder as a user would; returns the job."""
-    line = ["sbatch", "--parsable", script.name]
+    line = [*words_of(command), script.name]
     here = str(Path(calib_package.__file__).parents[1])  # jobs run the calib that is tested
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONPATH": here, **variables}
     return slurm.command(*line, folder=script.parent, variables=environment).strip()
@@ -112,9 +126,8 @@ def test_a_calibration_to_the_report(slurm: SlurmCluster, tmp_path: Path) -> Non
     assert (run / REPORT_JSON).exists()
     hosts = [host.name for host in Cluster.read(run / CLUSTER_FILE).hosts]
     assert hosts == nodes_of(slurm, job)
-    of_two = next(x for x in Parameters.read(run / PARAMETERS_FILE).collectives if x.ranks == 2)
-    # through the links: memory that the two share is a hundred times as fast
-    assert of_two.slope_s_per_byte.value > 0.3 * true_beta(MEGABITS)
+    found = Parameters.read(run / PARAMETERS_FILE).collectives
+    assert {(x.ranks, x.nodes, x.level) for x in found} == {(2, 2, "system")}
 
 
 def test_a_time_limit_loses_nothing(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -181,7 +194,6 @@ def test_a_node_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
         slurm.start_node(last)
     assert "ExitCode=2:0" in slurm.command("scontrol", "show", "job", job)
     said = log_of(tmp_path, "measure", job)
-    assert f"on {last} " in said
     assert said.splitlines()[-1].startswith("calib: error: ")
     assert said.splitlines()[-1].endswith("`calib measure -o run --resume` goes on")
     kept = rows_of(run)
@@ -198,9 +210,25 @@ def test_open_mpi_is_started_by_pmix(slurm: SlurmCluster, tmp_path: Path) -> Non
             pytest.skip(f"no {path} on this machine (Debian: {package})")
     run = tmp_path / "run"
     write_plan(run, budget_s=6, launches=1)
-    words = ["--nodes", "2", "--mpi", "pmix", "--", "measure", "-o", "run", "--resume"]
+    words = ["--nodes", "2", "--pmi", "pmix", "--", "measure", "-o", "run", "--resume"]
     job = submit(slurm, scripted(tmp_path, *words), MPI4PY_LIBMPI=str(OPEN_MPI), **OF_OPEN_MPI)
     assert slurm.wait(job, PATIENCE_S) == "COMPLETED", log_of(tmp_path, "measure", job)
     assert len(cases_done(run)) == 12
     hosts = Cluster.read(run / CLUSTER_FILE).hosts
     assert len(hosts) == 2 and all("Open MPI v4" in host.versions["mpi"] for host in hosts)
+
+
+def test_a_pbs_script(slurm: SlurmCluster, cluster: NamespaceCluster, tmp_path: Path) -> None:
+    """Debian has no PBS, but Torque's commands for Slurm: qsub, and the nodefile."""
+    for program in ("qsub", "generate_pbs_nodefile"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on this machine (Debian: slurm-wlm-torque)")
+    run = tmp_path / "run"
+    write_plan(run, budget_s=6, launches=1)
+    script = tmp_path / "job.pbs"
+    script.write_text(PBS.format(python=sys.executable, start=cluster.script))
+    job = submit(slurm, script, "qsub")
+    assert slurm.wait(job, PATIENCE_S) == "COMPLETED", (run / "ranks.log").read_text()
+    assert len(cases_done(run)) == 12
+    hosts = [host.name for host in Cluster.read(run / CLUSTER_FILE).hosts]
+    assert len(hosts) == 2 and hosts == nodes_of(slurm, job)
