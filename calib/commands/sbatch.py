@@ -82,7 +82,7 @@ def command(
             help="How often it goes back in the queue, to go on, when its time is over or a node lost.",
         ),
     ] = None,
-    mpi: Annotated[
+    pmi: Annotated[
         Literal["pmi2", "pmix"],
         typer.Option(help="How srun starts ranks: pmi2 for the mpich wheel, pmix for Open MPI."),
     ] = "pmi2",
@@ -98,7 +98,7 @@ def command(
     }
     verb, *arguments = words
     task = first_task(array, arguments)
-    line = rank_line(verb, arguments, nodes * ranks_per_node, LAUNCHERS[mpi], task)
+    line = rank_line(verb, arguments, nodes * ranks_per_node, LAUNCHERS[pmi], task)
     if requeue is not None:
         require_going_on(verb, arguments, task, minutes)
     given = {name: value for name, value in asked.items() if value is not None}
@@ -186,14 +186,16 @@ def script(
         if not value or not value.isprintable() or any(sign in value for sign in " '\"\\#"):
             raise InputError(f"{name} {value!r} is not one plain word")
     options = [f"{name}={value}" for name, value in asked.items()]
+    # append: Slurm may requeue the job of a node that it gives up, by itself
     options += [
         "--exclusive",
+        "--open-mode=append",
         f"--output=calib-{verb}-{'%A_%a' if '--array' in asked else '%j'}.log",
     ]
     typed = " ".join(map(_quoted, line)) if "--array" in asked else shlex.join(line)
     run = PLAIN.format(line=typed)
     if requeue is not None:
-        options += ["--requeue", "--open-mode=append", f"--signal=B:USR1@{NOTICE_S}"]
+        options += ["--requeue", f"--signal=B:USR1@{NOTICE_S}"]
         run = REQUEUED.format(line=typed, times=requeue)
     directives = "\n".join(f"#SBATCH {option}" for option in options)
     return f"""\

@@ -28,7 +28,13 @@ from calib.foundation.errors import (
     MeasurementError,
 )
 from calib.foundation.files import ensure_directory, open_own
-from calib.microbench.machine.launchers import RANK_VARIABLES, SET_VARIABLE, launch_line, launched
+from calib.microbench.machine.launchers import (
+    RANK_VARIABLES,
+    SET_VARIABLE,
+    launch_line,
+    launched,
+    passing_on,
+)
 from calib.microbench.timing.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
@@ -36,6 +42,7 @@ if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
+COMMAND_VARIABLE = "CALIB_COMMAND"
 # scikit-learn sets these when it is imported, as for a fit; a plain program does not have them
 OF_SCIKIT_LEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 STOP_SECONDS = 3.0
@@ -209,15 +216,21 @@ def run_ranks(
     def left() -> str:
         return going_on if isinstance(going_on, str) else going_on()
 
-    line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     variables = variables or {}
+    ours = {
+        **variables,
+        EVENTS_VARIABLE: "1",
+        "PYTHONUNBUFFERED": "1",
+        SET_VARIABLE: " ".join(variables),
+        RANKS_VARIABLE: str(ranks),
+        COMMAND_VARIABLE: "",
+        **({} if hang_s is None else {HANG_VARIABLE: str(hang_s)}),
+    }
+    started = passing_on(launch_line(launcher, ranks), ours)
+    line = [*started, sys.executable, "-m", "calib", *arguments]
+    ours[COMMAND_VARIABLE] = " ".join(line)
     inherited = {k: v for k, v in os.environ.items() if OF_SCIKIT_LEARN.get(k) != v}
-    environment = {**inherited, **variables, EVENTS_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
-    environment[SET_VARIABLE] = " ".join(variables)
-    environment[RANKS_VARIABLE] = str(ranks)
-    environment["CALIB_COMMAND"] = " ".join(line)
-    if hang_s is not None:
-        environment[HANG_VARIABLE] = str(hang_s)
+    environment = {**inherited, **ours}
     ensure_directory(log.parent)
     with os.fdopen(open_own(log, append=True), "ab", buffering=0) as errors:
         try:

@@ -78,7 +78,7 @@ calibrate: --output --quick --models --strategies --batch-per-rank --ranks --lau
 nightly: --calibration --plan --output --iterations --check-budget --ranks --launcher --name
     --seed --hang-seconds --least-accuracy --history --since --baseline --accept --night --json
 sbatch: --output --nodes --ranks-per-node --time --partition --account --gpus-per-node --array
-    --requeue --mpi
+    --requeue --pmi
 kube: --output --nodes --ranks-per-node --gpus-per-node --resource --time --image --claim
     --job-name
 """

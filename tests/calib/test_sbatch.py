@@ -47,6 +47,7 @@ def test_the_script() -> None:
         "#SBATCH --nodes=2\n"
         "#SBATCH --partition=gpu\n"
         "#SBATCH --exclusive\n"
+        "#SBATCH --open-mode=append\n"
         "#SBATCH --output=calib-measure-%j.log\n"
         "set -euo pipefail\n"
         'cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"\n'
@@ -157,7 +158,7 @@ def written(path: Path, *words: str, **options: object) -> str:
         "gpus_per_node": None,
         "array": None,
         "requeue": None,
-        "mpi": "pmi2",
+        "pmi": "pmi2",
     }
     command(list(words), path, **{**defaults, **options})
     return path.read_text()
@@ -179,7 +180,7 @@ def test_written_whole_and_executable(tmp_path: Path) -> None:
     directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
     assert directives == words_of(
         "--job-name=calib-probe --nodes=2 --ntasks-per-node=4 --time=90 --partition=p "
-        "--account=a --gpus-per-node=4 --exclusive --output=calib-probe-%j.log"
+        "--account=a --gpus-per-node=4 --exclusive --open-mode=append --output=calib-probe-%j.log"
     )
     assert text.endswith("-m calib probe --launcher slurm --ranks 8\n")
     plain = written(path, "probe")
@@ -188,6 +189,7 @@ def test_written_whole_and_executable(tmp_path: Path) -> None:
         "#SBATCH --nodes=1",
         "#SBATCH --ntasks-per-node=1",
         "#SBATCH --exclusive",
+        "#SBATCH --open-mode=append",
         "#SBATCH --output=calib-probe-%j.log",
     ]
 
@@ -350,12 +352,12 @@ def test_when_a_job_goes_on_in_the_next(
 def test_the_options_of_a_job_that_goes_on(tmp_path: Path) -> None:
     text = written(tmp_path / "job.sh", "measure", "-o", "run", requeue=3, minutes=30)
     directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert directives[-3:] == ["--requeue", "--open-mode=append", "--signal=B:USR1@60"]
+    assert directives[-2:] == ["--requeue", "--signal=B:USR1@60"]
     assert "${SLURM_RESTART_COUNT:-0} < 3" in text
     with pytest.raises(InputError, match="needs -o RUN"):
         written(tmp_path / "job.sh", "calibrate", requeue=3)
 
 
 def test_ranks_that_are_started_by_pmix(tmp_path: Path) -> None:
-    text = written(tmp_path / "job.sh", "probe", nodes=2, mpi="pmix")
+    text = written(tmp_path / "job.sh", "probe", nodes=2, pmi="pmix")
     assert text.endswith("-m calib probe --launcher slurm-pmix --ranks 2\n")

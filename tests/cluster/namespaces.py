@@ -45,11 +45,11 @@ PAYLOAD = 1448 / 1514
 
 LAUNCH_SCRIPT = """\
 #!/bin/sh
-# what mpiexec calls to start its proxy: HOST COMMAND...
+# what mpiexec and mpirun call to start their proxies: HOST COMMAND, a line for a shell as ssh takes
 host=$1
 shift
 first=$(chrt --rr 1 true 2> /dev/null && echo chrt --rr 1)
-exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; exec $*"
+exec $first ip netns exec {prefix}$host unshare --uts --mount sh -c "{before}hostname $host; $*"
 """
 # each host a machine of its own to what the ranks ask (microbench/machine/placement.py)
 OWN_BOOT = "mount --bind {folder}/boot-$host /proc/sys/kernel/random/boot_id; "
@@ -98,7 +98,7 @@ class NamespaceCluster:
                 (folder / f"boot-{host}").write_text(f"{uuid.uuid4()}\n")
         self.prefix = f"{PREFIX}{os.getpid()}-"
         self.switch = self.prefix + "switch"
-        self._script = folder / "launch.sh"
+        self.script = folder / "launch.sh"
 
     def __enter__(self) -> NamespaceCluster:
         if os.geteuid() != 0:
@@ -116,8 +116,8 @@ class NamespaceCluster:
         return self
 
     def _build(self) -> None:
-        self._script.write_text(LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before))
-        self._script.chmod(0o755)
+        self.script.write_text(LAUNCH_SCRIPT.format(prefix=self.prefix, before=self._before))
+        self.script.chmod(0o755)
         _command("ip", "netns", "add", self.switch)
         _command("ip", "-n", self.switch, "link", "set", "lo", "up")
         _command("ip", "-n", self.switch, "link", "add", "name", "bridge", "type", "bridge")
@@ -185,7 +185,7 @@ class NamespaceCluster:
                     "-launcher",
                     "rsh",
                     "-launcher-exec",
-                    str(self._script),
+                    str(self.script),
                     "-hosts",
                     ",".join(hosts),
                     "-n",

@@ -23,9 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from tests.cluster.namespaces import HOSTS, OWN_BOOT, CannotBuild, NamespaceCluster
+from tests.cluster.namespaces import HOSTS, OWN_BOOT, PREFIX, CannotBuild, NamespaceCluster
 
 CONTROLLER = "switch"
+TEMPORARY = Path("/tmp")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "nsenter")
 START_S = 60.0
 LOOK_S = 0.1
@@ -77,11 +78,11 @@ class SlurmCluster:
     """slurmctld and one slurmd for each host of a NamespaceCluster. A context manager.
 
     Raises CannotBuild where a program is missing or a daemon does not start; stops and removes all at
-    the end. Each host is a machine of its own to the ranks. A node that is silent for `dead_s` seconds
-    is down.
+    the end. Each host is a machine of its own to the ranks. Slurm gives a node up that is
+    silent for `dead_s` seconds (its own default), and requeues the job.
     """
 
-    def __init__(self, hosts: NamespaceCluster, dead_s: int = 20) -> None:
+    def __init__(self, hosts: NamespaceCluster, dead_s: int = 300) -> None:
         self._hosts, self._dead_s = hosts, dead_s
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.folder = Path()
@@ -91,7 +92,8 @@ class SlurmCluster:
         if missing:
             raise CannotBuild(f"no {', '.join(missing)} on this machine (Debian: slurm-wlm, munge)")
         # not pytest's folders: a socket's path has 107 characters at most
-        self.folder = Path(tempfile.mkdtemp(prefix="calib-slurm-"))
+        remove_abandoned()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-slurm-", dir=TEMPORARY))
         try:
             self._configure()
             self._start_munge()
@@ -130,7 +132,7 @@ class SlurmCluster:
         options = [f"--{names[name]}={path}" for name, path in files.items()]
         # --force: it is root's, and in a folder that nobody else can look into
         line = [_found("munged"), "--foreground", "--force", f"--key-file={key}", *options]
-        self._daemons["munge"] = self._popen("munge", line)
+        self._daemons["munge"] = self._popen("munge", [*_inside(self._hosts.switch), *line])
         self._wait_until(files["socket"].exists, "munged does not listen")
 
     def start_node(self, host: str) -> None:
@@ -249,3 +251,11 @@ def _found(program: str) -> str | None:
 
 def _inside(namespace: str) -> list[str]:
     return ["nsenter", f"--net=/run/netns/{namespace}"]
+
+
+def remove_abandoned() -> None:
+    """Delete the folders of test processes that were killed; their namespaces had the daemons."""
+    for folder in TEMPORARY.glob(f"{PREFIX}*-slurm-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
