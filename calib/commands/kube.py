@@ -34,7 +34,7 @@ RUNS = "/runs"
 SSH_PORT = 22
 GPUS = "nvidia.com/gpu"
 LONGEST_LABEL = 63
-# as Kubernetes checks them: DNS-1035 labels, DNS-1123 subdomains, qualified names, quantities
+# DNS-1035 labels, DNS-1123 subdomains, qualified names, quantities; Kubernetes is a little stricter
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 SUBDOMAIN = re.compile(r"(?!.{254})[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 RESOURCE = re.compile(
